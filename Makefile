@@ -1,0 +1,74 @@
+# Everything a user or a contributor runs. Each target makes its own environment in .venv from nothing.
+
+PYTHON ?= python3
+VENV   ?= .venv
+DEMO   ?= examples/flights_demo.py
+BENCH  ?= bench.micro
+
+PY  := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
+
+.PHONY: help demo test lint types format docs-check coverage bench clean distclean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo        the flights demo: running statistics over 336,776 flights, checked against Polars"
+	@echo "make test        lint, types and every test; ends with the summary of pytest"
+	@echo "make lint        ruff and import-linter"
+	@echo "make types       mypy --strict and pyright"
+	@echo "make format      let ruff rewrite what it can"
+	@echo "make docs-check  run the code of README and docs"
+	@echo "make coverage    every test, with the coverage of every module"
+	@echo "make bench       micro benchmarks, as ratios against plain loops"
+	@echo "make clean       remove caches and builds; distclean removes $(VENV) too"
+
+demo: $(VENV)/.demo
+	@$(PY) $(DEMO)
+
+test: lint types
+	@$(PY) -m pytest
+
+lint: $(VENV)/.dev
+	@$(VENV)/bin/ruff check --quiet .
+	@$(VENV)/bin/ruff format --check --quiet . || { echo "Not formatted; run: make format"; exit 1; }
+	@$(VENV)/bin/lint-imports --no-logo
+
+types: $(VENV)/.dev
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/pyright
+
+format: $(VENV)/.dev
+	@$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
+
+docs-check: $(VENV)/.dev
+	@$(PY) -m pytest tests/docs
+
+coverage: $(VENV)/.dev
+	@$(PY) -m pytest --cov --cov-report=term-missing:skip-covered
+
+bench: $(VENV)/.dev
+	@$(PY) -m $(BENCH)
+
+clean:
+	@rm -rf build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis .import_linter_cache
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache demo-out bench-out
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	@rm -rf $(VENV)
+
+# The stamps: an environment is installed again only when pyproject.toml has changed.
+$(VENV)/.demo: pyproject.toml | $(PY)
+	@echo "Installing malstrom-py[demo] into $(VENV) ..."
+	@$(PIP) install --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(PY)
+	@echo "Installing malstrom-py[dev,demo] into $(VENV) ..."
+	@$(PIP) install --editable '.[dev,demo]'
+	@touch $(VENV)/.demo $@
+
+$(PY):
+	@command -v $(PYTHON) > /dev/null || { echo "No $(PYTHON) found. Install Python 3.11 or newer, or say which one: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "malstrom-py needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Say which one to use: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
