@@ -70,5 +70,5 @@ $(VENV)/.dev: pyproject.toml | $(PY)
 
 $(PY):
 	@command -v $(PYTHON) > /dev/null || { echo "No $(PYTHON) found. Install Python 3.11 or newer, or say which one: make PYTHON=/path/to/python3.11 ..."; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "malstrom-py needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Say which one to use: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "malstrom-py needs Python 3.11 or newer; %s is %d.%d. Say which one to use: make PYTHON=python3.11 ..." % (sys.executable, v[0], v[1]))'
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu: apt install python3-venv"; exit 1; }

@@ -1,0 +1,157 @@
+"""What is built and installed: one top-level name, every module, the same from a tree, an archive and in place.
+
+Every environment is new, and sees the libraries of the one that runs the tests behind its own: nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tree import ROOT, modules, pyproject
+
+VERSION = pyproject()["project"]["version"]
+
+Python = Callable[..., str]
+"""Runs the Python of a fresh environment with these arguments and returns what it printed."""
+
+NOT_SOURCE = shutil.ignore_patterns(
+    ".git", ".venv", ".*_cache", ".hypothesis", ".coverage*", "__pycache__", "build", "dist", "*.egg-info"
+)
+
+WALK = """
+import pkgutil, malstrom_py
+print("malstrom_py")
+for module in pkgutil.walk_packages(malstrom_py.__path__, "malstrom_py."):
+    print(module.name)
+"""
+
+OWN_ROOMS_JOB = """
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from workers.pool import double
+from rescale import RATIO
+
+out = sinks.Memory()
+job = mp.Job("own-rooms")
+job.source("numbers", sources.Memory([1, 2, 3])).map("scale", lambda n: double(n) * RATIO).sink("out", out)
+mp.run(job)
+print(out.items)
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command, and show what it said when it fails."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository, links kept, so that no build leaves anything behind in it."""
+    return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("tree") / "repo", symlinks=True, ignore=NOT_SOURCE))
+
+
+@pytest.fixture(scope="module")
+def archives(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(sdist, the wheel built from that sdist)."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, tree, cwd=out)
+    return next(out.glob("*.tar.gz")), next(out.glob("*.whl"))
+
+
+def make_environment(home: Path) -> Path:
+    """An environment of its own, with the libraries (not the packages in development) of this one behind it."""
+    venv.create(home, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    behind = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (packages / "behind.pth").write_text("".join(f"{folder}\n" for folder in sorted(behind)))
+    return home / "bin" / "python"
+
+
+@pytest.fixture(scope="module", params=["wheel", "sdist", "folder", "editable"])
+def python(request: pytest.FixtureRequest, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Python:
+    """A fresh environment into which the package was installed in one of the ways that users have."""
+    home = tmp_path_factory.mktemp(request.param)
+    executable = make_environment(home / "venv")
+    if request.param in ("wheel", "sdist"):
+        sdist, wheel = request.getfixturevalue("archives")
+        target = [wheel if request.param == "wheel" else sdist]
+    else:
+        target = [tree] if request.param == "folder" else ["--editable", tree]
+    quick = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", "--no-compile"]
+    run(sys.executable, "-m", "pip", "--python", executable, "install", *quick, *target, cwd=home)
+
+    def python_there(*arguments: str | Path, cwd: Path = home) -> str:
+        return run(executable, *arguments, cwd=cwd)
+
+    return python_there
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def test_the_wheel_has_one_top_level_name_and_every_module(archives: tuple[Path, Path]) -> None:
+    names = names_in(archives[1])
+    assert {name.split("/")[0] for name in names} == {"malstrom_py", f"malstrom_py-{VERSION}.dist-info"}
+    assert sorted(module_of(name) for name in names if name.endswith(".py")) == sorted(modules())
+    assert "malstrom_py/py.typed" in names
+
+
+def test_the_sdist_holds_each_room_once_and_no_link(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[0]) as archive:
+        members = archive.getmembers()
+    paths = {member.name.partition("/")[2] for member in members}
+    assert not [member.name for member in members if member.issym() or member.islnk()]
+    assert {"workers/__init__.py", "rescale/__init__.py", "LICENSE", "README.md", "CHANGELOG.md"} <= paths
+    assert not [path for path in paths if path.startswith(("malstrom_py/workers", "malstrom_py/rescale"))]
+
+
+def test_a_build_does_not_need_the_links(tree: Path, archives: tuple[Path, Path], tmp_path: Path) -> None:
+    linkless = Path(shutil.copytree(tree, tmp_path / "repo", symlinks=True, ignore=NOT_SOURCE))
+    for link in (linkless / "malstrom_py" / "workers", linkless / "malstrom_py" / "rescale"):
+        link.unlink()
+        link.write_text("../" + link.name)  # what a zip archive makes of a link
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, linkless, cwd=tmp_path)
+    assert names_in(next(tmp_path.glob("*.whl"))) == names_in(archives[1])
+
+
+def test_every_module_is_found_once_installed(python: Python) -> None:
+    assert sorted(python("-c", WALK).split()) == sorted(modules())
+
+
+def test_a_job_runs_beside_the_users_own_rooms(python: Python, tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "__init__.py").write_text("")
+    (tmp_path / "workers" / "pool.py").write_text("def double(n):\n    return 2 * n\n")
+    (tmp_path / "rescale").mkdir()
+    (tmp_path / "rescale" / "__init__.py").write_text("RATIO = 10\n")
+    (tmp_path / "job.py").write_text(OWN_ROOMS_JOB)
+    assert python("job.py", cwd=tmp_path).strip() == "[20, 40, 60]"
+
+
+def test_the_command_is_installed(python: Python) -> None:
+    script = python("-c", "import sys; print(sys.prefix)").strip() + "/bin/malstrom"
+    assert "run" in run(script, "--help", cwd=Path(script).parent)
+
+
+def test_the_version_is_the_one_of_pyproject(python: Python) -> None:
+    assert python("-c", "from importlib.metadata import version; print(version('malstrom-py'))").strip() == VERSION

@@ -1,0 +1,43 @@
+"""The rooms at the top are collected and measured like every other module, and each of their modules once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tests.tree import ROOT, modules
+
+COVERAGE = [sys.executable, "-m", "coverage"]
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_doctests_of_every_room_are_collected_once() -> None:
+    listed = run(sys.executable, "-m", "pytest", "--collect-only", "--quiet", "malstrom_py").splitlines()
+    collected = Counter(line.partition("::")[2] for line in listed if "::" in line)
+    with_examples = {name for name, file in modules().items() if ">>>" in file.read_text()}
+    assert [name for name, times in collected.items() if times > 1] == []
+    for module in with_examples:
+        assert [name for name in collected if name.startswith(module)], f"no doctest of {module} is collected"
+    assert [line for line in listed if line.startswith(("workers/", "rescale/"))] == []
+    assert [name for name in with_examples if name.startswith("malstrom_py.workers")], (
+        "no example in malstrom_py.workers"
+    )
+
+
+def test_coverage_measures_every_module_of_every_room(tmp_path: Path) -> None:
+    data = f"--data-file={tmp_path / 'coverage'}"
+    script = tmp_path / "touch_the_rooms.py"
+    script.write_text(f"import sys; sys.path.insert(0, {str(ROOT)!r}); import malstrom_py.rescale, malstrom_py.workers")
+    run(*COVERAGE, "run", data, script)
+    run(*COVERAGE, "json", data, "-o", tmp_path / "report.json")
+    report = json.loads((tmp_path / "report.json").read_text())["files"]
+    assert set(report) == {str(file.relative_to(ROOT)) for file in modules().values()}
+    assert report["workers/__init__.py"]["executed_lines"]
