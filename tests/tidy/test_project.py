@@ -1,0 +1,82 @@
+"""What pyproject.toml lists is what there is, and what there is says nothing about the machine it was made on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.tree import ROOT, modules, pyproject
+
+PROJECT = pyproject()["project"]
+
+EXTRAS = {"ray", "spark", "demo", "dev"}
+
+FOREIGN = {
+    "a path of one machine": re.compile(r"(?<![\w.~<-])/(?:work|root)(?:/|\b)(?!ers)"),
+    "a registry": re.compile("|".join(("pypi" + r"\.org", "python" + "hosted", "index" + "-url", "find" + "-links"))),
+}
+
+
+def requirement_name(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9_.-]+", requirement)
+    assert found
+    return found[0].lower()
+
+
+def tracked_files() -> list[str]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_every_package_is_listed() -> None:
+    packages = {name for name, file in modules().items() if file.name == "__init__.py"}
+    assert sorted(pyproject()["tool"]["setuptools"]["packages"]) == sorted(packages)
+
+
+def test_no_folder_of_modules_lacks_its_init() -> None:
+    folders = {file.parent for file in modules().values()}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+def test_the_extras_are_named_as_documented() -> None:
+    assert set(PROJECT["optional-dependencies"]) == EXTRAS
+
+
+def test_every_dependency_has_its_reason() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    explained = {name.lower() for name in re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)}
+    extras = PROJECT["optional-dependencies"].values()
+    needed = {requirement_name(r) for r in [*PROJECT["dependencies"], *(r for extra in extras for r in extra)]}
+    assert explained == needed
+
+
+def test_every_dependency_has_a_bound() -> None:
+    bounded = re.compile(r"[<>]=?\d")
+    assert [r for r in PROJECT["dependencies"] if not bounded.search(r)] == []
+    assert [r for e in PROJECT["optional-dependencies"].values() for r in e if not bounded.search(r)] == []
+
+
+def test_the_changelog_knows_this_version() -> None:
+    assert f"## [{PROJECT['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("what", sorted(FOREIGN))
+def test_no_tracked_file_speaks_of_the_machine_it_was_made_on(what: str) -> None:
+    own = str(__file__).removeprefix(f"{ROOT}/")
+    found = []
+    for name in tracked_files():
+        try:
+            text = (ROOT / name).read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{name}:{n}" for n, line in enumerate(text.splitlines(), 1) if FOREIGN[what].search(line)]
+    assert [place for place in found if not place.startswith(f"{own}:")] == []
+
+
+def test_the_links_are_links() -> None:
+    for room in ("workers", "rescale"):
+        link = ROOT / "malstrom_py" / room
+        assert link.is_symlink()
+        assert str(link.readlink()) == f"../{room}"
