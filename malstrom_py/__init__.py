@@ -1,0 +1,67 @@
+"""malstrom-py: an elastic, keyed, stateful stream processor for Python.
+
+Build a `Job`, `run` it, or `collect` the values of one of its streams:
+
+>>> import malstrom_py as mp
+>>> from malstrom_py import sources
+>>> job = mp.Job("letters")
+>>> words = job.source("words", sources.Memory(["ant", "bee", "asp"]))
+>>> mp.collect(words.key_by("letter", lambda word: word[0]).count("seen"))
+[1, 1, 2]
+"""
+
+from malstrom_py import sinks, sources
+from malstrom_py.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
+from malstrom_py.errors import (
+    InternalError,
+    MalformedRecord,
+    MalstromError,
+    OperatorError,
+    PlanError,
+    SinkError,
+    SourceError,
+)
+from malstrom_py.job import Job
+from malstrom_py.keyed_stream import KeyedStreamBuilder
+from malstrom_py.logic import KeyedLogic, Output, StatefulLogic
+from malstrom_py.messages import MAX_EPOCH, DataMessage, DeadLetter, Epoch
+from malstrom_py.plan import Plan
+from malstrom_py.stream import StreamBuilder
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.in_process import InProcess, collect, run
+from malstrom_py.workers.result import RunResult, StepCounts
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MAX_EPOCH",
+    "Batching",
+    "DataMessage",
+    "DeadLetter",
+    "Epoch",
+    "EpochGenerator",
+    "EpochTracker",
+    "InProcess",
+    "InternalError",
+    "Job",
+    "KeyedLogic",
+    "KeyedStreamBuilder",
+    "MalformedRecord",
+    "MalstromError",
+    "OperatorError",
+    "Output",
+    "Plan",
+    "PlanError",
+    "RunResult",
+    "SinkError",
+    "SourceError",
+    "StatefulLogic",
+    "StepCounts",
+    "StreamBuilder",
+    "__version__",
+    "collect",
+    "limit_out_of_orderness",
+    "run",
+    "sinks",
+    "sources",
+]

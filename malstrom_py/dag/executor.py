@@ -1,0 +1,143 @@
+"""The executor of one worker: runs the graph to completion, message by message, in topological order.
+
+Rules: nodes are numbered in topological order, so a node's number is its rank; a message only ever goes to a
+higher rank; of the nodes with something queued the lowest rank goes first. So cost follows the nodes that are
+touched, each is visited once per run, and when a run ends nothing is queued anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TypeVar
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import InternalError
+from malstrom_py.messages import MAX_EPOCH, Control, Epoch
+from malstrom_py.operators.base import Counters, Operator, Outlet
+from malstrom_py.time import Frontier
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node as the executor is told of it. ``operator`` None: messages pass through.
+
+    ``inputs`` are (node, port) pairs of lower rank; ``epochs`` says of each port whether it carries epochs
+    other than the maximum.
+    """
+
+    name: str
+    operator: Operator | None
+    inputs: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[bool, ...] = (True,)
+
+
+class _Node:
+    """A node while it runs: its queue, its frontier, and its outlet to the successors."""
+
+    __slots__ = ("_epochs", "_ready", "_targets", "counters", "frontier", "name", "operator", "queue", "rank")
+
+    def __init__(self, rank: int, spec: NodeSpec, ready: list[int]) -> None:
+        self.rank = rank
+        self.name = spec.name
+        self.operator = spec.operator
+        self.counters = spec.operator.counters if spec.operator else Counters()
+        self.counters.rows_out = [0] * len(spec.epochs)
+        self.frontier = Frontier(max(1, len(spec.inputs)))
+        self.queue: list[tuple[int, Batch | Control]] = []
+        self._epochs = spec.epochs
+        self._targets: list[list[tuple[_Node, int]]] = [[] for _ in spec.epochs]
+        self._ready = ready
+
+    def connect(self, port: int, target: _Node, index: int) -> None:
+        self._targets[port].append((target, index))
+
+    def put(self, index: int, message: Batch | Control) -> None:
+        if not self.queue:
+            heappush(self._ready, self.rank)
+        self.queue.append((index, message))
+
+    def send(self, message: Batch | Control, port: int = 0) -> None:
+        if type(message) is Batch:
+            rows = len(message.values)
+            if not rows:
+                return
+            self.counters.rows_out[port] += rows
+        for target, index in self._targets[port]:
+            target.put(index, message)
+
+    def forward(self, message: Control) -> None:
+        everywhere = type(message) is not Epoch or message.time == MAX_EPOCH
+        for port, carries in enumerate(self._epochs):
+            if carries or everywhere:
+                self.send(message, port)
+
+
+class Executor:
+    """Runs a graph of operators.
+
+    >>> executor = Executor([NodeSpec("in", None), NodeSpec("out", None, ((0, 0),))])
+    >>> executor.push(0, Batch([1, 2]))
+    >>> executor.run()
+    >>> executor.counters(1).rows_in
+    2
+    """
+
+    def __init__(self, specs: Sequence[NodeSpec]) -> None:
+        self._ready: list[int] = []
+        self._nodes = [_Node(rank, spec, self._ready) for rank, spec in enumerate(specs)]
+        for rank, spec in enumerate(specs):
+            for index, (source, port) in enumerate(spec.inputs):
+                if not 0 <= source < rank:
+                    raise InternalError(f"node {spec.name!r}: its input {source} is not of lower rank than {rank}")
+                self._nodes[source].connect(port, self._nodes[rank], index)
+
+    def push(self, node: int, message: Batch | Control, *, index: int = 0) -> None:
+        """Queue ``message`` at input ``index`` of a node. `run` has it processed."""
+        self._nodes[node].put(index, message)
+
+    def call(self, node: int, function: Callable[[Outlet], T]) -> T:
+        """Let ``function`` send from ``node``: it is given the node's outlet. `run` has it processed."""
+        return function(self._nodes[node])
+
+    def run(self) -> None:
+        """Process all that is queued, and all that comes of it, to the end."""
+        ready, nodes = self._ready, self._nodes
+        while ready:
+            node = nodes[heappop(ready)]
+            queue, node.queue = node.queue, []
+            for index, message in queue:
+                self._deliver(node, index, message)
+
+    def counters(self, node: int) -> Counters:
+        """What a node has counted so far; it goes on counting."""
+        return self._nodes[node].counters
+
+    def frontier(self, node: int) -> int:
+        """The node's own frontier: the minimum over its inputs of the epochs seen (T6)."""
+        return self._nodes[node].frontier.time
+
+    def _deliver(self, node: _Node, index: int, message: Batch | Control) -> None:
+        operator = node.operator
+        if type(message) is Batch:
+            node.counters.rows_in += len(message.values)
+            if operator is None:
+                node.send(message)
+            else:
+                operator.on_batch(message, node)
+        elif type(message) is Epoch:
+            merged = node.frontier.advance(index, message.time)
+            if merged is None:
+                return
+            epoch = message if merged == message.time else Epoch(merged)
+            if operator is None:
+                node.forward(epoch)
+            else:
+                operator.on_epoch(epoch, node)
+        elif operator is None:
+            node.forward(message)
+        else:
+            operator.on_part(message, node)  # type: ignore[arg-type]  # what is left of Control

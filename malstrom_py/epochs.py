@@ -1,0 +1,99 @@
+"""How event time advances: epoch generators, and what they keep per source part (T1, T2).
+
+Rule: lateness is decided per record against the running epoch of its own part, never per batch.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Protocol
+
+from malstrom_py.errors import PlanError
+from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.time import Unit, to_span
+
+
+class EpochTracker(Protocol):
+    """The running epoch of one part."""
+
+    epoch: int
+
+    def observe(self, timestamps: list[int]) -> list[int]:
+        """Take the timestamps of consecutive records (at least one) and advance ``epoch`` record by record.
+
+        Returns the indices of the late ones: those at or below the running epoch when their turn came.
+        """
+        ...
+
+    def raise_to(self, epoch: int) -> None:
+        """Never judge by less than ``epoch`` from here on."""
+        ...
+
+
+class EpochGenerator(Protocol):
+    """What ``generate_epochs`` takes."""
+
+    def tracker(self, unit: Unit) -> EpochTracker:
+        """A tracker for one part, whose timestamps are in ``unit``."""
+        ...
+
+
+class LimitOutOfOrderness:
+    """See `limit_out_of_orderness`."""
+
+    def __init__(self, bound: timedelta | int) -> None:
+        if not isinstance(bound, timedelta | int) or isinstance(bound, bool):
+            raise PlanError(f"limit_out_of_orderness takes a timedelta, or an int in the stream's unit, got {bound!r}")
+        if to_span(bound, "us") < 0:
+            raise PlanError(f"limit_out_of_orderness: the bound cannot be negative, got {bound!r}")
+        self.bound = bound
+
+    def __repr__(self) -> str:
+        return f"limit_out_of_orderness({self.bound})"
+
+    def tracker(self, unit: Unit) -> EpochTracker:
+        return _BoundTracker(to_span(self.bound, unit))
+
+
+def limit_out_of_orderness(bound: timedelta | int) -> LimitOutOfOrderness:
+    """Records of one part are at most ``bound`` out of order: epoch = largest timestamp - bound - 1 unit.
+
+    A record exactly ``bound`` behind is on time. ``bound`` is a timedelta, or an int in the stream's unit.
+
+    >>> tracker = limit_out_of_orderness(10).tracker("ms")
+    >>> tracker.observe([100, 90, 89, 120, 105]), tracker.epoch
+    ([2, 4], 109)
+    """
+    return LimitOutOfOrderness(bound)
+
+
+class _BoundTracker:
+    __slots__ = ("_bound", "_largest", "epoch")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._largest = MIN_EPOCH
+        self.epoch = MIN_EPOCH
+
+    def observe(self, timestamps: list[int]) -> list[int]:
+        largest, smallest = max(timestamps), min(timestamps)
+        final = max(self.epoch, largest - self._bound - 1)
+        # Whatever their order, no record can be late that is above the epoch the whole batch ends with.
+        late = [] if smallest > final else self._late(timestamps)
+        self._largest = max(self._largest, largest)
+        self.epoch = final
+        return late
+
+    def _late(self, timestamps: list[int]) -> list[int]:
+        late: list[int] = []
+        bound, largest, epoch = self._bound, self._largest, self.epoch
+        for index, timestamp in enumerate(timestamps):
+            if timestamp <= epoch:
+                late.append(index)
+            elif timestamp > largest:
+                largest = timestamp
+                epoch = max(epoch, timestamp - bound - 1)
+        return late
+
+    def raise_to(self, epoch: int) -> None:
+        self.epoch = max(self.epoch, epoch)

@@ -1,0 +1,62 @@
+"""Every error malstrom-py raises on purpose. The tree:
+
+MalstromError
+├── PlanError            the job is wrong; found while it is built or planned, names the step and the remedy
+├── OperatorError        a user's function raised; names step, key and the function's file:line
+├── SourceError          a source could not be listed, opened or read
+│   └── MalformedRecord  one record could not be read; the part stands behind it and can be polled on
+├── SinkError            a sink could not be opened, written or committed
+└── InternalError        our bug; please report it
+
+A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
+Values of records never stand in a message: they may be secret.
+"""
+
+from __future__ import annotations
+
+
+class MalstromError(Exception):
+    """Base of all errors of this package: ``except MalstromError`` catches each of them."""
+
+
+class PlanError(MalstromError):
+    """The job is wrong. Raised at the call that makes it wrong, or by ``job.plan()``; nothing has run yet."""
+
+
+class OperatorError(MalstromError):
+    """A user's function raised inside a step.
+
+    Attributes: ``step`` (its name), ``key`` (of the record; None on an unkeyed stream) and ``function``
+    (``"name at file:line"``). The user's exception is the ``__cause__``.
+    """
+
+    def __init__(self, message: str, *, step: str, key: object = None, function: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+        self.key = key
+        self.function = function
+
+
+class SourceError(MalstromError):
+    """A source could not be listed, opened or read. Sources raise it themselves with what to do; anything
+    else that escapes from a source is wrapped in one that names step and part."""
+
+
+class MalformedRecord(SourceError):
+    """Raised by ``SourcePart.poll`` for one record that cannot be read.
+
+    The part's position is already past the record: the step's ``on_error`` policy decides about it, and the
+    next ``poll`` goes on behind it. ``record`` is what was read (text or bytes), for the dead-letter stream.
+    """
+
+    def __init__(self, message: str, *, record: object) -> None:
+        super().__init__(message)
+        self.record = record
+
+
+class SinkError(MalstromError):
+    """A sink could not be opened, written or committed. What was not committed is not visible."""
+
+
+class InternalError(MalstromError):
+    """Something that must never happen did. This is our bug, not yours."""

@@ -1,0 +1,100 @@
+"""The job: a named graph of steps, built step by step and planned as a whole."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypeVar, get_args
+
+from malstrom_py import explain
+from malstrom_py.errors import PlanError
+from malstrom_py.messages import DeadLetter
+from malstrom_py.names import check_name
+from malstrom_py.operators.base import OnError
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.plan import SOURCE_REGION, Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
+from malstrom_py.sinks.base import Sink
+from malstrom_py.sources.base import PartitionedSource
+from malstrom_py.stream import StreamBuilder
+
+V = TypeVar("V")
+
+
+class Job:
+    """A named graph of steps. ``name`` and ``slots`` (into which keys are hashed) stay for the job's life.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job = mp.Job("words")
+    >>> words = job.source("words", sources.Memory(["ant", "bee", "asp"]))
+    >>> words.key_by("letter", lambda word: word[0]).count("seen").sink("out", sinks.Memory())
+    >>> print(job.explain())  # doctest: +ELLIPSIS
+    job words (4 steps, 1024 slots)
+       0  words   source  [Memory(3 items in 1 parts)]
+       1  letter  key_by <- words  [<lambda> at ...; exchange: a keyed region begins]
+       2  seen    count <- letter
+       3  out     sink <- seen  [Memory]
+    """
+
+    def __init__(self, name: str, slots: int = 1024) -> None:
+        self.name = check_name(name, "job")
+        if not isinstance(slots, int) or not 1 <= slots <= 1 << 20:
+            raise PlanError(f"job {name!r}: slots is a whole number from 1 to {1 << 20}, got {slots!r}")
+        self.slots = slots
+        self._steps: dict[str, Step] = {}
+
+    def __repr__(self) -> str:
+        return f"Job({self.name!r}, {len(self._steps)} steps)"
+
+    def source(self, name: str, source: PartitionedSource[V], *, on_error: OnError = "fail") -> StreamBuilder[None, V]:
+        """A stream of what ``source`` reads. ``on_error`` is for records that cannot be read."""
+        check_name(name, "step")
+        if not (callable(getattr(source, "list_parts", None)) and callable(getattr(source, "build_part", None))):
+            raise PlanError(f"step {name!r}: {type(source).__name__} is no source: it lacks list_parts or build_part")
+        if on_error not in get_args(OnError):
+            raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
+        ports = (Port(), Port("dead_letters", epochs=False)) if on_error == "dead-letter" else (Port(),)
+        factory = partial(ReadSource, source=source)
+        ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=repr(source)))
+        return StreamBuilder(self, ref, Traits())
+
+    def dead_letters(self, step: str) -> StreamBuilder[None, DeadLetter]:
+        """The records that ``step`` could not take; it must have been given ``on_error="dead-letter"``."""
+        found = self._steps.get(step)
+        if found is None:
+            raise PlanError(f"job {self.name!r} has no step {step!r}; it has {', '.join(self._steps) or 'none'}")
+        port = found.dead_letter_port
+        if port is None:
+            raise PlanError(f"step {step!r} has no dead letters: give it on_error='dead-letter'")
+        region = SOURCE_REGION if found.kind == "key_by" else found.traits.region
+        return StreamBuilder(self, StreamRef(step, port), Traits(region=region))
+
+    def plan(self) -> Plan:
+        """The checked graph; `PlanError` says which step is wrong and what to do. Every runtime calls it first."""
+        return make_plan(self.name, self.slots, list(self._steps.values()))
+
+    def explain(self) -> str:
+        """The plan as text, one line per step."""
+        return explain.explain(self.plan())
+
+    def to_mermaid(self) -> str:
+        """The plan as a Mermaid flow chart."""
+        return explain.to_mermaid(self.plan())
+
+    def add(self, step: Step) -> StreamRef:
+        """Add a step (for builders); `PlanError` if its name is taken."""
+        if step.name in self._steps:
+            raise PlanError(
+                f"job {self.name!r} has a step {step.name!r} already ({self._steps[step.name].kind}): "
+                f"names are ids, so this {step.kind} needs another"
+            )
+        self._steps[step.name] = step
+        return StreamRef(step.name)
+
+    def plan_to(self, stream: StreamBuilder[Any, Any], sink: Sink) -> Plan:
+        """A plan of what leads to ``stream``, ended by ``sink``; the job itself stays as it is."""
+        name = next(
+            name for name in (f"collected{n or ''}" for n in range(len(self._steps) + 1)) if name not in self._steps
+        )
+        last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
+        return make_plan(self.name, self.slots, [*ancestors(list(self._steps.values()), {stream.ref.step}), last])

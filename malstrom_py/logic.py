@@ -1,0 +1,140 @@
+"""What users implement for ``stateful_op``: `StatefulLogic`, the base class `KeyedLogic`, and their `Output`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import PlanError
+from malstrom_py.messages import DataMessage, Epoch
+
+K = TypeVar("K")
+VI = TypeVar("VI")
+VO = TypeVar("VO")
+S = TypeVar("S")
+
+HOOKS: Final = ("on_data", "on_batch", "on_epoch")
+
+
+class Output(Generic[K, VO]):
+    """Takes what a logic sends. Rules: outputs keep their input's key; on a timed stream each has a timestamp
+    above the last epoch passed on, on an untimed one none has.
+
+    >>> output = Output()
+    >>> output.emit("a", 1, None)
+    >>> output.send(DataMessage("a", 2))
+    >>> output.values
+    [1, 2]
+    """
+
+    __slots__ = ("keys", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[K] = []
+        self.values: list[VO] = []
+        self.timestamps: list[int | None] = []
+
+    def emit(self, key: K, value: VO, timestamp: int | None = None) -> None:
+        """Send one record."""
+        self.keys.append(key)
+        self.values.append(value)
+        self.timestamps.append(timestamp)
+
+    def send(self, message: DataMessage[K, VO]) -> None:
+        """Send one record as a message."""
+        self.emit(message.key, message.value, message.timestamp)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def truncate(self, length: int) -> None:
+        """Take back all but the first ``length`` records."""
+        del self.keys[length:], self.values[length:], self.timestamps[length:]
+
+    def batch(self) -> Batch:
+        """What was sent, as a batch; without timestamps if no record has one."""
+        timed = any(timestamp is not None for timestamp in self.timestamps)
+        timestamps: Any = self.timestamps if timed else None
+        return Batch(self.values, keys=self.keys, timestamps=timestamps)
+
+
+class StatefulLogic(Protocol[K, VI, VO, S]):
+    """The one method a logic must have. A plain function of the same shape also is a logic."""
+
+    def on_data(self, message: DataMessage[K, VI], key_state: S | None, output: Output[K, VO]) -> S | None:
+        """Take one record and its key's state (``default()``, or None, if it has none).
+
+        Returns the new state, or None to drop it.
+        """
+        ...
+
+
+class KeyedLogic(Generic[K, VI, VO, S]):
+    """Base class of logics: override ``on_data`` or, for speed, ``on_batch``; and ``on_epoch`` if you need it.
+
+    ``state`` maps the keys that have state here to it. Change it by assignment only, and drop a key with
+    ``del state[key]`` (assigning None drops it too).
+
+    >>> class Latest(KeyedLogic[str, int, int, int]):
+    ...     def on_data(self, message, key_state, output):
+    ...         return message.value                       # keep, say nothing yet
+    ...     def on_epoch(self, epoch, state, output):
+    ...         for key, value in sorted(state.items()):
+    ...             output.emit(key, value, None)
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> words = job.source("words", sources.Memory([("a", 1), ("b", 2), ("a", 3)]))
+    >>> keyed = words.key_by("key", lambda word: word[0]).map("value", lambda word: word[1])
+    >>> mp.collect(keyed.stateful_op("latest", Latest()))
+    [3, 2]
+    """
+
+    def on_data(self, message: DataMessage[K, VI], key_state: S | None, output: Output[K, VO]) -> S | None:
+        """One record; returns the key's new state, or None to drop it."""
+        raise NotImplementedError
+
+    def on_batch(
+        self,
+        keys: list[K],
+        values: list[VI],
+        timestamps: list[int] | None,
+        state: MutableMapping[K, S],
+        output: Output[K, VO],
+    ) -> None:
+        """A whole batch at once, instead of ``on_data``. Change the state of the batch's keys only."""
+        raise NotImplementedError
+
+    def on_epoch(self, epoch: Epoch, state: MutableMapping[K, S], output: Output[K, VO]) -> None:
+        """The step's frontier has reached ``epoch``, which is passed on after this call.
+
+        Outputs at or below ``epoch`` are allowed here, above the epoch before it.
+        """
+
+
+LogicLike = StatefulLogic[K, VI, VO, S] | Callable[[DataMessage[K, VI], S | None, Output[K, VO]], S | None]
+
+
+def hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
+    """The hooks that ``logic`` really has, by name. `PlanError` for a near miss, or if none takes data."""
+    if isinstance(logic, type):
+        raise PlanError(f"step {step!r}: pass an instance, {logic.__name__}(…), not the class itself")
+    kind = type(logic)
+    wanted = [name for name in dir(kind) if name.startswith("on_") and callable(getattr(logic, name))]
+    for name in wanted:
+        if name not in HOOKS:
+            near = difflib.get_close_matches(name, HOOKS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(HOOKS)}."
+            raise PlanError(f"step {step!r}: {kind.__name__}.{name} is no hook of this release; {hint}")
+    hooks = {
+        name: getattr(logic, name)
+        for name in wanted
+        if getattr(kind, name, None) is not getattr(KeyedLogic, name, None)
+    }
+    if not hooks and callable(logic):
+        return {"on_data": logic}
+    if not hooks.keys() & {"on_data", "on_batch"}:
+        raise PlanError(f"step {step!r}: {kind.__name__} has neither on_data nor on_batch, so it cannot take data")
+    return hooks

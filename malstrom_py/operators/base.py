@@ -1,0 +1,81 @@
+"""What the executor runs: an operator takes one message at a time and sends messages down.
+
+Rule: an operator never calls upstream, never keeps a batch it was given, never changes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from malstrom_py.batches import Batch
+from malstrom_py.messages import Control, Epoch, PartFinished, PartOpened
+
+OnError = Literal["fail", "skip", "dead-letter"]
+
+
+class Outlet(Protocol):
+    """Where an operator sends to: one outlet per step, with one port per output stream."""
+
+    def send(self, message: Batch | Control, port: int = 0) -> None:
+        """Send to the successors on ``port``. An empty batch is dropped."""
+        ...
+
+    def forward(self, message: Control) -> None:
+        """Send a control message on every port. Ports without epochs carry only the maximum epoch."""
+        ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one step did, in rows. ``rows_out`` has one entry per port."""
+
+    rows_in: int = 0
+    rows_out: list[int] = field(default_factory=list)
+    filtered: int = 0
+    late: int = 0
+    skipped: int = 0
+    dead_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What an operator is told when it is built on a worker."""
+
+    job: str
+    step: str
+    worker: int = 0
+    on_error: OnError = "fail"
+    dead_letter_port: int | None = None
+    timed: bool = False
+    counters: Counters = field(default_factory=Counters)
+
+
+class Operator:
+    """Base of all operators: forwards control messages, holds nothing."""
+
+    def __init__(self, context: StepContext) -> None:
+        self.context = context
+        self.counters = context.counters
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        """Take a batch that is not empty."""
+        raise NotImplementedError(f"{type(self).__name__} takes no batches")
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        """The step's own frontier (T6: merged over its inputs) has reached ``epoch``. Pass it on."""
+        out.forward(epoch)
+
+    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+        """A part of a source upstream came or went. Seen in source regions only."""
+        out.forward(message)
+
+    @property
+    def keys(self) -> int | None:
+        """How many keys have state here; None for a step without keyed state."""
+        return None
+
+
+OperatorFactory = Callable[[StepContext], Operator]
+"""Builds one step on one worker. It is shipped to workers, so it holds what the user gave and no more."""

@@ -1,0 +1,94 @@
+"""What happens when a user's function raises: the step's ``on_error`` policy, in one place.
+
+``fail`` raises `OperatorError`; ``skip`` counts the record; ``dead-letter`` counts it and sends a `DeadLetter`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import OperatorError
+from malstrom_py.messages import DeadLetter
+from malstrom_py.operators.base import Outlet, StepContext
+
+
+def describe_function(function: object) -> str:
+    """A function as a user would look for it: ``name at file:line``, or its type where it has no code.
+
+    >>> describe_function(len)
+    'len'
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, operator.itemgetter):
+        return f"column {function.__reduce__()[1][0]!r}"
+    function = getattr(function, "__func__", function)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else str(name)
+
+
+class Failures:
+    """The ``on_error`` policy of one step."""
+
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
+
+    def record(self, error: Exception, function: object, batch: Batch, index: int, out: Outlet) -> None:
+        """Row ``index`` of ``batch`` could not be taken because ``function`` raised ``error``."""
+        key = batch.keys[index] if batch.keys is not None else None
+        timestamp = batch.timestamps[index] if batch.timestamps is not None else None
+        context = self._context
+        if context.on_error == "fail":
+            raise self.error(error, function, key=key) from error
+        if context.on_error == "skip":
+            context.counters.skipped += 1
+        else:
+            text = f"{type(error).__name__}: {error}"
+            letter = DeadLetter(context.step, key, batch.values[index], timestamp, text)
+            self.bury(letter, batch.part, out)
+
+    def bury(self, letter: DeadLetter, part: str | None, out: Outlet) -> None:
+        """Count ``letter`` and send it to the stream of ``job.dead_letters(step)``."""
+        self._context.counters.dead_letters += 1
+        if self._context.dead_letter_port is not None:
+            out.send(Batch([letter], part=part), self._context.dead_letter_port)
+
+    def error(self, error: Exception, function: object, *, key: Any = None) -> OperatorError:
+        """``error`` as the `OperatorError` that names this step; for the caller to raise."""
+        where = describe_function(function)
+        at_key = "" if key is None else f" for key {key!r}"
+        return OperatorError(
+            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}: {error} (in {where}). "
+            f"Mend the function, or give the step on_error='skip' or on_error='dead-letter'.",
+            step=self._context.step,
+            key=key,
+            function=where,
+        )
+
+
+def call_each(
+    function: Callable[[Any], Any], batch: Batch, failures: Failures, out: Outlet, *, blame: object = None
+) -> tuple[Batch, list[Any]]:
+    """Call ``function`` once on each value of ``batch``: the rows it did not raise on, and its results for them.
+
+    The loop goes on behind a row that raised, so that no row is called twice; a clean batch costs one append
+    per row and nothing else. ``blame`` is the user's function where ``function`` only wraps it.
+    """
+    results: list[Any] = []
+    failed: list[int] = []
+    rows = iter(batch.values)
+    while True:
+        try:
+            for value in rows:
+                results.append(function(value))  # noqa: PERF401  `results` must hold what came before a raise
+            break
+        except Exception as error:
+            index = len(results) + len(failed)
+            failures.record(error, blame or function, batch, index, out)
+            failed.append(index)
+    return (batch.drop(failed) if failed else batch), results

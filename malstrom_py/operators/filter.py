@@ -1,0 +1,32 @@
+"""``filter``: the records a predicate is true for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures, call_each
+
+
+class Filter(Operator):
+    """Keeps the records whose value ``predicate`` holds true; the others are counted as filtered.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("numbers", sources.Memory([1, 2, 3])).filter("odd", lambda n: n % 2))
+    [1, 3]
+    """
+
+    def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
+        super().__init__(context)
+        self._predicate = predicate
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        batch, verdicts = call_each(self._predicate, batch, self._failures, out)
+        kept = batch.compress(verdicts)
+        self.counters.filtered += len(batch) - len(kept)
+        out.send(kept)

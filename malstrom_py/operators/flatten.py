@@ -1,0 +1,28 @@
+"""``flatten``: each item of an iterable value becomes a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.flat_map import FlatMap
+
+
+def items_of(value: Iterable[Any]) -> Iterable[Any]:
+    """The items of a value that is itself an iterable."""
+    return iter(value)
+
+
+class Flatten(FlatMap):
+    """Replaces each record by one record per item of its value, in order, each with its key and timestamp.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("lists", sources.Memory([[1, 2], [], [3]])).flatten("items"))
+    [1, 2, 3]
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context, fn=items_of)

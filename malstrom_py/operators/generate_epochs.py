@@ -1,0 +1,71 @@
+"""``generate_epochs``: turns timestamps into event time, per source part, and parts the late from the on-time.
+
+T1: lateness is decided here, once, per record. T2: the epoch sent on is the minimum over the parts that are
+open here; a part without data holds it back, a finished one does not. T5: the maximum epoch comes from the
+source, when all its parts are finished.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from malstrom_py.batches import Batch
+from malstrom_py.epochs import EpochGenerator, EpochTracker
+from malstrom_py.errors import InternalError
+from malstrom_py.messages import MIN_EPOCH, Epoch, PartFinished, PartOpened
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.time import Unit
+
+ON_TIME: Final = 0
+LATE: Final = 1
+
+
+class GenerateEpochs(Operator):
+    """Sends on-time records and epochs to the first stream, late records (no epochs) to the second.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> times = job.source("times", sources.Memory([100, 90, 89])).assign_timestamps("at", lambda t: t)
+    >>> on_time, late = times.generate_epochs("epochs", mp.limit_out_of_orderness(10))
+    >>> mp.collect(on_time), mp.collect(late)
+    ([100, 90], [89])
+    """
+
+    def __init__(self, context: StepContext, *, generator: EpochGenerator, unit: Unit) -> None:
+        super().__init__(context)
+        self._generator = generator
+        self._unit = unit
+        self._trackers: dict[str, EpochTracker] = {}
+        self._sent = MIN_EPOCH
+
+    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+        if isinstance(message, PartOpened):
+            tracker = self._generator.tracker(self._unit)
+            tracker.raise_to(self._sent)
+            self._trackers.setdefault(message.part, tracker)
+        else:
+            self._trackers.pop(message.part, None)
+            self._advance(out)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        timestamps = batch.timestamps
+        if timestamps is None or batch.part is None or batch.part not in self._trackers:
+            raise InternalError(f"step {self.context.step!r} was sent {batch} of part {batch.part!r}, not open here")
+        late = self._trackers[batch.part].observe(timestamps)
+        if late:
+            self.counters.late += len(late)
+            out.send(batch.take(late), LATE)
+            batch = batch.drop(late)
+        out.send(batch, ON_TIME)
+        self._advance(out)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        self._sent = epoch.time
+        out.forward(epoch)
+
+    def _advance(self, out: Outlet) -> None:
+        epoch = min((tracker.epoch for tracker in self._trackers.values()), default=MIN_EPOCH)
+        if epoch > self._sent:
+            self._sent = epoch
+            out.send(Epoch(epoch), ON_TIME)

@@ -1,0 +1,78 @@
+"""Base of the steps that keep one state per key and give one output per record: the loop, errors, epochs.
+
+Rule: a key's state changes by assignment only, after the user's function has returned; a record it raised on
+leaves the state as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import InternalError, OperatorError
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures, call_each
+
+Rows = Iterator[tuple[Any, Any]]
+
+
+def check_hashable(key: object, step: str) -> None:
+    """`OperatorError` if ``key`` cannot be a key. Called when a loop has failed, to tell whose fault it was."""
+    try:
+        hash(key)
+    except TypeError:
+        raise OperatorError(
+            f"step {step!r}: a key of type {type(key).__name__} cannot be hashed. "
+            f"Return something immutable from key_by, for instance a tuple instead of a list.",
+            step=step,
+        ) from None
+
+
+def keys_of(batch: Batch, step: str) -> list[Any]:
+    """The keys of ``batch``, which a builder has made sure are there."""
+    if batch.keys is None:
+        raise InternalError(f"step {step!r} is keyed but was sent a batch without keys")
+    return batch.keys
+
+
+class KeyedOperator(Operator):
+    """Keeps ``states``: key -> state, for the keys that live on this worker."""
+
+    def __init__(
+        self, context: StepContext, *, function: object = None, by: Callable[[Any], Any] | None = None
+    ) -> None:
+        super().__init__(context)
+        self.states: dict[Any, Any] = {}
+        self.failures = Failures(context)
+        self.function = self.update if function is None else function  # whom an error message names
+        self._by = by
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        """Take (key, value) rows until they end; append exactly one result per row, after its state is set."""
+        raise NotImplementedError
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        values = batch.values
+        if self._by is not None:
+            batch, values = call_each(self._by, batch, self.failures, out)
+        keys = keys_of(batch, self.context.step)
+        results: list[Any] = []
+        failed: list[int] = []
+        rows = zip(keys, values, strict=True)
+        while True:
+            try:
+                self.update(rows, results)
+                break
+            except Exception as error:
+                index = len(results) + len(failed)
+                check_hashable(keys[index], self.context.step)
+                self.failures.record(error, self.function, batch, index, out)
+                failed.append(index)
+        if failed:
+            batch = batch.drop(failed)
+        out.send(batch.with_values(results))
+
+    @property
+    def keys(self) -> int | None:
+        return len(self.states)

@@ -1,0 +1,63 @@
+"""``sink``: hands batches to the writer of a sink on this worker."""
+
+from __future__ import annotations
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import SinkError
+from malstrom_py.messages import Epoch, PartFinished, PartOpened
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.sinks.base import Sink, SinkWriter, TransactionalSink, WorkerId, WorkerInfo
+
+
+class WriteSink(Operator):
+    """Writes each batch as it comes. Opening, committing and closing are the worker's business.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> job.source("numbers", sources.Memory([1, 2])).sink("out", out)
+    >>> mp.run(job).read, out.items
+    (2, [1, 2])
+    """
+
+    def __init__(self, context: StepContext, *, sink: Sink) -> None:
+        super().__init__(context)
+        self.sink = sink
+        self.writer: SinkWriter | None = None
+
+    def open(self) -> None:
+        """Open this worker's writer."""
+        info = WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker))
+        sink = self.sink
+        try:
+            self.writer = sink.open(info) if isinstance(sink, TransactionalSink) else sink.build(info)
+        except Exception as error:
+            raise self.error(error, "could not be opened") from error
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if self.writer is None:
+            raise SinkError(f"sink {self.context.step!r} is not open")
+        try:
+            self.writer.write(batch)
+        except Exception as error:
+            raise self.error(error, "could not write") from error
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        """The stream ends here."""
+
+    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+        """The stream ends here."""
+
+    def close(self) -> None:
+        """Close the writer, if it is open."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            try:
+                writer.close()
+            except Exception as error:
+                raise self.error(error, "could not be closed") from error
+
+    def error(self, error: Exception, what: str) -> SinkError:
+        """``error`` as a `SinkError` that names this step; for the caller to raise."""
+        text = str(error) if isinstance(error, SinkError) else f"{type(error).__name__}: {error}"
+        return SinkError(f"sink {self.context.step!r} {what}: {text}")

@@ -1,0 +1,108 @@
+"""The plan: a job's graph, frozen and checked. Steps stand in topological order; every runtime takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from malstrom_py.errors import PlanError
+from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.time import Unit
+
+SOURCE_REGION = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """One output stream of a step."""
+
+    step: str
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of a stream before it runs.
+
+    ``unit`` is None on a stream without timestamps; ``epochs`` says whether epochs below the maximum may come,
+    ``split`` whether ``generate_epochs`` stands upstream. ``region`` is ``"source"`` or the name of the
+    ``key_by`` that opened the keyed region.
+    """
+
+    keyed: bool = False
+    unit: Unit | None = None
+    epochs: bool = False
+    split: bool = False
+    region: str = SOURCE_REGION
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An output of a step: a name for people, and whether it carries epochs below the maximum."""
+
+    name: str = "out"
+    epochs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan. ``detail`` is for people: a source, a file:line, a bound."""
+
+    name: str
+    kind: str
+    factory: OperatorFactory
+    inputs: tuple[StreamRef, ...] = ()
+    ports: tuple[Port, ...] = (Port(),)
+    on_error: OnError = "fail"
+    traits: Traits = field(default_factory=Traits)
+    detail: str = ""
+
+    @property
+    def dead_letter_port(self) -> int | None:
+        """The port of dead letters: the last one, if the step's policy asks for it."""
+        return len(self.ports) - 1 if self.on_error == "dead-letter" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked job: its name, its number of slots and its steps, inputs before outputs."""
+
+    job: str
+    slots: int
+    steps: tuple[Step, ...]
+
+    def rank(self, name: str) -> int:
+        """Where a step stands in ``steps``."""
+        return next(rank for rank, step in enumerate(self.steps) if step.name == name)
+
+    def edges(self) -> Iterator[tuple[StreamRef, Step]]:
+        """Every edge as (stream, the step that reads it)."""
+        return ((ref, step) for step in self.steps for ref in step.inputs)
+
+
+def make_plan(job: str, slots: int, steps: Sequence[Step]) -> Plan:
+    """Check a graph as a whole: `PlanError` for an empty job, or a source from which no path leads to a sink."""
+    if not any(step.kind == "source" for step in steps):
+        raise PlanError(f"job {job!r} is empty: start with job.source('name', …)")
+    useful = _leading_to_a_sink(steps)
+    for step in steps:
+        if step.kind == "source" and step.name not in useful:
+            raise PlanError(
+                f"job {job!r}: no path leads from source {step.name!r} to a sink, so it would be read for "
+                f"nothing: end its stream with .sink('name', …), or use mp.collect(stream) to see its values"
+            )
+    return Plan(job, slots, tuple(steps))
+
+
+def ancestors(steps: Sequence[Step], names: set[str]) -> list[Step]:
+    """The steps called ``names`` and all that leads to them, in order."""
+    wanted = set(names)
+    for step in reversed(steps):
+        if step.name in wanted:
+            wanted.update(ref.step for ref in step.inputs)
+    return [step for step in steps if step.name in wanted]
+
+
+def _leading_to_a_sink(steps: Sequence[Step]) -> set[str]:
+    sinks = {step.name for step in steps if step.kind == "sink"}
+    return {step.name for step in ancestors(steps, sinks)}

@@ -1,0 +1,98 @@
+"""What a sink is: writers, one per worker, and for transactional sinks a commit. Contracts for users.
+
+A transactional sink shows nothing before its commit: each writer pre-commits what it has written (at the end
+of a job; at each snapshot once there are snapshots), one committer then publishes all payloads together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol, runtime_checkable
+
+from malstrom_py.batches import Batch
+
+SnapshotId = NewType("SnapshotId", str)
+"""Time-sortable, never reused, matches ``[A-Za-z0-9_-]{1,64}``."""
+
+WorkerId = NewType("WorkerId", int)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """Which worker of which job a writer is opened on, and for which step."""
+
+    job: str
+    step: str
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitContext:
+    """What a commit is keyed by: never by worker.
+
+    ``snapshot`` is the snapshot's id, or at the end of a job without snapshots a fresh id of the same form.
+    ``incarnation`` grows with each start of the job.
+    """
+
+    job: str
+    step: str
+    snapshot: SnapshotId
+    incarnation: int
+
+
+class SinkWriter(Protocol):
+    """Takes batches. Single-threaded."""
+
+    def write(self, batch: Batch) -> None:
+        """Take one batch. Never change its lists."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections. Called once, whether the job succeeded or not."""
+        ...
+
+
+class TransactionalWriter(SinkWriter, Protocol):
+    """A writer whose rows stay invisible until they are committed."""
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        """Make all that was written since the last call durable but not visible.
+
+        Returns a payload that suffices to publish it (file names, say) or to discard it. What was written
+        but never pre-committed is discarded by `close`.
+        """
+        ...
+
+
+@runtime_checkable
+class StatelessSink(Protocol):
+    """A sink that shows each batch as it is written: no transaction, nothing to undo."""
+
+    def build(self, worker: WorkerInfo) -> SinkWriter:
+        """A writer for one worker."""
+        ...
+
+
+@runtime_checkable
+class TransactionalSink(Protocol):
+    """A sink that publishes per commit, exactly once."""
+
+    def open(self, worker: WorkerInfo) -> TransactionalWriter:
+        """A writer for one worker."""
+        ...
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Publish what the payloads name. Idempotent: it may be called again with the same context."""
+        ...
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Discard what the payloads name."""
+        ...
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        """Called before the first writer is opened: clear what an earlier run left half done."""
+        ...
+
+
+Sink = StatelessSink | TransactionalSink

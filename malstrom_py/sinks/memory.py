@@ -1,0 +1,67 @@
+"""``Memory``: a sink whose rows can be looked at when the job is done. For tests, notebooks and small jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.sinks.base import CommitContext, SnapshotId, WorkerInfo
+
+
+class Memory:
+    """Keeps what the job committed: ``items``, the values as they arrived; ``by_key``, key -> values in order.
+
+    Transactional: a job that fails leaves nothing here, and a job that is run again starts empty.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job, out = mp.Job("docs"), Memory()
+    >>> job.source("words", sources.Memory(["ant", "bee", "asp"])).key_by("letter", lambda w: w[0]).sink("out", out)
+    >>> _ = mp.run(job)
+    >>> out.items, out.by_key
+    (['ant', 'bee', 'asp'], {'a': ['ant', 'asp'], 'b': ['bee']})
+    """
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.by_key: dict[Any, list[Any]] = {}
+        self._staged: dict[bytes, list[Batch]] = {}
+
+    def open(self, worker: WorkerInfo) -> _MemoryWriter:
+        return _MemoryWriter(self._staged, worker)
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            for batch in self._staged.pop(payload, []):
+                self.items.extend(batch.values)
+                if batch.keys is not None:
+                    for key, value in zip(batch.keys, batch.values, strict=True):
+                        self.by_key.setdefault(key, []).append(value)
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self._staged.pop(payload, None)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        self._staged.clear()
+        self.items, self.by_key = [], {}
+
+
+class _MemoryWriter:
+    def __init__(self, staged: dict[bytes, list[Batch]], worker: WorkerInfo) -> None:
+        self._staged = staged
+        self._worker = worker
+        self._written: list[Batch] = []
+
+    def write(self, batch: Batch) -> None:
+        self._written.append(batch)
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        payload = f"{context.snapshot}/{self._worker.step}/{self._worker.worker}".encode()
+        self._staged[payload] = self._written
+        self._written = []
+        return payload
+
+    def close(self) -> None:
+        self._written = []

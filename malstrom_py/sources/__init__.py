@@ -1,0 +1,6 @@
+"""Where records come from. `base` holds the contracts for your own sources."""
+
+from malstrom_py.sources.base import Part, PartitionedSource, SourcePart
+from malstrom_py.sources.memory import Memory
+
+__all__ = ["Memory", "Part", "PartitionedSource", "SourcePart"]

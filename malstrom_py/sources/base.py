@@ -1,0 +1,51 @@
+"""What a source is: parts that can be listed, read, rewound and moved. Contracts for users to implement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NewType, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Part = NewType("Part", str)
+"""The stable name of one part of a source, for instance a file's path."""
+
+V_co = TypeVar("V_co", covariant=True)
+
+
+class SourcePart(Protocol[V_co]):
+    """One part while it is read. Single-threaded: nothing here is called twice at once."""
+
+    def poll(self, rows_max: int) -> Sequence[V_co] | pa.RecordBatch | None:
+        """At most about ``rows_max`` next rows; None when there is nothing right now. Must not block.
+
+        A list is taken over: never change it afterwards. None (or nothing) is asked again after the
+        runtime's ``linger_s``, backing off. For one record that cannot be read raise `MalformedRecord`, with
+        the position already past it; any other exception fails the job.
+        """
+        ...
+
+    def is_finished(self) -> bool:
+        """Whether nothing will ever follow. Asked after each poll."""
+        ...
+
+    def snapshot(self) -> Any:
+        """The position after the last polled row, in plain types (numbers, str, bytes, list, dict, None)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections. Called once, whether finished or not."""
+        ...
+
+
+class PartitionedSource(Protocol[V_co]):
+    """A source whose parts are read, moved between workers and rewound one by one."""
+
+    def list_parts(self) -> Sequence[Part]:
+        """The parts by stable names; asked when a job starts and when it is resumed."""
+        ...
+
+    def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
+        """Open ``part`` where ``state`` (what `SourcePart.snapshot` gave) says; at its start if None."""
+        ...

@@ -1,0 +1,222 @@
+"""The fluent builders. A builder stands for one output stream of a step; using it twice is fan-out.
+
+Rule: what can be known wrong at a call raises `PlanError` there; nothing runs while a job is built. What each
+step does in detail, with an example, stands in ``malstrom_py.operators``, one file per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args
+
+from malstrom_py.epochs import EpochGenerator
+from malstrom_py.errors import PlanError
+from malstrom_py.names import check_name
+from malstrom_py.operators.assign_timestamps import AssignTimestamps
+from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.operators.branch import Branch
+from malstrom_py.operators.failures import describe_function
+from malstrom_py.operators.filter import Filter
+from malstrom_py.operators.filter_map import FilterMap
+from malstrom_py.operators.flat_map import FlatMap
+from malstrom_py.operators.flatten import Flatten
+from malstrom_py.operators.generate_epochs import GenerateEpochs
+from malstrom_py.operators.inspect import Inspect
+from malstrom_py.operators.key_by import KeyBy
+from malstrom_py.operators.map import Map
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.plan import SOURCE_REGION, Port, Step, StreamRef, Traits
+from malstrom_py.sinks.base import Sink, StatelessSink, TransactionalSink
+from malstrom_py.time import Unit, check_unit
+
+if TYPE_CHECKING:
+    from malstrom_py.job import Job
+    from malstrom_py.keyed_stream import KeyedStreamBuilder
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+W = TypeVar("W")
+
+KEYED_METHODS = frozenset(("stateful_map", "stateful_op", "reduce", "fold", "count", "sum", "min", "max", "mean"))
+
+
+class StreamBuilder(Generic[K, V]):
+    """A stream of values of type ``V``. ``K`` is the type of its keys, None as long as it has none."""
+
+    def __init__(self, job: Job, ref: StreamRef, traits: Traits) -> None:
+        self.job = job
+        self.ref = ref
+        self.traits = traits
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.ref.step!r})"
+
+    def map(self, name: str, fn: Callable[[V], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+        """Replace each value by ``fn(value)``."""
+        return self._then("map", name, partial(Map, fn=_function(fn, name)), fn, on_error=on_error)
+
+    def filter(self, name: str, predicate: Callable[[V], object], *, on_error: OnError = "fail") -> Self:
+        """Keep the records whose value ``predicate`` holds true."""
+        factory = partial(Filter, predicate=_function(predicate, name))
+        return self._same("filter", name, factory, predicate, on_error=on_error)
+
+    def filter_map(self, name: str, fn: Callable[[V], W | None], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+        """Replace each value by ``fn(value)``, and drop the record where that is None."""
+        return self._then("filter_map", name, partial(FilterMap, fn=_function(fn, name)), fn, on_error=on_error)
+
+    def flat_map(self, name: str, fn: Callable[[V], Iterable[W]], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+        """Replace each record by one record per item of ``fn(value)``, in order."""
+        return self._then("flat_map", name, partial(FlatMap, fn=_function(fn, name)), fn, on_error=on_error)
+
+    def flatten(self: StreamBuilder[K, Iterable[W]], name: str, *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+        """Replace each record by one record per item of its value, in order."""
+        return self._then("flatten", name, Flatten, None, on_error=on_error)
+
+    def inspect(self, name: str, fn: Callable[[V], object], *, on_error: OnError = "fail") -> Self:
+        """Call ``fn(value)`` for its effect; the records pass as they are."""
+        return self._same("inspect", name, partial(Inspect, fn=_function(fn, name)), fn, on_error=on_error)
+
+    def branch(self, name: str, predicate: Callable[[V], object], *, on_error: OnError = "fail") -> tuple[Self, Self]:
+        """Two streams: the records whose value ``predicate`` holds true, and the others."""
+        factory = partial(Branch, predicate=_function(predicate, name))
+        ports = (Port("yes"), Port("no"))
+        ref = self._add("branch", name, factory, predicate, ports=ports, on_error=on_error)
+        return self._at(ref, 0), self._at(ref, 1)
+
+    def key_by(
+        self, name: str, key: Callable[[V], K2] | str, *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K2, V]:
+        """Key each record by ``key(value)``, or by the column of that name, and distribute by key."""
+        from malstrom_py.keyed_stream import KeyedStreamBuilder
+
+        traits = replace(self.traits, keyed=True, region=name)
+        function = field_getter(key, name)
+        ref = self._add("key_by", name, partial(KeyBy, fn=function), function, traits=traits, on_error=on_error)
+        return KeyedStreamBuilder(self.job, ref, traits)
+
+    def key_distribute(
+        self, name: str, key: Callable[[V], K2] | str, *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K2, V]:
+        """The same as `key_by`, by Malstrom's name for it."""
+        return self.key_by(name, key, on_error=on_error)
+
+    def assign_timestamps(
+        self, name: str, fn: Callable[[V], int | datetime], *, unit: Unit = "ms", on_error: OnError = "fail"
+    ) -> Self:
+        """Time each record by ``fn(value)``: an int in ``unit`` ("s", "ms", "us", "ns") or an aware datetime."""
+        unit = check_unit(unit, name)
+        if self.traits.epochs:
+            raise PlanError(
+                f"step {name!r}: timestamps cannot change behind generate_epochs, for they could fall below "
+                f"an epoch already passed: put assign_timestamps before it"
+            )
+        factory = partial(AssignTimestamps, fn=_function(fn, name), unit=unit)
+        traits = replace(self.traits, unit=unit)
+        return self._same("assign_timestamps", name, factory, fn, traits=traits, on_error=on_error)
+
+    def generate_epochs(self, name: str, generator: EpochGenerator) -> tuple[Self, Self]:
+        """Two streams: the records that are on time, with epochs, and the late ones, without (T1).
+
+        Lateness is judged per record against the running epoch of its own source part.
+        """
+        traits = self.traits
+        if traits.region != SOURCE_REGION:
+            raise PlanError(
+                f"step {name!r}: generate_epochs stands behind key_by {traits.region!r}, but lateness belongs "
+                f"to the source's parts (T1): put it between the source and the first key_by"
+            )
+        if traits.unit is None:
+            raise PlanError(f"step {name!r}: the stream has no timestamps: put assign_timestamps before it")
+        if traits.split:
+            raise PlanError(f"step {name!r}: generate_epochs stands upstream already; lateness is decided once (T1)")
+        if not callable(getattr(generator, "tracker", None)):
+            raise PlanError(f"step {name!r}: pass a generator, for instance mp.limit_out_of_orderness(…)")
+        factory = partial(GenerateEpochs, generator=generator, unit=traits.unit)
+        ports = (Port("on_time"), Port("late", epochs=False))
+        traits = replace(traits, epochs=True, split=True)
+        ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, detail=repr(generator))
+        return self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
+
+    def sink(self, name: str, sink: Sink) -> None:
+        """Write the stream to ``sink``."""
+        if not isinstance(sink, TransactionalSink | StatelessSink):
+            raise PlanError(
+                f"step {name!r}: {type(sink).__name__} is no sink: it has neither build(worker) nor "
+                f"open(worker), commit, abort and recover"
+            )
+        self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=_short(sink))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Callable[..., NoReturn]:
+            if attribute not in KEYED_METHODS:
+                raise AttributeError(f"{type(self).__name__} has no method {attribute!r}")
+
+            def refuse(name: str = "?", *_: object, **__: object) -> NoReturn:
+                raise PlanError(
+                    f"step {name!r}: {attribute} keeps state per key, but stream {self.ref.step!r} has no keys: "
+                    f"put .key_by('…', fn) before it"
+                )
+
+            return refuse
+
+    def _add(
+        self,
+        kind: str,
+        name: str,
+        factory: OperatorFactory,
+        function: object,
+        *,
+        ports: tuple[Port, ...] = (Port(),),
+        traits: Traits | None = None,
+        on_error: OnError = "fail",
+        detail: str | None = None,
+    ) -> StreamRef:
+        check_name(name, "step")
+        if on_error not in get_args(OnError):
+            raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
+        if on_error == "dead-letter":
+            ports = (*ports, Port("dead_letters", epochs=False))
+        if detail is None:
+            detail = describe_function(function) if function is not None else ""
+        step = Step(name, kind, factory, (self.ref,), ports, on_error, traits or self.traits, detail)
+        return self.job.add(step)
+
+    def _at(self, ref: StreamRef, port: int, traits: Traits | None = None) -> Self:
+        return type(self)(self.job, StreamRef(ref.step, port), traits or self.traits)
+
+    def _same(self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any) -> Self:
+        """A step behind which values keep their type."""
+        ref = self._add(kind, name, factory, function, **options)
+        return self._at(ref, 0, options.get("traits"))
+
+    def _then(
+        self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
+    ) -> StreamBuilder[K, Any]:
+        """A step behind which values have another type; the stream stays keyed if it was."""
+        return self._same(kind, name, factory, function, **options)
+
+
+def _function(function: object, step: str) -> Any:
+    if not callable(function):
+        raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
+    return function
+
+
+def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any], Any]:
+    """A function of a value: ``field`` itself, or for a column's name the one that looks the column up."""
+    if isinstance(field, str):
+        from operator import itemgetter
+
+        return itemgetter(field)
+    checked: Callable[[Any], Any] = _function(field, step)
+    return checked
+
+
+def _short(thing: object) -> str:
+    text = repr(thing)
+    return type(thing).__name__ if text.startswith("<") else text

@@ -1,0 +1,111 @@
+"""Event time: units, conversions at the edges, and the merging of frontiers. Inside, a time is an int64.
+
+Rule: wall clocks have no place here; what depends on one takes the runtime's clock.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, get_args
+
+from malstrom_py.errors import PlanError
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
+
+Unit = Literal["s", "ms", "us", "ns"]
+
+_PER_SECOND: Final[dict[str, int]] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def check_unit(unit: str, step: str) -> Unit:
+    """``unit`` if it is one of s, ms, us, ns, else `PlanError` naming ``step``."""
+    if unit not in get_args(Unit):
+        raise PlanError(f"step {step!r}: unit {unit!r} is not one of 's', 'ms', 'us', 'ns'")
+    return unit  # type: ignore[return-value]  # narrowed by the check above
+
+
+def to_time(moment: object, unit: Unit) -> int:
+    """A moment as int64 in ``unit``: an int as it is, an aware datetime converted (rounded down).
+
+    Raises TypeError for anything else, naive datetimes and None among them, ValueError outside int64.
+
+    >>> to_time(datetime(2013, 1, 1, tzinfo=UTC), "ms")
+    1356998400000
+    """
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise TypeError(
+                "a naive datetime says no moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc)"
+            )
+        time = _scale((moment - _EPOCH) // _MICROSECOND, unit)
+    elif isinstance(moment, int) and not isinstance(moment, bool):
+        time = int(moment)
+    elif moment is None:
+        raise TypeError("the timestamp is None: filter such records out first, or set on_error=")
+    else:
+        time = _index(moment)
+    # MIN_EPOCH and MAX_EPOCH themselves mean "no epoch yet" and "the end", so no record may carry them.
+    if not MIN_EPOCH < time < MAX_EPOCH:
+        raise ValueError(f"the timestamp does not fit an int64 in unit {unit!r}")
+    return time
+
+
+def to_span(span: timedelta | int, unit: Unit) -> int:
+    """A length of time as a whole number of ``unit``; a timedelta is rounded up so that no bound shrinks.
+
+    >>> to_span(timedelta(hours=24), "ms")
+    86400000
+    """
+    if isinstance(span, timedelta):
+        microseconds = span // _MICROSECOND
+        return -_scale(-microseconds, unit)
+    return span
+
+
+def from_time(time: int, unit: Unit) -> datetime:
+    """An int64 time as an aware datetime in UTC (microseconds; finer digits are cut). For people to read.
+
+    Raises OverflowError beyond the years datetime knows.
+    """
+    return _EPOCH + timedelta(microseconds=time * 1_000_000 // _PER_SECOND[unit])
+
+
+def _scale(microseconds: int, unit: Unit) -> int:
+    return microseconds * _PER_SECOND[unit] // 1_000_000
+
+
+def _index(moment: object) -> int:
+    try:
+        return int(moment.__index__())  # type: ignore[attr-defined]  # numpy integers and the like
+    except AttributeError:
+        raise TypeError(
+            f"a timestamp is an int in the step's unit or an aware datetime, got {type(moment).__name__}"
+        ) from None
+
+
+class Frontier:
+    """The largest epoch seen, merged (minimum) over a number of inputs. Never goes back.
+
+    >>> frontier = Frontier(2)
+    >>> frontier.advance(0, 5), frontier.advance(1, 3), frontier.advance(1, 9)
+    (None, 3, 5)
+    """
+
+    __slots__ = ("_inputs", "time")
+
+    def __init__(self, inputs: int) -> None:
+        self._inputs = [MIN_EPOCH] * inputs
+        self.time = MIN_EPOCH
+
+    def advance(self, index: int, time: int) -> int | None:
+        """Input ``index`` has reached ``time``: the merged frontier if that moved it, else None."""
+        inputs = self._inputs
+        if time <= inputs[index]:
+            return None
+        inputs[index] = time
+        merged = min(inputs)
+        if merged <= self.time:
+            return None
+        self.time = merged
+        return merged

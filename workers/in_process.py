@@ -1,0 +1,157 @@
+"""The in-process runtime: one worker in the calling thread. A thin shell: it owns the clock, the loop and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+from malstrom_py import sinks
+from malstrom_py.clock import Clock, SystemClock
+from malstrom_py.errors import MalstromError
+from malstrom_py.job import Job
+from malstrom_py.plan import Plan
+from malstrom_py.stream import StreamBuilder
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.commit import FinalCommit
+from malstrom_py.workers.progress import Progress, progress_for
+from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.tracebacks import without_internals
+from malstrom_py.workers.worker import Worker
+
+V = TypeVar("V")
+
+
+class InProcess:
+    """Runs jobs in this process, in the calling thread.
+
+    ``batch``: how batches are cut. ``clock``: the runtime's clock. ``progress``: True to show progress on
+    standard error, False to be quiet, None to show it where that is a terminal.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> job.source("in", sources.Memory(range(3))).map("square", lambda n: n * n).sink("out", out)
+    >>> mp.InProcess(batch=mp.Batching(rows_max=2)).run(job).written, out.items
+    (3, [0, 1, 4])
+    """
+
+    def __init__(
+        self, *, batch: Batching | None = None, clock: Clock | None = None, progress: bool | None = None
+    ) -> None:
+        self._batching = batch or Batching()
+        self._clock = clock or SystemClock()
+        self._progress = progress
+
+    def run(self, job: Job) -> RunResult:
+        """Run ``job`` to its end, then commit its sinks.
+
+        On an error or Ctrl-C the sinks discard what is not committed and the error is raised; on Ctrl-C the
+        counts so far are printed to standard error first.
+        """
+        return self.run_plan(job.plan())
+
+    def run_plan(self, plan: Plan, *, until: Callable[[Worker], bool] | None = None) -> RunResult:
+        """The same for a plan. Ends early, and commits, once ``until(worker)`` is true after a step."""
+        try:
+            return _Run(plan, self._batching, self._clock).execute(progress_for(plan, self._progress), until)
+        except MalstromError as error:
+            raise without_internals(error) from error.__cause__
+
+
+class _Run:
+    """One run of a plan, from opening to closing."""
+
+    def __init__(self, plan: Plan, batching: Batching, clock: Clock) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._started_s = clock.monotonic_s()
+        self._worker = Worker(plan, worker=0, batching=batching, clock=clock)
+        self._commit = FinalCommit(plan.job, self._worker.sinks, clock.now_s())
+
+    def execute(self, progress: Progress | None, until: Callable[[Worker], bool] | None) -> RunResult:
+        try:
+            self._commit.recover()
+            with progress or nullcontext():
+                self._worker.open()
+                self._loop(progress, until)
+            self._commit.commit()
+            self._worker.close()
+        except BaseException as error:
+            self._undo(error)
+            raise
+        return self.result()
+
+    def result(self) -> RunResult:
+        return RunResult(self._plan.job, self._worker.counts(), self._clock.monotonic_s() - self._started_s)
+
+    def _loop(self, progress: Progress | None, until: Callable[[Worker], bool] | None) -> None:
+        worker, clock = self._worker, self._clock
+        while not worker.finished:
+            if not worker.step() and (idle_s := worker.idle_s()):
+                clock.sleep_s(idle_s)
+            if progress is not None and progress.due(clock.monotonic_s()):
+                progress.show(self.result())
+            if until is not None and until(worker):
+                return
+        if progress is not None:
+            progress.show(self.result())
+
+    def _undo(self, error: BaseException) -> None:
+        """Close and discard. What goes wrong here is noted on ``error``, which is the one to be told."""
+        for failure in self._commit.abort():
+            error.add_note(str(failure))
+        try:
+            self._worker.close()
+        except Exception as failure:
+            error.add_note(str(failure))
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(f"stopped by the user; nothing was committed; so far {self.result()}")
+
+
+def run(
+    job: Job, *, batch: Batching | None = None, clock: Clock | None = None, progress: bool | None = None
+) -> RunResult:
+    """Run ``job`` in this process to its end; see `InProcess` for the options and `RunResult` for the answer.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> job.source("in", sources.Memory(["a", "b"])).map("upper", str.upper).sink("out", out)
+    >>> result = mp.run(job)
+    >>> result.read, out.items
+    (2, ['A', 'B'])
+    """
+    return InProcess(batch=batch, clock=clock, progress=progress).run(job)
+
+
+def collect(
+    stream: StreamBuilder[Any, V],
+    *,
+    count: int | None = None,
+    timeout_s: float | None = None,
+    batch: Batching | None = None,
+    clock: Clock | None = None,
+) -> list[V]:
+    """Run what leads to ``stream`` and return its values: all, or those until ``count`` or ``timeout_s`` is reached.
+
+    The job's own sinks are not run. For notebooks and tests.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> mp.collect(mp.Job("docs").source("numbers", sources.Memory(range(1000))), count=3)
+    [0, 1, 2]
+    """
+    runtime = InProcess(batch=batch, clock=clock, progress=False)
+    time = clock or SystemClock()
+    sink = sinks.Memory()
+    plan = stream.job.plan_to(stream, sink)
+    started_s = time.monotonic_s()
+
+    def enough(worker: Worker) -> bool:
+        if count is not None and worker.rows_in(plan.steps[-1].name) >= count:
+            return True
+        return timeout_s is not None and time.monotonic_s() - started_s >= timeout_s
+
+    runtime.run_plan(plan, until=enough)
+    return sink.items if count is None else sink.items[:count]

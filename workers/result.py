@@ -1,0 +1,79 @@
+"""What a run did, in rows: per step and in sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """What one step did. ``ports``: rows sent per output stream, read by another step or not."""
+
+    kind: str
+    rows_in: int
+    ports: Mapping[str, int]
+    filtered: int = 0
+    late: int = 0
+    skipped: int = 0
+    dead_letters: int = 0
+    keys: int | None = None
+    epoch: int | None = None
+
+    @property
+    def rows_out(self) -> int:
+        """Rows sent on all output streams but that of the dead letters."""
+        return sum(rows for port, rows in self.ports.items() if port != "dead_letters")
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The counts of a run. ``steps`` is in the order of the plan; the other figures are sums over the steps.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job = mp.Job("docs")
+    >>> job.source("in", sources.Memory([1, 2, 3])).filter("odd", lambda n: n % 2).sink("out", sinks.Memory())
+    >>> result = mp.run(job)
+    >>> result.read, result.filtered, result.written
+    (3, 1, 2)
+    """
+
+    job: str
+    steps: Mapping[str, StepCounts]
+    duration_s: float
+
+    @property
+    def read(self) -> int:
+        """Records read by all sources, those that could not be read among them."""
+        return sum(step.rows_in for step in self.steps.values() if step.kind == "source")
+
+    @property
+    def written(self) -> int:
+        """Records written to all sinks."""
+        return sum(step.rows_in for step in self.steps.values() if step.kind == "sink")
+
+    @property
+    def filtered(self) -> int:
+        """Records dropped by filters."""
+        return sum(step.filtered for step in self.steps.values())
+
+    @property
+    def late(self) -> int:
+        """Records that came behind the epoch of their part."""
+        return sum(step.late for step in self.steps.values())
+
+    @property
+    def skipped(self) -> int:
+        """Records dropped under ``on_error="skip"``."""
+        return sum(step.skipped for step in self.steps.values())
+
+    @property
+    def dead_letters(self) -> int:
+        """Records dropped under ``on_error="dead-letter"``."""
+        return sum(step.dead_letters for step in self.steps.values())
+
+    def __str__(self) -> str:
+        figures = ("read", "written", "filtered", "late", "skipped", "dead_letters")
+        sums = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in figures)
+        return f"job {self.job}: {sums} in {self.duration_s:.2f} s"
