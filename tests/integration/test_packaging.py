@@ -18,9 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tree import ROOT, modules, pyproject
-
-VERSION = pyproject()["project"]["version"]
+from malstrom_py import __version__
+from tests.tree import ROOT, modules
 
 Python = Callable[..., str]
 """Runs the Python of a fresh environment with these arguments and returns what it printed."""
@@ -111,7 +110,7 @@ def module_of(path: str) -> str:
 
 def test_the_wheel_has_one_top_level_name_and_every_module(archives: tuple[Path, Path]) -> None:
     names = names_in(archives[1])
-    assert {name.split("/")[0] for name in names} == {"malstrom_py", f"malstrom_py-{VERSION}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"malstrom_py", f"malstrom_py-{__version__}.dist-info"}
     assert sorted(module_of(name) for name in names if name.endswith(".py")) == sorted(modules())
     assert "malstrom_py/py.typed" in names
 
@@ -153,5 +152,5 @@ def test_the_command_is_installed(python: Python) -> None:
     assert "run" in run(script, "--help", cwd=Path(script).parent)
 
 
-def test_the_version_is_the_one_of_pyproject(python: Python) -> None:
-    assert python("-c", "from importlib.metadata import version; print(version('malstrom-py'))").strip() == VERSION
+def test_the_installed_version_is_the_one_of_the_source(python: Python) -> None:
+    assert python("-c", "from importlib.metadata import version; print(version('malstrom-py'))").strip() == __version__

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from malstrom_py import __version__
 from tests.tree import ROOT, modules, pyproject
 
 PROJECT = pyproject()["project"]
@@ -59,7 +60,7 @@ def test_every_dependency_has_a_bound() -> None:
 
 
 def test_the_changelog_knows_this_version() -> None:
-    assert f"## [{PROJECT['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.parametrize("what", sorted(FOREIGN))

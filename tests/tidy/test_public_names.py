@@ -10,6 +10,8 @@ import pytest
 
 import malstrom_py
 from malstrom_py import errors, sinks, sources
+from malstrom_py.sinks import base as sinks_base
+from malstrom_py.sources import base as sources_base
 from tests.tree import ROOT
 
 PAGES = "\n".join(page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
@@ -18,6 +20,9 @@ PAGES = "\n".join(page.read_text() for page in [ROOT / "README.md", *sorted((ROO
 def public_of(module: ModuleType) -> dict[str, object]:
     return {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
 
+
+CONTRACTS = [kind for base in (sources_base, sinks_base) for kind in vars(base).values() if inspect.isclass(kind)]
+"""What sources and sinks implement; a method has the words of its contract when it has none of its own."""
 
 PUBLIC = public_of(malstrom_py) | public_of(sources) | public_of(sinks)
 
@@ -46,7 +51,7 @@ def test_a_public_name_is_documented(name: str) -> None:
         assert members_without_words(thing) == [], f"methods of {name} without docstring"
 
 
-@pytest.mark.parametrize("name", sorted(malstrom_py.__all__))
+@pytest.mark.parametrize("name", sorted(set(malstrom_py.__all__) - {"__version__"}))
 def test_a_public_name_is_mentioned_in_the_pages(name: str) -> None:
     assert re.search(rf"\b{re.escape(name)}\b", PAGES), f"neither README.md nor docs/ mentions {name}"
 
