@@ -6,7 +6,7 @@ DEMO   ?= examples/flights_demo.py
 BENCH  ?= bench.micro
 
 PY  := $(VENV)/bin/python
-PIP := $(PY) -m pip --quiet --disable-pip-version-check
+PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
 .PHONY: help demo test lint types format docs-check coverage bench clean distclean
 .DEFAULT_GOAL := help

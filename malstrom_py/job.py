@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar, get_args
 
 from malstrom_py import explain
@@ -93,8 +94,7 @@ class Job:
 
     def plan_to(self, stream: StreamBuilder[Any, Any], sink: Sink) -> Plan:
         """A plan of what leads to ``stream``, ended by ``sink``; the job itself stays as it is."""
-        name = next(
-            name for name in (f"collected{n or ''}" for n in range(len(self._steps) + 1)) if name not in self._steps
-        )
+        names = (f"collected{number or ''}" for number in count())
+        name = next(name for name in names if name not in self._steps)
         last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
         return make_plan(self.name, self.slots, [*ancestors(list(self._steps.values()), {stream.ref.step}), last])
