@@ -1,23 +1,25 @@
-"""Rules of every suite: nothing is skipped. A test that cannot run here is a failure, not a footnote."""
+"""Rule of every suite: nothing is skipped or expected to fail. A test that cannot run is a failure, not a footnote."""
 
 from __future__ import annotations
 
 import pytest
 
 
-def _skipped(config: pytest.Config) -> int:
+def _excused(config: pytest.Config) -> int:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    return len(reporter.stats.get("skipped", [])) if reporter is not None else 0
+    return sum(len(reporter.stats.get(kind, ())) for kind in ("skipped", "xfailed")) if reporter is not None else 0
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run when a test was skipped: what is skipped is not checked, and nobody reads about it."""
-    if _skipped(session.config) and session.exitstatus == pytest.ExitCode.OK:
+    """Fail the run when a test was excused: what is skipped is not checked, and nobody reads about it."""
+    if _excused(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say why such a run failed."""
-    if _skipped(config):
-        terminalreporter.write_line("A skipped test fails the run: make it runnable here, or take it out.", red=True)
+    if _excused(config):
+        terminalreporter.write_line(
+            "What is skipped or expected to fail is not checked here: make it run, or take it out.", red=True
+        )
