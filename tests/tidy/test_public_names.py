@@ -34,10 +34,13 @@ def defined_here(member: object) -> bool:
 
 def members_without_words(owner: type) -> list[str]:
     """Public methods and properties, defined in this package, of which neither it nor its bases say a word."""
+    contracts = [contract for contract in CONTRACTS if contract is not owner]
     return [
         name
         for name, member in inspect.getmembers(owner)
-        if not name.startswith("_") and defined_here(member) and not inspect.getdoc(member)
+        if not name.startswith("_")
+        and defined_here(member)
+        and not any(inspect.getdoc(getattr(kind, name, None)) for kind in [owner, *contracts] if hasattr(kind, name))
     ]
 
 
