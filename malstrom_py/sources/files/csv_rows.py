@@ -1,0 +1,173 @@
+"""CSV frames into Arrow columns of known types, and finding these types.
+
+Arrow gives up a whole block for one bad value. Then the frame is cut into ever smaller pieces until the bad records
+stand alone: with few bad ones that costs a few small parses, and every good record is read by Arrow all the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.csv_records import cut_records, split_records
+from malstrom_py.sources.files.frames import Framer
+from malstrom_py.sources.files.runs import Malformed, Run, text_of
+from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+_PIECES: Final = 16
+_FIELD_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
+_COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
+
+
+class CsvDecoder:
+    """Reads frames of a file with the columns ``names`` (its own order) as the columns of ``schema``."""
+
+    def __init__(self, names: Sequence[str], schema: pa.Schema, null_values: Sequence[str] | None) -> None:
+        import pyarrow.csv as pa_csv
+
+        self._names = list(names)
+        self._schema = schema
+        self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
+
+    def runs(self, frame: bytes) -> list[Run]:
+        """The rows of ``frame`` as record batches, with the malformed records between them."""
+        import pyarrow as pa
+
+        try:
+            return [self._parse(frame)]
+        except pa.ArrowInvalid:
+            runs: list[Run] = []
+            self._isolate(frame, split_records(frame), runs)
+            return runs
+
+    def _isolate(self, frame: bytes, spans: list[tuple[int, int]], runs: list[Run]) -> None:
+        import pyarrow as pa
+
+        if not spans:
+            return
+        part = frame[spans[0][0] : spans[-1][1]]
+        try:
+            runs.append(self._parse(part))
+        except pa.ArrowInvalid as error:
+            if len(spans) == 1:
+                runs.append(Malformed(self._why(str(error)), text_of(part)))
+                return
+            step = -(-len(spans) // _PIECES)
+            for start in range(0, len(spans), step):
+                self._isolate(frame, spans[start : start + step], runs)
+
+    def _parse(self, part: bytes) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        table = _read(part, self._names, self._convert)
+        batches = table.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
+
+    def _why(self, message: str) -> str:
+        """Arrow's message without the value it quotes."""
+        if match := _FIELD_COUNT.search(message):
+            return f"{match[2]} fields, where the header has {match[1]}"
+        if match := _COLUMN.search(message):
+            name = self._names[int(match[1])]
+            if "invalid UTF8" in message:
+                return f"column {name!r} is not valid UTF-8 text"
+            return f"column {name!r} does not read as {self._schema.field(name).type}, the type found for it at first"
+        return "not readable as CSV"
+
+
+def read_header(path: Path) -> tuple[list[str], int] | None:
+    """The column names of a file and the offset behind them; None for a file that holds nothing."""
+    stream = ByteStream(path)
+    try:
+        framer = Framer(stream, cut_records)
+        while (frame := framer.next_frame()) is not None:
+            if frame.flaw is not None:
+                raise SourceError(f"it does not begin with a CSV header: {frame.flaw}")
+            if spans := split_records(frame.data):
+                start, end = spans[0]
+                return _header_names(frame.data[start:end]), frame.offset + end
+    finally:
+        stream.close()
+    return None
+
+
+def _header_names(record: bytes) -> list[str]:
+    try:
+        text = record.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise SourceError("its CSV header is not valid UTF-8 text. Convert the file") from None
+    return next(csv.reader(io.StringIO(text, newline="")))
+
+
+def infer_types(path: Path, null_values: Sequence[str] | None, *, frames_max: int) -> Iterator[pa.Schema]:
+    """The types of the columns by the header (none), by the first frame, by the next ones: as many as are taken."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    header = read_header(path)
+    if header is None:
+        return
+    names, offset = header
+    yield pa.schema([(name, pa.null()) for name in names])
+    convert = pa_csv.ConvertOptions(**_nulls(null_values))
+    stream = ByteStream(path)
+    try:
+        stream.skip_to(offset)
+        framer = Framer(stream, cut_records)
+        for _ in range(frames_max):
+            frame = framer.next_frame()
+            if frame is None:
+                return
+            if frame.flaw is None:
+                table = _read(frame.data, names, convert, skip_malformed=True)
+                yield pa.schema([(field.name, _usable(field.type)) for field in table.schema])
+    except READ_ERRORS:
+        return  # Whoever reads the part there tells what is damaged, and how far it came.
+    finally:
+        stream.close()
+
+
+def _usable(found: pa.DataType) -> pa.DataType:
+    """Text that is no UTF-8 somewhere is text, and that record malformed; times may have fractions further on."""
+    import pyarrow as pa
+
+    if pa.types.is_binary(found):
+        return pa.string()
+    if pa.types.is_timestamp(found):
+        return pa.timestamp("us", found.tz)
+    if pa.types.is_time(found):
+        return pa.time64("us")
+    return found
+
+
+def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    return pa_csv.read_csv(
+        pa.BufferReader(part),
+        read_options=pa_csv.ReadOptions(column_names=names, block_size=len(part) + 1, use_threads=False),
+        parse_options=pa_csv.ParseOptions(
+            newlines_in_values=b'"' in part,
+            invalid_row_handler=(lambda _row: "skip") if skip_malformed else None,
+        ),
+        convert_options=convert,
+    )
+
+
+def _nulls(null_values: Sequence[str] | None) -> dict[str, object]:
+    """An empty field is None. What the user names is None too, quoted or not."""
+    return {
+        "null_values": ["", *(null_values or ())],
+        "strings_can_be_null": True,
+        "quoted_strings_can_be_null": bool(null_values),
+    }

@@ -1,0 +1,92 @@
+r"""Text and JSON lines: frames of lines into rows. UTF-8 only; a line ends with ``\n`` or ``\r\n``.
+
+JSON is read line by line with the standard decoder, not by Arrow: a line keeps exactly the values it holds (no
+guessed timestamps, no fields added or dropped), and one bad line is told from the others by itself.
+"""
+
+from __future__ import annotations
+
+from json import JSONDecoder
+from typing import Any, Final
+
+from malstrom_py.sources.files.runs import Malformed, Run, text_of
+
+_NO_TEXT: Final = "not valid UTF-8 text"
+_decode_json: Final = JSONDecoder().decode
+
+
+def cut_lines(window: bytes, ended: bool) -> int:
+    """Where the last whole line ends."""
+    return len(window) if ended else window.rfind(b"\n") + 1
+
+
+def text_runs(frame: bytes) -> list[Run]:
+    """Each line as a str without its end; a line that is no UTF-8 is malformed."""
+    try:
+        return [_lines(frame.decode())]
+    except UnicodeDecodeError:
+        runs: list[Run] = []
+        for line in _byte_lines(frame):
+            record = text_of(line)
+            if isinstance(record, bytes):
+                runs.append(Malformed(_NO_TEXT, record))
+            else:
+                _append(runs, line.decode().removesuffix("\r"))
+        return runs
+
+
+def json_runs(frame: bytes) -> list[Run]:
+    """Each line as the dict its object holds; blank lines are left out."""
+    try:
+        rows = [_decode_json(line) for line in _lines(frame.decode()) if line and not line.isspace()]
+    except (ValueError, RecursionError):
+        return _json_runs_one_by_one(frame)
+    if all(type(row) is dict for row in rows):
+        return [rows]
+    return _json_runs_one_by_one(frame)
+
+
+def _json_runs_one_by_one(frame: bytes) -> list[Run]:
+    runs: list[Run] = []
+    for line in _byte_lines(frame):
+        if not line.strip():
+            continue
+        row = _json_row(line)
+        if isinstance(row, Malformed):
+            runs.append(row)
+        else:
+            _append(runs, row)
+    return runs
+
+
+def _json_row(line: bytes) -> dict[str, Any] | Malformed:
+    try:
+        row = _decode_json(line.decode())
+    except UnicodeDecodeError:
+        return Malformed(_NO_TEXT, text_of(line))
+    except (ValueError, RecursionError):
+        return Malformed("not valid JSON (one object per line is expected)", text_of(line))
+    if not isinstance(row, dict):
+        return Malformed(f"a JSON {type(row).__name__}, where one object per line is expected", text_of(line))
+    return row
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+
+def _byte_lines(frame: bytes) -> list[bytes]:
+    lines = frame.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _append(runs: list[Run], row: Any) -> None:
+    if runs and isinstance(runs[-1], list):
+        runs[-1].append(row)
+    else:
+        runs.append([row])

@@ -1,0 +1,144 @@
+"""Which files a pattern means, and which format a file has by its name. Reads folders, never a file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from glob import glob, has_magic
+from pathlib import Path, PurePath
+from typing import Final, Literal, get_args
+
+from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.sources.base import Part
+
+FileFormat = Literal["csv", "json", "parquet", "text"]
+FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
+
+Pattern = str | os.PathLike[str]
+
+COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+_FORMAT_OF_SUFFIX: Final[dict[str, FileFormat]] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".log": "text",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
+_SUFFIXES: Final = ", ".join(_FORMAT_OF_SUFFIX)
+
+
+def check_patterns(pattern: object) -> list[str]:
+    """The patterns a user gave, as a list of str; `PlanError` for anything that cannot name local files."""
+    given = list(pattern) if isinstance(pattern, Iterable) and not isinstance(pattern, str | bytes) else [pattern]
+    patterns: list[str] = []
+    for one in given:
+        if not isinstance(one, str | os.PathLike) or not isinstance(os.fspath(one), str):
+            raise PlanError(f"sources.Files takes a path or pattern (str or Path) or several, got {type(one).__name__}")
+        text = str(one)
+        if not text or "\0" in text:
+            raise PlanError("sources.Files got an empty path, or one with a NUL character")
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
+            raise PlanError(f"sources.Files reads local files: {text!r} is a URI, give a path")
+        patterns.append(str(Path(text).expanduser()))
+    if not patterns:
+        raise PlanError("sources.Files got an empty list of patterns")
+    return patterns
+
+
+def format_of(name: str) -> FileFormat | None:
+    """The format by a file's suffix, behind ``.gz`` or ``.zst``; None if the suffix says none.
+
+    >>> format_of("flights/2013-01.csv.gz"), format_of("flights/2013-01.dat")
+    ('csv', None)
+    """
+    path = PurePath(name.lower())
+    if path.suffix in COMPRESSIONS:
+        path = path.with_suffix("")
+    return _FORMAT_OF_SUFFIX.get(path.suffix)
+
+
+def format_of_patterns(patterns: Sequence[str]) -> FileFormat | None:
+    """The format all ``patterns`` show by themselves; None if only the files they match can tell."""
+    formats = {format_of(pattern) for pattern in patterns}
+    unknown = [pattern for pattern in patterns if format_of(pattern) is None]
+    if unknown and any(PurePath(pattern).suffix and not has_magic(PurePath(pattern).name) for pattern in unknown):
+        raise unknown_format(unknown[0])
+    if len(formats - {None}) > 1:
+        raise PlanError(f"sources.Files reads one format at a time, got {_named(formats)}: make one source per format")
+    return None if unknown else formats.pop()
+
+
+def format_of_parts(parts: Sequence[Part]) -> FileFormat:
+    """The one format of ``parts`` by their suffixes, else `PlanError`."""
+    formats = {part: format_of(part) for part in parts}
+    for part, file_format in formats.items():
+        if file_format is None:
+            raise unknown_format(part)
+    distinct = set(formats.values())
+    if len(distinct) > 1:
+        raise PlanError(f"sources.Files reads one format at a time, the pattern matches {_named(distinct)} files")
+    return format_of(parts[0]) or "text"
+
+
+def unknown_format(name: str) -> PlanError:
+    """The error for a file whose suffix says nothing; for the caller to raise."""
+    return PlanError(
+        f"sources.Files cannot tell the format of {name!r} by its suffix (known: {_SUFFIXES}, also behind .gz and "
+        f".zst): pass format= one of {', '.join(FORMATS)}"
+    )
+
+
+def list_files(patterns: Sequence[str], base: Path) -> list[Part]:
+    """The files that ``patterns`` match, seen from ``base``, each once, sorted by name. `SourceError` if one matches
+    nothing or a folder. Names that begin with ``_`` or ``.`` are hidden from wildcards."""
+    found: set[str] = set()
+    for pattern in patterns:
+        # A file may be called "a[1].csv": what exists by that very name is meant.
+        literal = not has_magic(pattern) or os.path.lexists(base / pattern)
+        found.update(_single(pattern, base) if literal else _match(pattern, base))
+    return [Part(name) for name in sorted(found)]
+
+
+def _single(pattern: str, base: Path) -> list[str]:
+    path = base / pattern
+    if path.is_dir():
+        raise SourceError(f"{pattern!r} is a folder, not a file (in {base}): write {pattern}/* for the files in it")
+    if not os.path.lexists(path):
+        raise SourceError(f"there is no file {pattern!r} (looked in {path.parent}): check path and working directory")
+    return [pattern]
+
+
+def _match(pattern: str, base: Path) -> list[str]:
+    recursive = "**" in PurePath(pattern).parts
+    shows_hidden = any(part.startswith("_") for part in PurePath(pattern).parts if has_magic(part))
+    prefix = len(_literal_parts(pattern))
+    matches: list[str] = []
+    for name in glob(pattern, root_dir=base, recursive=True):
+        path = PurePath(name)
+        if not shows_hidden and any(part.startswith("_") for part in path.parts[prefix:]):
+            continue
+        if (base / path).is_dir():
+            if not recursive and format_of(name) is not None and format_of(name) == format_of(pattern):
+                raise SourceError(f"{name!r} is a folder, not a file (in {base}): write {name}/* for the files in it")
+            continue
+        matches.append(str(path))
+    if not matches:
+        folder = base.joinpath(*_literal_parts(pattern))
+        raise SourceError(f"no file matches {pattern!r} (looked in {folder}): check pattern and working directory")
+    return matches
+
+
+def _literal_parts(pattern: str) -> list[str]:
+    """The leading components without wildcards: the folder that was searched."""
+    parts = PurePath(pattern).parts
+    for index, part in enumerate(parts):
+        if has_magic(part):
+            return list(parts[:index])
+    return list(parts[:-1])
+
+
+def _named(formats: Iterable[FileFormat | None]) -> str:
+    return " and ".join(sorted(str(file_format) for file_format in formats if file_format is not None))

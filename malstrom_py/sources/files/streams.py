@@ -1,0 +1,98 @@
+"""The bytes of one file, decompressed, from any offset. Offsets count decompressed bytes."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import IO, Any, Final
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.listing import COMPRESSIONS
+
+_CHUNK_BYTES: Final = 1 << 16
+_BOM: Final = b"\xef\xbb\xbf"
+
+READ_ERRORS: Final = (OSError, EOFError, zlib.error)
+"""What reading a file can raise: the disk's errors and those of damaged compressed data."""
+
+
+class ByteStream:
+    """Reads one file forwards. A byte order mark at the start is dropped and counted as offset."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._compression = COMPRESSIONS.get(path.suffix.lower())
+        self._file: IO[bytes] = path.open("rb")
+        try:
+            self._bytes: Any = self._decompressed()
+            self.offset = 0
+            self._head = self._read(len(_BOM))
+        except BaseException:
+            self._file.close()
+            raise
+        if self._head == _BOM:
+            self.offset, self._head = len(_BOM), b""
+
+    def read(self) -> bytes:
+        """The next bytes, at most 64 KiB; empty at the end of the file."""
+        chunk = self._head or self._read(_CHUNK_BYTES)
+        self._head = b""
+        self.offset += len(chunk)
+        return chunk
+
+    def skip_to(self, offset: int) -> None:
+        """Go forwards to ``offset``; `SourceError` if the file ends before it."""
+        if self._compression is None and offset > self.offset + len(self._head):
+            size = self._file.seek(0, 2)
+            self._file.seek(min(offset, size))
+            self._head, self.offset = b"", min(offset, size)
+        while self.offset < offset:
+            chunk = self.read()
+            if not chunk:
+                raise SourceError(
+                    f"{self._path} ends before the saved position (byte {offset}): the file changed since the "
+                    f"position was saved. Restore the file, or start the job without resuming."
+                )
+            if self.offset > offset:
+                keep = self.offset - offset
+                self._head, self.offset = chunk[-keep:], offset
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._bytes.close()
+        self._file.close()
+
+    def _read(self, size: int) -> bytes:
+        # read1 returns what was decompressed before damage is met; read would lose it.
+        chunk: bytes = self._bytes.read1(size)
+        while 0 < len(chunk) < min(size, len(_BOM)):
+            more = self._bytes.read1(size - len(chunk))
+            if not more:
+                break
+            chunk += more
+        return chunk
+
+    def _decompressed(self) -> Any:
+        if self._compression == "gzip":
+            return gzip.GzipFile(fileobj=self._file, mode="rb")
+        if self._compression == "zstd":
+            import pyarrow as pa
+
+            return pa.CompressedInputStream(self._file, "zstd")
+        return self._file
+
+
+def why_unreadable(error: BaseException) -> str:
+    """What a read error means, in words that name no content of the file."""
+    if isinstance(error, EOFError) or "Truncated compressed stream" in str(error):
+        return "the compressed data is cut off: the file was not written or copied to its end. Replace it"
+    if isinstance(error, gzip.BadGzipFile | zlib.error) or getattr(error, "errno", None) is None:
+        return "the compressed data is damaged, or the suffix names another compression. Replace the file"
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file (any more). Check the path and the working directory"
+    if isinstance(error, PermissionError):
+        return "it may not be read. Change its permissions, or run the job as a user who may"
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder, not a file. Write a pattern for the files in it"
+    return f"it cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}. Check the file and its disk"
