@@ -16,14 +16,22 @@ from malstrom_py.workers.progress import Progress, epoch_text, progress_for
 from malstrom_py.workers.result import RunResult, StepCounts
 
 
+def not_the_first(time: int) -> int:
+    if time == 3_600_001:
+        raise ValueError("the first")
+    return time
+
+
 def make_job() -> mp.Job:
     """Ten records: one late, one skipped, two keys."""
     job = mp.Job("flights")
-    times = job.source("times", sources.Memory([3_600_000, *range(3_600_000, 3_600_008), 5]))
+    times: mp.StreamBuilder[None, int] = job.source(
+        "times", sources.Memory([3_600_000, *range(3_600_000, 3_600_008), 5])
+    )
     on_time, _ = times.assign_timestamps("at", lambda time: time).generate_epochs(
         "epochs", mp.limit_out_of_orderness(10)
     )
-    kept = on_time.map("not-the-first", lambda time: 1 // (time - 3_600_001) and time, on_error="skip")
+    kept = on_time.map("not-the-first", not_the_first, on_error="skip")
     kept.key_by("parity", lambda time: time % 2).count("seen").sink("out", sinks.Memory())
     return job
 
@@ -54,7 +62,7 @@ def result(duration_s: float, **steps: StepCounts) -> RunResult:
 def plan_of(names: list[str]) -> Plan:
     """A plan whose steps are called ``names``, the first of them a source."""
     job = mp.Job("flights")
-    stream = job.source(names[0], sources.Memory([1]))
+    stream: mp.StreamBuilder[None, int] = job.source(names[0], sources.Memory([1]))
     for name in names[1:-1]:
         stream = stream.inspect(name, id)
     stream.sink(names[-1], sinks.Memory())
@@ -141,9 +149,10 @@ def test_what_users_print_stays_on_standard_output_when_that_is_no_terminal() ->
 
 def test_the_terminal_is_left_tidy_when_a_run_fails() -> None:
     console = terminal()
-    with pytest.raises(KeyError), Progress(plan_of(["in", "out"]), console) as progress:
-        progress.show(result(1.0, **{"in": counts(7), "out": counts(0)}))
-        raise KeyError("k")
+    error = KeyError("k")
+    progress = Progress(plan_of(["in", "out"]), console).__enter__()
+    progress.show(result(1.0, **{"in": counts(7), "out": counts(0)}))
+    progress.__exit__(KeyError, error, None)
     shown_cursor, hidden_cursor = "\x1b[?25h", "\x1b[?25l"
     assert drawn(console).rfind(shown_cursor) > drawn(console).rfind(hidden_cursor)
 
