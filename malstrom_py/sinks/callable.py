@@ -1,0 +1,65 @@
+"""``Callable``: a sink that calls a user's function. What the function does can neither be undone nor be hidden."""
+
+from __future__ import annotations
+
+import collections.abc
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.operators.failures import describe_function
+from malstrom_py.sinks.base import WorkerInfo
+
+
+class Callable:
+    """Calls ``fn(value)`` for each record; with ``batch=True`` ``fn(batch)`` for each `Batch`.
+
+    A value comes without its key and time; a `Batch` has them all (``keys``, ``values``, ``timestamps``), and its
+    lists must not be changed. Each worker calls ``fn`` from its own thread or process. What ``fn`` raises fails the
+    job with a `SinkError` that names step, worker and function.
+
+    >>> writer = Callable(print).build(WorkerInfo("docs", "out", 0))
+    >>> writer.write(Batch(["ant", "bee"], keys=[1, 2]))
+    ant
+    bee
+    >>> Callable(lambda batch: print(batch.keys), batch=True).build(WorkerInfo("docs", "out", 0)).write(
+    ...     Batch(["ant", "bee"], keys=[1, 2])
+    ... )
+    [1, 2]
+    """
+
+    def __init__(self, fn: collections.abc.Callable[[Any], object], *, batch: bool = False) -> None:
+        if not callable(fn):
+            raise PlanError(f"sinks.Callable takes a function, got {type(fn).__name__}")
+        self._fn = fn
+        self._batch = batch
+
+    def __repr__(self) -> str:
+        return f"Callable({describe_function(self._fn)})"
+
+    def build(self, worker: WorkerInfo) -> _CallableWriter:
+        return _CallableWriter(self._fn, self._batch, worker)
+
+
+class _CallableWriter:
+    def __init__(self, fn: collections.abc.Callable[[Any], object], whole: bool, worker: WorkerInfo) -> None:
+        self._fn = fn
+        self._whole = whole
+        self._worker = worker
+
+    def write(self, batch: Batch) -> None:
+        fn = self._fn
+        try:
+            if self._whole:
+                fn(batch)
+                return
+            for value in batch.values:
+                fn(value)
+        except Exception as error:
+            raise SinkError(
+                f"step {self._worker.step!r}, worker {self._worker.worker}: the sink's function raised "
+                f"{type(error).__name__}: {error} (in {describe_function(fn)}). Mend the function."
+            ) from error
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,144 @@
+"""Values into columns: the names are those of the first batch, the types widen as long as they can."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import SinkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def fields_of(values: list[Any]) -> list[dict[str, Any]]:
+    """Each value as its fields: a dict is them, a dataclass or namedtuple has them, anything else is ``value``.
+
+    >>> fields_of([{"a": 1}, 2])
+    [{'a': 1}, {'value': 2}]
+    """
+    if all(type(value) is dict for value in values):
+        return values
+    return [_fields(value) for value in values]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    return {"value": value}
+
+
+class Columns:
+    """Turns the batches of one writer into record batches of one schema.
+
+    A field that a record lacks is None. Types widen: a column that held only None takes any type, whole numbers
+    become floats, structs get more fields; anything else is a `SinkError`. ``schema`` is the widest so far, and
+    `widened` brings an earlier record batch to it.
+    """
+
+    def __init__(self) -> None:
+        self.schema: pa.Schema | None = None
+        self._with_key = False
+
+    def convert(self, batch: Batch) -> pa.RecordBatch:
+        """The rows of ``batch`` as columns, after `schema` has widened to hold them."""
+        import pyarrow as pa
+
+        rows = fields_of(batch.values)
+        if self.schema is None:
+            self.schema = self._first_schema(rows, batch)
+        names = self.schema.names
+        if extra := set().union(*rows).difference(names):
+            raise SinkError(
+                f"columns {_listed(extra)} are not among those of the first batch ({_listed(names)}): "
+                f"give every value the same fields, in a map step for instance, with None where there is nothing"
+            )
+        columns = [
+            batch.keys if name == "key" and self._with_key else [row.get(name) for row in rows] for name in names
+        ]
+        arrays = [
+            _array(name, column or [None] * len(rows), known)
+            for name, column, known in zip(names, columns, self.schema.types, strict=True)
+        ]
+        self.schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _first_schema(self, rows: list[dict[str, Any]], batch: Batch) -> pa.Schema:
+        import pyarrow as pa
+
+        names = list(dict.fromkeys(chain.from_iterable(rows)))
+        for name in names:
+            if not isinstance(name, str):
+                raise SinkError(f"a column is named by a {type(name).__name__}: columns are named by str")
+        self._with_key = batch.keys is not None and "key" not in names
+        if self._with_key:
+            names.insert(0, "key")
+        if not names:
+            raise SinkError("the values have no fields, so there is no column to write: give them some")
+        return pa.schema([(name, pa.null()) for name in names])
+
+
+def widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """``batch`` with the wider types of ``schema``."""
+    import pyarrow as pa
+
+    if batch.schema.equals(schema):
+        return batch
+    columns = []
+    for field, column in zip(schema, batch.columns, strict=True):
+        if column.null_count == len(column):
+            columns.append(pa.nulls(len(column), field.type))
+            continue
+        try:
+            columns.append(column.cast(field.type))
+        except pa.ArrowException:
+            raise _unfit(field.name, f"{column.type} that cannot be written as {field.type}") from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def without_null_type(schema: pa.Schema) -> pa.Schema:
+    """``schema`` as it stands in a file: a column of None only is one of str, for many readers know no null type."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema])
+
+
+def _array(name: str, column: list[Any], known: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        array = pa.array(column)
+        wider = _wider(known, array.type)
+        return array if array.type == wider else pa.array(column, type=wider)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        kinds = _listed({type(value).__name__ for value in column if value is not None})
+        before = "" if pa.types.is_null(known) else f" after {known}"
+        raise _unfit(name, f"values of type {kinds}{before} that do not go into one column") from None
+
+
+def _wider(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(found) and found.tz is not None:
+        found = pa.timestamp(found.unit, "UTC")
+    if known == found:
+        return known
+    both = [pa.schema([("", known)]), pa.schema([("", found)])]
+    return pa.unify_schemas(both, promote_options="permissive").field(0).type
+
+
+def _unfit(name: str, what: str) -> SinkError:
+    return SinkError(f"column {name!r} holds {what}: make them alike in a map step")
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = sorted(map(str, names))
+    more = f" and {len(shown) - 10} more" if len(shown) > 10 else ""
+    return ", ".join(map(repr, shown[:10])) + more

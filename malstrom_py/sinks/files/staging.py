@@ -1,0 +1,218 @@
+"""Where files stand before and after their commit, and what moves them. Names that begin with ``_`` are hidden.
+
+``<root>/_staging/<job>/<step>/<run>/open-<n>.<ext>`` while it is written, ``<snapshot>-<n>.<ext>`` in that folder once
+pre-committed, ``<root>/<step>-<snapshot>-<n>.<ext>`` once committed. Every move is a rename within one file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+from urllib.parse import unquote, urlsplit
+
+from malstrom_py.errors import InternalError, PlanError, SinkError
+from malstrom_py.sinks.base import CommitContext
+
+STAGING: Final = "_staging"
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_STAGED: Final = re.compile(rf"{STAGING}/({_ID.pattern})/({_ID.pattern})/[0-9a-f]{{16}}/{_ID.pattern}-[0-9]+\.[a-z]+")
+_ATTEMPTS: Final = 20
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def local_path(uri: object) -> Path:
+    """The folder a path or ``file://`` URI means, absolute; `PlanError` for anything else."""
+    if not isinstance(uri, str | os.PathLike) or not isinstance(os.fspath(uri), str) or not os.fspath(uri):
+        raise PlanError(f"sinks.Files takes a path or a file:// URI, got {type(uri).__name__}")
+    text = os.fspath(uri)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
+        parts = urlsplit(text)
+        if parts.scheme.lower() != "file" or parts.netloc not in {"", "localhost"} or not parts.path.strip("/"):
+            raise PlanError(f"sinks.Files writes local folders: give a path or file:///path, not {text!r}")
+        text = unquote(parts.path)
+    if "\0" in text:
+        raise PlanError("sinks.Files got a path with a NUL character")
+    return Path(text).expanduser().absolute()
+
+
+@contextlib.contextmanager
+def sink_errors(what: str, path: Path | str) -> Iterator[None]:
+    """Errors of the disk inside become a `SinkError` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SinkError(f"{what} {path}: {_why(error)}") from error
+
+
+def staging_folder(root: Path, job: str, step: str) -> Path:
+    """The folder of ``step``'s uncommitted files; `SinkError` if a link would lead out of ``root``."""
+    folder = root
+    for name in (STAGING, _checked(job), _checked(step)):
+        folder = folder / name
+        if folder.is_symlink():
+            raise SinkError(f"{folder} is a symbolic link: files are not staged through links, remove it")
+    return folder
+
+
+class Staging:
+    """One writer's folder. Its name is random, so no two runs or workers ever share one."""
+
+    def __init__(self, root: Path, job: str, step: str) -> None:
+        self._root = root
+        self._job = job
+        self._step = step
+        self._folder = staging_folder(root, job, step) / secrets.token_hex(8)
+        with sink_errors("cannot make the folder", root):
+            root.mkdir(parents=True, exist_ok=True)
+
+    def create(self, number: int, extension: str) -> tuple[Path, IO[bytes]]:
+        """A new empty file to write; its folder is made if it is not there (any more)."""
+        path = self._folder / f"open-{number}.{extension}"
+        staging_folder(self._root, self._job, self._step)
+        with sink_errors("cannot create", path):
+            for attempts_left in reversed(range(_ATTEMPTS)):
+                try:
+                    _make_private(self._folder, self._root)
+                    return path, path.open("xb")
+                except (FileNotFoundError, FileExistsError):
+                    # A commit beside us may remove the empty folder in between.
+                    if not attempts_left:
+                        raise
+        raise InternalError("every attempt returns or raises")
+
+    def pre_commit(self, written: Sequence[Path], snapshot: str) -> bytes:
+        """Put ``written`` (closed and synced) under ``snapshot``: the payload that names them."""
+        names = []
+        with sink_errors("cannot pre-commit files in", self._folder):
+            for path in written:
+                staged = path.with_name(path.name.replace("open", _checked(snapshot), 1))
+                path.replace(staged)
+                names.append(staged.relative_to(self._root).as_posix())
+            if written:
+                for folder in (self._folder, *list(self._folder.parents)[:3], self._root):
+                    _sync(folder)
+        return json.dumps({"files": names}).encode()
+
+    def discard(self, paths: Sequence[Path]) -> None:
+        """Remove files that were never pre-committed, and the folder if nothing is left in it."""
+        with sink_errors("cannot remove files in", self._folder):
+            for path in paths:
+                path.unlink(missing_ok=True)
+            remove_empty(self._folder, self._root)
+
+
+def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) -> list[Path]:
+    """The staged files that ``payloads`` name, in one order whatever the order of the payloads."""
+    names: set[str] = set()
+    for payload in payloads:
+        try:
+            names.update(json.loads(payload)["files"])
+        except (ValueError, KeyError, TypeError):
+            raise SinkError(f"a pre-commit payload of step {context.step!r} is damaged: restore it") from None
+    for name in names:
+        match = _STAGED.fullmatch(name) if isinstance(name, str) else None
+        if match is None or match.groups() != (context.job, context.step):
+            raise SinkError(f"a pre-commit payload of step {context.step!r} names a file that is none of its own")
+    staging_folder(root, context.job, context.step)
+    return [root / name for name in sorted(names)]
+
+
+def publish(root: Path, context: CommitContext, staged: Sequence[Path]) -> None:
+    """Rename ``staged`` files to their visible names. What is there already is left alone: call it again at will.
+
+    When a rename fails, those before it are taken back, so that no part of a commit stays visible.
+    """
+    prefix = f"{_checked(context.step)}-{_checked(context.snapshot)}"
+    targets = [root / f"{prefix}-{number:05d}{path.suffix}" for number, path in enumerate(staged)]
+    moves = [(path, target) for path, target in zip(staged, targets, strict=True) if _is_to_move(path, target)]
+    moved: list[tuple[Path, Path]] = []
+    with sink_errors("cannot commit to", root):
+        try:
+            for path, target in moves:
+                path.replace(target)
+                moved.append((path, target))
+            if staged:
+                _sync(root)
+        except OSError:
+            for path, target in moved:
+                target.replace(path)
+            raise
+        remove_empty(*{path.parent for path in staged}, root)
+
+
+def _is_to_move(staged: Path, target: Path) -> bool:
+    """False if ``staged`` was moved before. `SinkError` if another file is in the way, or both are gone."""
+    is_staged, is_there = os.path.lexists(staged), os.path.lexists(target)
+    if is_staged and is_there:
+        raise SinkError(f"{target} is there already, though it was never committed: move it away, run again")
+    if not is_staged and not is_there:
+        raise SinkError(f"{staged} is lost before its commit: someone removed it. Run the job again")
+    return is_staged
+
+
+def remove_leftovers(root: Path, context: CommitContext, committed: Sequence[str]) -> None:
+    """Remove what earlier runs of this step left, but not what belongs to a ``committed`` snapshot."""
+    folder = staging_folder(root, context.job, context.step)
+    with sink_errors("cannot clear", folder):
+        for run in list(folder.iterdir()) if folder.is_dir() else []:
+            if run.is_symlink() or not run.is_dir():
+                run.unlink()
+                continue
+            for path in run.iterdir():
+                if path.name.rpartition("-")[0] not in committed:
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            remove_empty(run, root)
+        remove_empty(folder, root)
+
+
+def remove_empty(*folders: Path) -> None:
+    """Remove each of ``folders`` but the last, and what is above it, up to the last, as far as it is empty."""
+    *folders_to_remove, root = folders
+    for start in folders_to_remove:
+        folder = start
+        while folder not in {root, folder.parent}:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError:
+                break
+            folder = folder.parent
+
+
+def _make_private(folder: Path, root: Path) -> None:
+    """Make ``folder`` and what is missing between it and ``root``, for this user alone."""
+    for part in [*reversed([parent for parent in folder.parents if root in parent.parents]), folder]:
+        part.mkdir(mode=0o700, exist_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _checked(name: str) -> str:
+    if not _ID.fullmatch(name) or PurePosixPath(name).name != name:
+        raise SinkError(f"{name!r} cannot be part of a file name: use 1 to 64 letters, digits, '_' or '-'")
+    return name
+
+
+def _why(error: OSError) -> str:
+    if error.errno in _FULL:
+        return f"{os.strerror(error.errno)}. Nothing of it is visible. Make room, or write elsewhere, and run again."
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return f"{error.strerror}. Give this user the right to write there, or write elsewhere."
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file stands where a folder is needed. Move it away, or write elsewhere."
+    return f"{error.strerror or type(error).__name__}. Check the path and its disk."

@@ -1,0 +1,94 @@
+"""``Stdout``: a sink that prints. Each batch is flushed; nothing is kept, nothing can be taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.operators.failures import describe_function
+from malstrom_py.sinks.base import WorkerInfo
+
+
+class Stdout:
+    """Prints one line per value: what ``format`` (default `str`) makes of it. Keys are not printed.
+
+    SinkError: ``format`` raises or gives no str, the reader of a pipe went away, or the output cannot be written.
+
+    >>> sink = Stdout(format=lambda flight: f"{flight['carrier']}: {flight['delay']} min")
+    >>> writer = sink.build(WorkerInfo("docs", "out", 0))
+    >>> writer.write(Batch([{"carrier": "UA", "delay": 2}, {"carrier": "B6", "delay": -3}]))
+    UA: 2 min
+    B6: -3 min
+    """
+
+    def __init__(self, *, format: Callable[[Any], str] = str) -> None:
+        if not callable(format):
+            raise PlanError(f"sinks.Stdout: format is a function value -> str, got {type(format).__name__}")
+        self._format = format
+
+    def __repr__(self) -> str:
+        return "Stdout()"
+
+    def build(self, worker: WorkerInfo) -> _StdoutWriter:
+        return _StdoutWriter(self._format, worker)
+
+
+class _StdoutWriter:
+    def __init__(self, format: Callable[[Any], str], worker: WorkerInfo) -> None:
+        self._format = format
+        self._worker = worker
+
+    def write(self, batch: Batch) -> None:
+        text = "".join([line + "\n" for line in self._lines(batch)])
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            _silence_stdout()
+            raise SinkError(
+                f"step {self._worker.step!r}: whoever read the output went away (a closed pipe, for instance "
+                f"'| head'). Let it read to the end, or write to a file."
+            ) from error
+        except UnicodeEncodeError as error:
+            raise SinkError(
+                f"step {self._worker.step!r}: a character cannot be printed as {error.encoding}. "
+                f"Set PYTHONIOENCODING=utf-8, or give Stdout a format= that avoids it."
+            ) from error
+        except (OSError, ValueError) as error:
+            _silence_stdout()
+            why = getattr(error, "strerror", None) or "it is closed"
+            raise SinkError(
+                f"step {self._worker.step!r} cannot print: {why}. Check where standard output goes."
+            ) from error
+
+    def close(self) -> None:
+        """Standard output belongs to the process."""
+
+    def _lines(self, batch: Batch) -> list[str]:
+        try:
+            lines = list(map(self._format, batch.values))
+        except Exception as error:
+            raise SinkError(
+                f"step {self._worker.step!r}: format raised {type(error).__name__}: {error} "
+                f"(in {describe_function(self._format)}). Mend the function."
+            ) from error
+        for line in lines:
+            if not isinstance(line, str):
+                raise SinkError(
+                    f"step {self._worker.step!r}: format gave {type(line).__name__}, not str "
+                    f"(in {describe_function(self._format)}). Mend the function."
+                )
+        return lines
+
+
+def _silence_stdout() -> None:
+    """Send what is left in the buffer nowhere: Python would try again at its exit, fail, and say so on its own."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
