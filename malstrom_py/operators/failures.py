@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from malstrom_py.batches import Batch
@@ -71,24 +71,52 @@ class Failures:
         )
 
 
-def call_each(
-    function: Callable[[Any], Any], batch: Batch, failures: Failures, out: Outlet, *, blame: object = None
-) -> tuple[Batch, list[Any]]:
-    """Call ``function`` once on each value of ``batch``: the rows it did not raise on, and its results for them.
+Loop = Callable[[Callable[[Any], Any], Iterator[Any], list[Any]], None]
+"""Calls a function on values until they end, and appends to a list. It raises what the function raises."""
 
-    The loop goes on behind a row that raised, so that no row is called twice; a clean batch costs one append
-    per row and nothing else. ``blame`` is the user's function where ``function`` only wraps it.
+
+def results_of(function: Callable[[Any], Any], values: Iterator[Any], results: list[Any]) -> None:
+    """Append the result for each value."""
+    for value in values:
+        results.append(function(value))  # noqa: PERF401  `results` must hold what came before a raise
+
+
+def verdicts_of(predicate: Callable[[Any], Any], values: Iterator[Any], verdicts: list[Any]) -> None:
+    """Append True or False for each value. Told inside the guard, for some results refuse to be either."""
+    for value in values:
+        verdicts.append(not not predicate(value))  # noqa: PERF401, SIM208  cheaper than bool()
+
+
+def kept_of(predicate: Callable[[Any], Any], values: Iterator[Any], kept: list[Any]) -> None:
+    """Append each value that ``predicate`` holds true."""
+    for value in values:
+        if predicate(value):
+            kept.append(value)  # noqa: PERF401  `kept` must hold what came before a raise
+
+
+def call_each(
+    function: Callable[[Any], Any],
+    batch: Batch,
+    failures: Failures,
+    out: Outlet,
+    *,
+    loop: Loop = results_of,
+    blame: object = None,
+) -> tuple[Batch, list[Any]]:
+    """Call ``function`` once on each value of ``batch``: the rows it did not raise on, and what ``loop`` made of them.
+
+    The loop goes on behind a row that raised, so that no row is called twice; a clean batch costs the loop and
+    nothing else. ``blame`` is the user's function where ``function`` only wraps it.
     """
     results: list[Any] = []
     failed: list[int] = []
     rows = iter(batch.values)
     while True:
         try:
-            for value in rows:
-                results.append(function(value))  # noqa: PERF401  `results` must hold what came before a raise
+            loop(function, rows, results)
             break
         except Exception as error:
-            index = len(results) + len(failed)
+            index = len(batch) - operator.length_hint(rows) - 1  # the iterator of a list knows how many rows are left
             failures.record(error, blame or function, batch, index, out)
             failed.append(index)
     return (batch.drop(failed) if failed else batch), results

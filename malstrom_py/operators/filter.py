@@ -7,7 +7,7 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.failures import Failures, call_each, kept_of, verdicts_of
 
 
 class Filter(Operator):
@@ -26,7 +26,12 @@ class Filter(Operator):
         self._failures = Failures(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        batch, verdicts = call_each(self._predicate, batch, self._failures, out)
-        kept = batch.compress(verdicts)
+        if batch.keys is None and batch.timestamps is None:
+            # No other columns to keep in step, so no mask: a fifth less per record.
+            batch, values = call_each(self._predicate, batch, self._failures, out, loop=kept_of)
+            kept = batch.with_values(values)
+        else:
+            batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+            kept = batch.compress(verdicts)
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
