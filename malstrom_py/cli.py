@@ -1,0 +1,305 @@
+"""The command line ``malstrom``: run a job, explain it, and see whether this machine can run one.
+
+Rule: standard output belongs to the job and to what was asked for. What went wrong is told on standard error, after
+``error:``, with the user's own file and line; a traceback comes only if ``--traceback`` asks for it. Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import sysconfig
+import traceback as tracebacks
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Final
+
+import typer
+
+import malstrom_py as mp
+
+FAILED: Final = 1
+WRONG_COMMAND: Final = 2
+INTERRUPTED: Final = 130
+
+_DEFAULT_NAME: Final = "job"
+_PACKAGE: Final = Path(mp.__file__).parent
+_OURS: Final = (str(_PACKAGE), *(str((_PACKAGE / room).resolve()) for room in ("workers", "rescale")), "<frozen ")
+_LIBRARIES: Final = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+
+
+class WrongCommand(Exception):
+    """What was asked for is not there, or no job."""
+
+
+class UserCodeFailed(Exception):
+    """The user's own module or function raised before there was a job; what it raised is the ``__cause__``."""
+
+
+app = typer.Typer(
+    help="Runs and explains stream processing jobs.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="module:name or path/to/file.py:name. The name is a Job, or a function without arguments that returns "
+        f"one; without a name it is '{_DEFAULT_NAME}'.",
+        show_default=False,
+    ),
+]
+TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"malstrom {mp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def malstrom(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Runs and explains stream processing jobs."""
+
+
+@app.command()
+def run(
+    job: JobArgument,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show neither progress nor the summary.")] = False,
+    batch_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows per batch at most.", show_default=str(mp.Batching().rows_max))
+    ] = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Run a job in this process to its end; the counts of the run go to standard error."""
+    with _told(traceback):
+        batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
+        result = mp.run(load_job(job), batch=batching, progress=False if quiet else None)
+        if not quiet:
+            typer.echo(str(result), err=True)
+
+
+@app.command()
+def explain(
+    job: JobArgument,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flow chart.")] = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Print the steps of a job, without running it."""
+    with _told(traceback):
+        loaded = load_job(job)
+        typer.echo(loaded.to_mermaid() if mermaid else loaded.explain())
+
+
+@app.command()
+def doctor() -> None:
+    """See what works on this machine, and what to do about the rest. Exit code 0 if jobs can run."""
+    from malstrom_py.doctor import examine
+
+    findings = examine()
+    typer.echo(f"malstrom {mp.__version__}")
+    for finding in findings:
+        typer.echo(f"  {finding}")
+    if any(finding.is_fatal for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+def load_job(spec: str) -> mp.Job:
+    """The job that ``spec`` names, ``module:name`` or ``path/to/file.py:name``.
+
+    The working directory is importable, for a file its own folder too. Raises `WrongCommand` if there is no such
+    job, `UserCodeFailed` if the user's code raised, `MalstromError` as it comes.
+    """
+    target, _, name = spec.rpartition(":") if ":" in spec else (spec, "", _DEFAULT_NAME)
+    if not target or not name:
+        raise WrongCommand(f"{spec!r} names no job: write module:name or path/to/file.py:name")
+    is_file = target.endswith(".py") or "/" in target
+    module = _load_file(Path(target)) if is_file else _load_module(target)
+    try:
+        found = getattr(module, name)
+    except AttributeError:
+        raise WrongCommand(_no_such_name(module, target, name)) from None
+    return _as_job(found, f"{target}:{name}")
+
+
+def _load_module(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise WrongCommand(f"{name!r} is no name of a module: write module:name, or path/to/file.py:name for a file")
+    try:
+        with _users_code(f"importing {name}"):
+            return importlib.import_module(name)
+    except UserCodeFailed as failure:
+        error = failure.__cause__
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        # The module itself is missing only if none of the user's own lines was running when that was found.
+        if missing and f"{name}.".startswith(f"{missing}.") and _users_place(error) is None:
+            raise WrongCommand(_no_such_module(name, missing)) from None
+        raise
+
+
+def _load_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise WrongCommand(f"there is no file {path}: check path and working directory")
+    # Under its own name, as if its folder had been the working directory, unless that name is taken.
+    name = path.stem if path.stem not in sys.modules else f"malstrom_job_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise WrongCommand(f"{path} is no Python file: its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path[:0] = [folder for folder in (str(path.parent), str(Path.cwd())) if folder not in sys.path]
+    sys.modules[name] = module
+    try:
+        with _users_code(f"running {path}"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _as_job(found: object, where: str) -> mp.Job:
+    made: object = found
+    if callable(found):
+        made = _call(found, where)
+    if isinstance(made, mp.Job):
+        return made
+    said = "returns" if callable(found) else "is"
+    raise WrongCommand(
+        f"{where} {said} {_kind(made)}, not a job: name a malstrom_py.Job, or a function without arguments that "
+        f"returns one"
+    )
+
+
+def _call(function: Callable[..., Any], where: str) -> object:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise WrongCommand(f"{where} cannot be called without arguments: {error}") from None
+    except ValueError:
+        pass  # A builtin without a signature: the call itself will tell.
+    with _users_code(f"calling {where}"):
+        return function()
+
+
+@contextmanager
+def _users_code(doing: str) -> Iterator[None]:
+    """What the user's code raises inside becomes `UserCodeFailed`; our own errors pass, they say enough."""
+    try:
+        yield
+    except mp.MalstromError:
+        raise
+    except Exception as error:
+        raise UserCodeFailed(f"{doing} failed: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _told(traceback: bool) -> Iterator[None]:
+    """What is raised inside is told on standard error, and becomes the exit code."""
+    try:
+        yield
+    except WrongCommand as error:
+        _tell("error", str(error))
+        raise typer.Exit(WRONG_COMMAND) from None
+    except KeyboardInterrupt as error:
+        _tell("interrupted", *getattr(error, "__notes__", ()) or ("nothing had run yet",))
+        raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, BrokenPipeError):
+        raise  # Whoever read standard output went away; typer ends quietly.
+    except Exception as error:
+        if traceback:
+            tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
+        _tell("error", *_story(error))
+        raise typer.Exit(FAILED) from None
+
+
+def _tell(what: str, *lines: str) -> None:
+    typer.echo(f"{what}: " + "\n  ".join(lines), err=True)
+
+
+def _story(error: Exception) -> list[str]:
+    """What happened, where in the user's code it came from, and what else went wrong meanwhile."""
+    if not isinstance(error, mp.MalstromError | UserCodeFailed):
+        return [f"unexpected {type(error).__name__}: {error}", "this is a bug of malstrom-py; --traceback shows where"]
+    lines = [str(error)]
+    origin: BaseException = error
+    while origin.__cause__ is not None:
+        origin = origin.__cause__
+    if origin is not error and not isinstance(origin, mp.MalstromError):
+        said = f"{type(origin).__name__}: {origin}"
+        if said not in lines[0]:
+            lines.append(f"caused by {said}")
+        place = _users_place(origin)
+        if place is not None:
+            lines.append(f"raised at {place}")
+    elif (place := _users_place(error)) is not None:
+        lines.append(f"at {place}")
+    return lines + list(getattr(error, "__notes__", ()))
+
+
+def _users_place(error: BaseException | None) -> str | None:
+    """The user's innermost line that was running: ``file:line, in function``; None if none was."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}:{error.lineno}"
+    frames = tracebacks.extract_tb(error.__traceback__) if error is not None else []
+    for frame in reversed(frames):
+        if not frame.filename.startswith(_OURS + _LIBRARIES):
+            where = f"{_shown(frame.filename)}:{frame.lineno}"
+            return where if frame.name == "<module>" else f"{where}, in {frame.name}"
+    return None
+
+
+def _shown(file: str) -> str:
+    """A path as short as it can be written from here."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _no_such_module(name: str, missing: str) -> str:
+    parent, _, last = missing.rpartition(".")
+    folders = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else [str(Path.cwd())]
+    near = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(folders)], n=1)
+    suggestion = ".".join(filter(None, (parent, near[0], name[len(missing) + 1 :]))) if near else ""
+    hint = f"did you mean {suggestion!r}?" if near else "check its name and the working directory"
+    return f"there is no module {missing!r} (looked in {', '.join(folders)} and where Python looks): {hint}"
+
+
+def _no_such_name(module: ModuleType, target: str, name: str) -> str:
+    public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    jobs = [key for key, value in public.items() if isinstance(value, mp.Job)]
+    makers = [key for key, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+    near = difflib.get_close_matches(name, [*jobs, *makers], n=1)
+    hint = f"did you mean {target}:{near[0]}?" if near else f"its jobs: {', '.join(jobs) or 'none'}"
+    return f"{target} has no {name!r}; {hint}"
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def main() -> None:
+    """The console script ``malstrom``."""
+    app(prog_name="malstrom")
+
+
+if __name__ == "__main__":
+    main()

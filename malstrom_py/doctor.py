@@ -1,0 +1,148 @@
+"""What works on this machine, and what to do about the rest.
+
+Rule: optional packages are looked up, never imported: importing them can take seconds, or fail in ways of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Final, Literal
+
+CORE: Final = ("cloudpickle", "msgpack", "polars", "pyarrow", "rich", "typer", "xxhash")
+OPTIONAL: Final = {"ray": "ray", "pyspark": "spark"}
+"""Distribution -> the extra of ours that brings it."""
+
+_PYTHON_MIN: Final = (3, 11)
+_JAVA_FIT: Final = (17, 21)
+_JAVA_DEADLINE_S: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``missing``: jobs run without it; ``broken``: they do not. ``what_to_do`` may be empty.
+
+    >>> print(Finding("missing", "ray", "not installed", "pip install 'malstrom-py[ray]'"))
+    missing  ray: not installed. pip install 'malstrom-py[ray]'
+    """
+
+    state: Literal["ok", "missing", "broken"]
+    what: str
+    said: str
+    what_to_do: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state:<7}  {self.what}: {self.said}" + (f". {self.what_to_do}" if self.what_to_do else "")
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether no job can run because of it."""
+        return self.state == "broken"
+
+
+def examine() -> list[Finding]:
+    """Look at everything, in the order in which it is needed."""
+    return [
+        examine_python(sys.version_info[:2], platform.python_version(), sys.executable),
+        *(examine_core(name) for name in CORE),
+        examine_store(tempfile.gettempdir()),
+        *(examine_optional(name, extra) for name, extra in OPTIONAL.items()),
+        examine_java(os.environ),
+    ]
+
+
+def examine_python(version: tuple[int, int], text: str, executable: str) -> Finding:
+    """Whether this Python is new enough."""
+    if version < _PYTHON_MIN:
+        wanted = ".".join(map(str, _PYTHON_MIN))
+        return Finding("broken", "Python", f"{text} at {executable}", f"Install Python {wanted} or newer")
+    return Finding("ok", "Python", f"{text} at {executable}")
+
+
+def examine_core(name: str) -> Finding:
+    """Whether a package is there that no job runs without: imported, for a broken build shows only then."""
+    try:
+        version = metadata.version(name)
+        import_module(name)
+    except metadata.PackageNotFoundError:
+        return Finding("broken", name, "not installed", f"pip install {name}")
+    except Exception as error:
+        said = f"installed, but its import raised {type(error).__name__}: {error}"
+        return Finding("broken", name, said, f"pip install --force-reinstall {name}")
+    return Finding("ok", name, version)
+
+
+def examine_optional(name: str, extra: str) -> Finding:
+    """Whether an optional package is installed."""
+    try:
+        said = f"{metadata.version(name)}, not used by this release"
+    except metadata.PackageNotFoundError:
+        return Finding(
+            "missing", name, "not installed; this release does not use it", f"pip install malstrom-py[{extra}]"
+        )
+    return Finding("ok", name, said)
+
+
+def examine_store(folder: str) -> Finding:
+    """Whether files can be written to ``folder``."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="malstrom-") as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        said = f"{folder} cannot be written: {error.strerror or error}"
+        return Finding("broken", "temporary folder", said, "Free some space, or set TMPDIR to another folder")
+    return Finding("ok", "temporary folder", f"{folder} can be written")
+
+
+def examine_java(environ: Mapping[str, str]) -> Finding:
+    """Whether there is a Java that Spark runs on: that of JAVA_HOME, else the first on the path."""
+    what_to_do = f"Spark needs Java {' or '.join(map(str, _JAVA_FIT))}; install one, or set JAVA_HOME to it"
+    for java, found_by in _javas(environ):
+        version = _java_version(java)
+        if version is None:
+            return Finding("missing", "Java", f"{java} ({found_by}) does not tell its version", what_to_do)
+        said = f"{version[1]} at {java} ({found_by})"
+        return Finding("ok", "Java", said) if version[0] in _JAVA_FIT else Finding("missing", "Java", said, what_to_do)
+    home = environ.get("JAVA_HOME")
+    said = f"there is no bin/java in JAVA_HOME ({home}), and none on the path" if home else "not found"
+    return Finding("missing", "Java", said, what_to_do)
+
+
+def major_of(said: str) -> tuple[int, str] | None:
+    """The version in what ``java -version`` said, as (major, all of it); None if there is none.
+
+    >>> major_of('openjdk version "17.0.15" 2025-04-15'), major_of('java version "1.8.0_412"')
+    ((17, '17.0.15'), (8, '1.8.0_412'))
+    """
+    found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+    return (int(found[2]), found[1]) if found else None
+
+
+def _javas(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    if home := environ.get("JAVA_HOME"):
+        java = Path(home) / "bin" / "java"
+        if java.is_file():
+            yield java, "by JAVA_HOME"
+    if found := shutil.which("java", path=environ.get("PATH")):
+        yield Path(found), "by PATH"
+
+
+def _java_version(java: Path) -> tuple[int, str] | None:
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_JAVA_DEADLINE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return major_of(done.stderr + done.stdout)
