@@ -6,6 +6,7 @@ MalstromError
 ├── SourceError          a source could not be listed, opened or read
 │   └── MalformedRecord  one record could not be read; the part stands behind it and can be polled on
 ├── SinkError            a sink could not be opened, written or committed
+├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 └── InternalError        our bug; please report it
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
@@ -56,6 +57,20 @@ class MalformedRecord(SourceError):
 
 class SinkError(MalstromError):
     """A sink could not be opened, written or committed. What was not committed is not visible."""
+
+
+class CodecError(MalstromError):
+    """A key, value or state cannot be encoded or hashed.
+
+    Attributes: ``step`` (its name, empty where no step is involved), ``key`` (of the record whose value or state it
+    is; None when the key itself is what cannot be taken) and ``type_name`` (the type that cannot be taken).
+    """
+
+    def __init__(self, message: str, *, step: str = "", key: object = None, type_name: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+        self.key = key
+        self.type_name = type_name
 
 
 class InternalError(MalstromError):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import DataMessage, Epoch
 
@@ -15,7 +14,7 @@ VI = TypeVar("VI")
 VO = TypeVar("VO")
 S = TypeVar("S")
 
-HOOKS: Final = ("on_data", "on_batch", "on_epoch")
+HOOKS: Final = ("on_data", "on_batch", "on_epoch", "on_timer", "on_schedule")
 
 
 class Output(Generic[K, VO]):
@@ -29,10 +28,11 @@ class Output(Generic[K, VO]):
     [1, 2]
     """
 
-    __slots__ = ("keys", "timestamps", "values")
+    __slots__ = ("keys", "timers", "timestamps", "values")
 
     def __init__(self) -> None:
         self.keys: list[K] = []
+        self.timers: list[tuple[K, int]] = []
         self.values: list[VO] = []
         self.timestamps: list[int | None] = []
 
@@ -46,18 +46,21 @@ class Output(Generic[K, VO]):
         """Send one record as a message."""
         self.emit(message.key, message.value, message.timestamp)
 
+    def set_timer(self, key: K, time: int) -> None:
+        """Have ``on_timer`` called for ``key`` once the step's frontier has reached ``time`` (T6)."""
+        self.timers.append((key, time))
+
     def __len__(self) -> int:
         return len(self.values)
 
-    def truncate(self, length: int) -> None:
-        """Take back all but the first ``length`` records."""
-        del self.keys[length:], self.values[length:], self.timestamps[length:]
+    def truncate(self, length: int, timers: int) -> None:
+        """Take back all but the first ``length`` records and the first ``timers`` timers."""
+        del self.keys[length:], self.values[length:], self.timestamps[length:], self.timers[timers:]
 
-    def batch(self) -> Batch:
-        """What was sent, as a batch; without timestamps if no record has one."""
-        timed = any(timestamp is not None for timestamp in self.timestamps)
-        timestamps: Any = self.timestamps if timed else None
-        return Batch(self.values, keys=self.keys, timestamps=timestamps)
+    @property
+    def timed(self) -> bool:
+        """Whether any record has a timestamp."""
+        return any(timestamp is not None for timestamp in self.timestamps)
 
 
 class StatefulLogic(Protocol[K, VI, VO, S]):
@@ -113,28 +116,47 @@ class KeyedLogic(Generic[K, VI, VO, S]):
         Outputs at or below ``epoch`` are allowed here, above the epoch before it.
         """
 
+    def on_timer(self, key: K, time: int, key_state: S | None, output: Output[K, VO]) -> S | None:
+        """A timer of ``key`` is due: the step's frontier has reached ``time``. Returns the key's new state.
+
+        Timers are called before ``on_epoch`` of the epoch that makes them due, by time.
+        """
+        raise NotImplementedError
+
+    def on_schedule(self, state: MutableMapping[K, S], output: Output[K, VO]) -> None:
+        """Called about every ``linger_s`` of the runtime's clock."""
+
 
 LogicLike = StatefulLogic[K, VI, VO, S] | Callable[[DataMessage[K, VI], S | None, Output[K, VO]], S | None]
 
 
 def hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
-    """The hooks that ``logic`` really has, by name. `PlanError` for a near miss, or if none takes data."""
+    """The hooks that a `StatefulLogic` really has, by name. `PlanError` for a near miss, or if none takes data."""
+    hooks = _hooks(logic, step, HOOKS, KeyedLogic)
+    if not hooks.keys() & {"on_data", "on_batch"}:
+        raise PlanError(f"step {step!r}: {type(logic).__name__} has neither on_data nor on_batch: it cannot take data")
+    return hooks
+
+
+def stateless_hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
+    """The same for the logic of ``stateless_op``, which has ``on_data`` and perhaps ``on_epoch``."""
+    hooks = _hooks(logic, step, ("on_data", "on_epoch"), object)
+    if "on_data" not in hooks:
+        raise PlanError(f"step {step!r}: {type(logic).__name__} has no on_data: it cannot take data")
+    return hooks
+
+
+def _hooks(logic: object, step: str, known: Sequence[str], base: type) -> dict[str, Callable[..., Any]]:
     if isinstance(logic, type):
         raise PlanError(f"step {step!r}: pass an instance, {logic.__name__}(…), not the class itself")
     kind = type(logic)
     wanted = [name for name in dir(kind) if name.startswith("on_") and callable(getattr(logic, name))]
     for name in wanted:
-        if name not in HOOKS:
-            near = difflib.get_close_matches(name, HOOKS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(HOOKS)}."
-            raise PlanError(f"step {step!r}: {kind.__name__}.{name} is no hook of this release; {hint}")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            raise PlanError(f"step {step!r}: {kind.__name__}.{name} is no hook of this step; {hint}")
     hooks = {
-        name: getattr(logic, name)
-        for name in wanted
-        if getattr(kind, name, None) is not getattr(KeyedLogic, name, None)
+        name: getattr(logic, name) for name in wanted if getattr(kind, name) is not getattr(base, name, None)
     }
-    if not hooks and callable(logic):
-        return {"on_data": logic}
-    if not hooks.keys() & {"on_data", "on_batch"}:
-        raise PlanError(f"step {step!r}: {kind.__name__} has neither on_data nor on_batch, so it cannot take data")
-    return hooks
+    return {"on_data": logic} if not hooks and callable(logic) else hooks

@@ -1,14 +1,16 @@
-"""What moves through operators besides batches. Everything here is immutable and small.
+"""What moves through operators besides batches.
 
 `Epoch` is a promise in event time: nothing with a timestamp at or below it follows (other systems call it a
 watermark). `PartOpened` and `PartFinished` travel inside a source region only, so that event time is tracked
-per part (T2). `DataMessage` is the form in which `StatefulLogic.on_data` sees one record.
+per part (T2). The others act on keyed state and pass every operator of a region: a step with several inputs
+handles one when it has come on all of them. `DataMessage` is how `StatefulLogic.on_data` sees one record.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,7 +53,62 @@ class PartFinished:
     part: str
 
 
-Control = Epoch | PartOpened | PartFinished
+@dataclass(frozen=True, slots=True, eq=False)
+class Interrogate:
+    """Asks for the keys that have state and pass ``predicate``: each operator adds its own to ``keys``."""
+
+    predicate: Callable[[Any], bool]
+    keys: set[Any] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collect:
+    """Takes the state of ``keys``: each operator removes it and adds it, encoded, under its own id."""
+
+    keys: frozenset[Any]
+    states: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Acquire:
+    """Brings state: each operator installs what stands under its own id. ``states`` is of the form of `Collect`'s."""
+
+    states: Mapping[str, bytes]
+
+
+class PersistenceBackend(Protocol):
+    """Where operators put their state at a barrier, encoded, under their own ids."""
+
+    def persist(self, operator: str, state: bytes) -> None:
+        """Take the state of one operator."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AbsBarrier:
+    """A cut through the stream (asynchronous barrier snapshot): each operator persists its state as it passes."""
+
+    snapshot: str
+    backend: PersistenceBackend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rescale:
+    """From here on the routing table of ``version`` holds: ``owners[slot]`` is the worker that owns a slot."""
+
+    version: int
+    owners: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SuspendMarker:
+    """The job is being suspended: nothing follows on this channel, and the maximum epoch does not come."""
+
+
+StateMessage = Interrogate | Collect | Acquire | AbsBarrier | Rescale | SuspendMarker
+"""What passes every operator of a region, once."""
+
+Control = Epoch | PartOpened | PartFinished | StateMessage
 
 
 @dataclass(frozen=True, slots=True)

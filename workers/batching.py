@@ -1,26 +1,37 @@
-"""How batches are cut: the trade between throughput and latency."""
+"""How batches are cut and how much may be on its way: the trade between throughput, latency and memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from malstrom_py.errors import PlanError
+from malstrom_py.rescale.channel import Credit
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """``rows_max``: rows per poll of a source part (1,024 stays within a processor's cache; see the design note on
-    the hot loop). ``linger_s``: how long a part that has nothing is left alone before it is asked again.
+    """A batch is cut by rows, by bytes, and by time, whichever comes first.
 
-    >>> Batching(rows_max=256)
-    Batching(rows_max=256, linger_s=0.005)
+    ``rows_max``: rows per poll of a source part and per batch to another worker (1,024 stays within a processor's
+    cache; see the design note on the hot loop). ``bytes_max``: encoded size of a batch to another worker, about.
+    ``linger_s``: how long rows for another worker wait for more, and how long a part that has nothing is left
+    alone. ``credit``: rows and bytes that may be under way on one channel between two workers (F2).
+
+    >>> Batching(rows_max=256).linger_s
+    0.005
     """
 
     rows_max: int = 1024
+    bytes_max: int = 1 << 20
     linger_s: float = 0.005
+    credit: Credit = field(default_factory=Credit)
 
     def __post_init__(self) -> None:
         if self.rows_max < 1:
             raise PlanError(f"Batching: rows_max must be at least 1, got {self.rows_max}")
+        if self.bytes_max < 1:
+            raise PlanError(f"Batching: bytes_max must be at least 1, got {self.bytes_max}")
         if not 0 <= self.linger_s <= 60:
             raise PlanError(f"Batching: linger_s is a time from 0 to 60 seconds, got {self.linger_s}")
+        if self.credit.rows < 1 or self.credit.size < 1:
+            raise PlanError(f"Batching: a credit is at least one row and one byte, got {self.credit}")

@@ -1,96 +1,191 @@
-"""One worker: the executor of the whole graph, its source parts and its sink writers.
+"""One worker: the graph it runs, its source parts, its sink writers, and the frames it exchanges with the others.
 
-Rule: single-threaded and driven from outside, one step at a time; between two steps the graph holds no record.
+Rule: single-threaded and driven from outside, one `step` at a time, each deterministic; between two messages the
+graph holds no record outside operator state and exchange buffers. A worker never blocks and never calls another:
+what is meant for others comes out of `step`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from malstrom_py.clock import Clock
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import MIN_EPOCH
-from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.codec import Codec
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, PersistenceBackend, StateMessage
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Step
+from malstrom_py.rescale.channel import Barrier, Frame, Grant, Suspend
+from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.feed import suspended
+from malstrom_py.workers.graph import Membership, build_graph
 from malstrom_py.workers.result import StepCounts
+
+Outgoing = tuple[int, Frame | Grant]
+"""What is meant for another worker, and for which."""
 
 
 class Worker:
-    """Runs ``plan`` as worker number ``worker``."""
+    """Runs ``plan`` as the worker that ``member`` says. ``backend`` takes what is persisted at barriers."""
 
-    def __init__(self, plan: Plan, *, worker: int, batching: Batching, clock: Clock) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        member: Membership,
+        *,
+        batching: Batching,
+        clock: Clock,
+        codec: Codec,
+        backend: PersistenceBackend | None = None,
+    ) -> None:
+        self.id = member.worker
         self._plan = plan
         self._batching = batching
         self._clock = clock
-        self._operators = [_build(plan, step, worker) for step in plan.steps]
-        ranks = {step.name: rank for rank, step in enumerate(plan.steps)}
-        self._executor = Executor(
-            [
-                NodeSpec(
-                    step.name,
-                    operator,
-                    tuple((ranks[ref.step], ref.port) for ref in step.inputs),
-                    tuple(port.epochs for port in step.ports),
-                )
-                for step, operator in zip(plan.steps, self._operators, strict=True)
-            ]
-        )
-        self._sources = [(rank, op) for rank, op in enumerate(self._operators) if isinstance(op, ReadSource)]
-        self.sinks = [op for op in self._operators if isinstance(op, WriteSink)]
+        self._backend = backend
+        self._graph = build_graph(plan, member, batching=batching, codec=codec, make_barrier=self._make_barrier)
+        operators = self._graph.operators
+        self._sources = [
+            (self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)
+        ]
+        self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
+        self._scheduled = [
+            (self._graph.nodes[name], op) for name, op in operators.items() if op.scheduled
+        ]
+        self._linger_until_s = 0.0
 
-    def open(self) -> None:
-        """Open the sinks, then the sources."""
+    def open(self, parts: Mapping[str, Sequence[Part]]) -> list[Outgoing]:
+        """Open the sinks, then the sources with the ``parts`` of each (by step) that live here."""
         for sink in self.sinks:
             sink.open()
-        for rank, source in self._sources:
-            self._executor.call(rank, source.open)
-        self._executor.run()
+        for node, source in self._sources:
+            self._graph.executor.call(node, partial(source.open, parts=parts[source.context.step]))
+        self._graph.executor.run()
+        return self._outgoing()
 
-    def step(self) -> int:
-        """Poll the next due part of each source and run what came to the end; how many records came."""
-        batching, clock, executor = self._batching, self._clock, self._executor
-        read = 0
-        for rank, source in self._sources:
-            if not source.finished:
-                poll = partial(source.poll, rows_max=batching.rows_max, linger_s=batching.linger_s, clock=clock)
-                read += executor.call(rank, poll)
-                executor.run()
-        return read
+    def receive(self, message: Frame | Grant) -> None:
+        """Take what another worker has sent."""
+        if isinstance(message, Frame):
+            self._graph.inboxes[message.channel.exchange].receive(message)
+        else:
+            self._graph.routers[message.channel.exchange].channels[message.channel.receiver].grant(message)
+
+    def step(self) -> tuple[int, list[Outgoing]]:
+        """Take in what may be taken in, regions downstream first: how much, and what it has for others."""
+        done, grants = 0, list[Grant]()
+        for feed in self._graph.feeds:
+            taken, freed = feed.take()
+            done += taken
+            grants.extend(freed)
+            if feed.sources_open:
+                done += sum(self._poll(node, source) for node, source in self._sources if node in feed.sources)
+        self._linger(idle=not done)
+        outgoing: list[Outgoing] = []
+        for grant in grants:
+            self._give_back(grant, outgoing)
+        return done, outgoing + self._outgoing()
+
+    def barrier(self, message: Barrier | Suspend) -> list[Outgoing]:
+        """The coordinator's barrier: it goes in at the sources, behind what they have read."""
+        for feed in self._graph.feeds:
+            feed.at_sources(message)
+        return self._outgoing()
+
+    def inject(self, message: StateMessage) -> None:
+        """Pass ``message`` through every region, between two messages."""
+        for feed in reversed(self._graph.feeds):
+            feed.inject(message)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether a `SuspendMarker` has gone through all regions."""
+        return suspended(self._graph.feeds)
 
     @property
     def finished(self) -> bool:
-        """Whether all sources have ended, and with them everything."""
-        return all(source.finished for _, source in self._sources)
+        """Whether the maximum epoch has reached every exchange and nothing is left to take or to send."""
+        graph = self._graph
+        return (
+            all(source.finished for _, source in self._sources)
+            and not any(len(inbox) for inbox in graph.inboxes.values())
+            and not any(router.backlog for router in graph.routers.values())
+            and all(
+                graph.executor.frontier(node) == MAX_EPOCH for node in graph.receiving
+            )
+        )
 
     def idle_s(self) -> float:
-        """How long there is nothing to do."""
+        """How long there is nothing to do, as far as this worker knows."""
         due_s = min((source.next_poll_s() for _, source in self._sources if not source.finished), default=0.0)
+        if self._scheduled:
+            due_s = min(due_s, self._linger_until_s) if due_s else self._linger_until_s
         return max(0.0, due_s - self._clock.monotonic_s())
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far."""
-        return {step.name: self._counts(rank, step) for rank, step in enumerate(self._plan.steps)}
+        return {step.name: self._counts(step) for step in self._plan.steps}
 
     def rows_in(self, step: str) -> int:
         """How many records a step has taken so far."""
-        return self._executor.counters(self._plan.rank(step)).rows_in
+        return self._graph.executor.counters(self._graph.nodes[step]).rows_in
 
     def close(self) -> None:
         """Close sources and writers; the first error is raised when all have been closed."""
         errors: list[Exception] = []
-        for _, source in self._sources:
-            _try_close(source, errors)
-        for sink in self.sinks:
-            _try_close(sink, errors)
+        for thing in (*(source for _, source in self._sources), *self.sinks):
+            try:
+                thing.close()
+            except Exception as error:
+                errors.append(error)
         if errors:
             raise errors[0]
 
-    def _counts(self, rank: int, step: Step) -> StepCounts:
-        counters = self._executor.counters(rank)
-        frontier = self._executor.frontier(rank)
+    def _poll(self, node: int, source: ReadSource) -> int:
+        if source.finished:
+            return 0
+        batching, executor = self._batching, self._graph.executor
+        poll = partial(source.poll, rows_max=batching.rows_max, linger_s=batching.linger_s, clock=self._clock)
+        read = executor.call(node, poll)
+        executor.run()
+        return read
+
+    def _linger(self, *, idle: bool) -> None:
+        """About every ``linger_s``, and when there is nothing else to do: cut what has been gathered."""
+        now_s = self._clock.monotonic_s()
+        if idle or now_s >= self._linger_until_s:
+            for router in self._graph.routers.values():
+                router.flush()
+        if now_s >= self._linger_until_s:
+            self._linger_until_s = now_s + self._batching.linger_s
+            for node, operator in self._scheduled:
+                self._graph.executor.call(node, operator.on_schedule)
+            self._graph.executor.run()
+
+    def _outgoing(self) -> list[Outgoing]:
+        outgoing: list[Outgoing] = []
+        for router in self._graph.routers.values():
+            for frame in router.take():
+                if frame.channel.receiver == self.id:
+                    self._graph.inboxes[frame.channel.exchange].receive(frame)
+                else:
+                    outgoing.append((frame.channel.receiver, frame))
+        return outgoing
+
+    def _give_back(self, grant: Grant, outgoing: list[Outgoing]) -> None:
+        if grant.channel.sender == self.id:
+            self.receive(grant)
+        else:
+            outgoing.append((grant.channel.sender, grant))
+
+    def _make_barrier(self, snapshot: str) -> AbsBarrier:
+        return AbsBarrier(snapshot, self._backend or _Nowhere())
+
+    def _counts(self, step: Step) -> StepCounts:
+        node = self._graph.nodes[step.name]
+        counters = self._graph.executor.counters(node)
+        frontier = self._graph.executor.frontier(node)
         return StepCounts(
             kind=step.kind,
             rows_in=counters.rows_in,
@@ -99,26 +194,13 @@ class Worker:
             late=counters.late,
             skipped=counters.skipped,
             dead_letters=counters.dead_letters,
-            keys=self._operators[rank].keys,
+            keys=self._graph.operators[step.name].keys,
             epoch=None if frontier == MIN_EPOCH else frontier,
         )
 
 
-def _build(plan: Plan, step: Step, worker: int) -> Operator:
-    return step.factory(
-        StepContext(
-            job=plan.job,
-            step=step.name,
-            worker=worker,
-            on_error=step.on_error,
-            dead_letter_port=step.dead_letter_port,
-            timed=step.traits.unit is not None,
-        )
-    )
+class _Nowhere:
+    """A backend for jobs without snapshots."""
 
-
-def _try_close(thing: ReadSource | WriteSink, errors: list[Exception]) -> None:
-    try:
-        thing.close()
-    except Exception as error:
-        errors.append(error)
+    def persist(self, operator: str, state: bytes) -> None:
+        """Nothing asks for it again."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, Control, Epoch
+from malstrom_py.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened, StateMessage
 from malstrom_py.operators.base import Counters, Operator, Outlet
 from malstrom_py.time import Frontier
 
@@ -26,19 +26,32 @@ class NodeSpec:
     """A node as the executor is told of it. ``operator`` None: messages pass through.
 
     ``inputs`` are (node, port) pairs of lower rank; ``epochs`` says of each port whether it carries epochs
-    other than the maximum.
+    other than the maximum. A node without inputs is pushed to from outside, over ``channels`` channels.
     """
 
     name: str
     operator: Operator | None
     inputs: tuple[tuple[int, int], ...] = ()
     epochs: tuple[bool, ...] = (True,)
+    channels: int = 1
 
 
 class _Node:
     """A node while it runs: its queue, its frontier, and its outlet to the successors."""
 
-    __slots__ = ("_epochs", "_ready", "_targets", "counters", "frontier", "name", "operator", "queue", "rank")
+    __slots__ = (
+        "_arrived",
+        "_epochs",
+        "_inputs",
+        "_ready",
+        "_targets",
+        "counters",
+        "frontier",
+        "name",
+        "operator",
+        "queue",
+        "rank",
+    )
 
     def __init__(self, rank: int, spec: NodeSpec, ready: list[int]) -> None:
         self.rank = rank
@@ -46,7 +59,9 @@ class _Node:
         self.operator = spec.operator
         self.counters = spec.operator.counters if spec.operator else Counters()
         self.counters.rows_out = [0] * len(spec.epochs)
-        self.frontier = Frontier(max(1, len(spec.inputs)))
+        self._inputs = max(1, len(spec.inputs) or spec.channels)
+        self._arrived: dict[int, int] = {}
+        self.frontier = Frontier(self._inputs)
         self.queue: list[tuple[int, Batch | Control]] = []
         self._epochs = spec.epochs
         self._targets: list[list[tuple[_Node, int]]] = [[] for _ in spec.epochs]
@@ -59,6 +74,16 @@ class _Node:
         if not self.queue:
             heappush(self._ready, self.rank)
         self.queue.append((index, message))
+
+    def has_all(self, message: StateMessage) -> bool:
+        """Whether ``message`` has now come on every input, so that it is handled once, behind all data before it."""
+        inputs = self._inputs
+        if inputs == 1:
+            return True
+        arrived = self._arrived.pop(id(message), 0) + 1
+        if arrived < inputs:
+            self._arrived[id(message)] = arrived
+        return arrived == inputs
 
     def send(self, message: Batch | Control, port: int = 0) -> None:
         if type(message) is Batch:
@@ -139,5 +164,7 @@ class Executor:
                 operator.on_epoch(epoch, node)
         elif operator is None:
             node.forward(message)
-        else:
-            operator.on_part(message, node)  # type: ignore[arg-type]  # what is left of Control
+        elif isinstance(message, PartOpened | PartFinished):
+            operator.on_part(message, node)
+        elif node.has_all(message):
+            operator.on_control(message, node)

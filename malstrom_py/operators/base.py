@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from malstrom_py.batches import Batch
-from malstrom_py.messages import Control, Epoch, PartFinished, PartOpened
+from malstrom_py.clock import Clock
+from malstrom_py.codec import Codec
+from malstrom_py.messages import Control, Epoch, PartFinished, PartOpened, StateMessage
 
 OnError = Literal["fail", "skip", "dead-letter"]
 
@@ -49,6 +51,8 @@ class StepContext:
     on_error: OnError = "fail"
     dead_letter_port: int | None = None
     timed: bool = False
+    keyed: bool = False
+    codec: Codec = field(default_factory=Codec)
     counters: Counters = field(default_factory=Counters)
 
 
@@ -70,6 +74,16 @@ class Operator:
     def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
         """A part of a source upstream came or went. Seen in source regions only."""
         out.forward(message)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        """A control message that acts on state has come on all inputs. Do what it asks, then pass it on."""
+        out.forward(message)
+
+    def on_schedule(self, out: Outlet, clock: Clock) -> None:
+        """Called about every ``linger_s`` of the runtime's ``clock``, if `scheduled` says so."""
+
+    scheduled: bool = False
+    """Whether `on_schedule` wants to be called."""
 
     @property
     def keys(self) -> int | None:

@@ -34,8 +34,8 @@ class FlatMap(Operator):
         out.send(
             Batch(
                 list(chain.from_iterable(lists)),
-                keys=None if keys is None else _spread(keys, counts),
-                timestamps=None if timestamps is None else _spread(timestamps, counts),
+                keys=None if keys is None else spread(keys, counts),
+                timestamps=None if timestamps is None else spread(timestamps, counts),
                 part=batch.part,
             )
         )
@@ -44,5 +44,6 @@ class FlatMap(Operator):
         return list(self._fn(value))
 
 
-def _spread(column: list[Any], counts: list[int]) -> list[Any]:
+def spread(column: list[Any], counts: list[int]) -> list[Any]:
+    """Each entry of ``column`` as often as ``counts`` says."""
     return list(chain.from_iterable(map(repeat, column, counts)))

@@ -1,4 +1,4 @@
-"""Base of the steps that keep one state per key and give one output per record: the loop, errors, epochs.
+"""Bases of the steps that keep one state per key: what control messages do, and the loop of one output per record.
 
 Rule: a key's state changes by assignment only, after the user's function has returned; a record it raised on
 leaves the state as it was.
@@ -11,8 +11,10 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError, OperatorError
+from malstrom_py.messages import StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.state import KeyedState
 
 Rows = Iterator[tuple[Any, Any]]
 
@@ -36,17 +38,37 @@ def keys_of(batch: Batch, step: str) -> list[Any]:
     return batch.keys
 
 
-class KeyedOperator(Operator):
-    """Keeps ``states``: key -> state, for the keys that live on this worker."""
+class StatefulOperator(Operator):
+    """Keeps ``state``: values and timers of the keys that live on this worker. Handles all control messages."""
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.state = KeyedState(context.step, context.codec)
+        self.failures = Failures(context)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        self.state.handle(message)
+        out.forward(message)
+
+    @property
+    def keys(self) -> int | None:
+        return len(self.state.values)
+
+
+class KeyedOperator(StatefulOperator):
+    """A step that gives one output per record."""
 
     def __init__(
         self, context: StepContext, *, function: object = None, by: Callable[[Any], Any] | None = None
     ) -> None:
         super().__init__(context)
-        self.states: dict[Any, Any] = {}
-        self.failures = Failures(context)
         self.function = self.update if function is None else function  # whom an error message names
         self._by = by
+
+    @property
+    def states(self) -> dict[Any, Any]:
+        """key -> state."""
+        return self.state.values
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         """Take (key, value) rows until they end; append exactly one result per row, after its state is set."""
@@ -71,8 +93,8 @@ class KeyedOperator(Operator):
                 failed.append(index)
         if failed:
             batch = batch.drop(failed)
-        out.send(batch.with_values(results))
+        self.emit(batch, results, out)
 
-    @property
-    def keys(self) -> int | None:
-        return len(self.states)
+    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
+        """Send what came of ``batch``, one result per row."""
+        out.send(batch.with_values(results))

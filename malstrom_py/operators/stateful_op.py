@@ -1,7 +1,7 @@
 """``stateful_op``: the general keyed step, driven by a user's `StatefulLogic`.
 
 Rules it enforces: an output keeps its input's key; no output at or below the last epoch passed on; a record
-its logic raised on leaves state and outputs as they were.
+its logic raised on leaves state, timers and outputs as they were. T6: timers fire at the step's own frontier.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from itertools import repeat
 from typing import Any
 
 from malstrom_py.batches import Batch
+from malstrom_py.clock import Clock
 from malstrom_py.errors import OperatorError
 from malstrom_py.logic import Output, hooks_of
-from malstrom_py.messages import MIN_EPOCH, DataMessage, Epoch
-from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, describe_function
-from malstrom_py.operators.keyed import check_hashable, keys_of
+from malstrom_py.messages import DataMessage, Epoch
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
+from malstrom_py.operators.outputs import CheckedOutput
 
 
-class StatefulOp(Operator):
+class StatefulOp(StatefulOperator):
     """Runs ``logic`` with one state per key.
 
     >>> import malstrom_py as mp
@@ -39,13 +40,14 @@ class StatefulOp(Operator):
     def __init__(self, context: StepContext, *, logic: Any, default: Callable[[], Any] | None) -> None:
         super().__init__(context)
         hooks = hooks_of(logic, context.step)
-        self.states: dict[Any, Any] = {}
         self._on_data = hooks.get("on_data")
         self._on_batch = hooks.get("on_batch")
         self._on_epoch = hooks.get("on_epoch")
+        self._on_timer = hooks.get("on_timer")
+        self._on_schedule = hooks.get("on_schedule")
+        self.scheduled = self._on_schedule is not None
         self._default = default
-        self._failures = Failures(context)
-        self._passed = MIN_EPOCH
+        self._checked = CheckedOutput(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
@@ -53,106 +55,117 @@ class StatefulOp(Operator):
             self._whole(self._on_batch, batch, output)
         elif self._on_data is not None:
             self._each(self._on_data, batch, output, out)
-        self._send(output, out)
+        self._finish(output, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        output: Output[Any, Any] = Output()
+        self._fire(epoch.time, output)
         if self._on_epoch is not None:
-            output: Output[Any, Any] = Output()
-            held = set(self.states)
-            try:
-                self._on_epoch(epoch, self.states, output)
-            except Exception as error:
-                raise self._failures.error(error, self._on_epoch) from error
-            self._check_keys(output, held, self._on_epoch)
-            self._discard(held | self.states.keys())
-            self._send(output, out)
-        self._passed = epoch.time
+            self._over_all(self._on_epoch, output, epoch)
+        self._finish(output, out)
+        self._checked.passed = epoch.time
         out.forward(epoch)
 
-    @property
-    def keys(self) -> int | None:
-        return len(self.states)
+    def on_schedule(self, out: Outlet, clock: Clock) -> None:
+        if self._on_schedule is not None:
+            output: Output[Any, Any] = Output()
+            self._over_all(self._on_schedule, output)
+            self._finish(output, out)
 
     def _whole(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any]) -> None:
         keys = keys_of(batch, self.context.step)
         try:
-            function(keys, batch.values, batch.timestamps, self.states, output)
+            function(keys, batch.values, batch.timestamps, self.state.values, output)
         except Exception as error:
-            raise self._failures.error(error, function) from error
+            raise self.failures.error(error, function) from error
         touched = set(keys)
-        self._check_keys(output, touched, function)
+        self._checked.check_keys(output, touched, function)
         self._discard(touched)
 
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
         keys = keys_of(batch, self.context.step)
-        states, default = self.states, self._default
+        states, default = self.state.values, self._default
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
-        index, mark = 0, 0
+        index, mark, timers = 0, 0, 0
         while True:
             try:
                 for index, (key, value, timestamp) in rows:  # noqa: B007  read when a row raises
-                    mark = len(output)
+                    mark, timers = len(output), len(output.timers)
                     state = states.get(key)
                     if state is None and default is not None:
                         state = default()
                     state = function(DataMessage(key, value, timestamp), state, output)
-                    for other in output.keys[mark:]:
-                        if other is not key and other != key:
-                            raise self._foreign_key(other, function)
-                    if state is None:
-                        states.pop(key, None)
-                    else:
-                        states[key] = state
+                    self._check_key(key, mark, timers, output, function)
+                    self._set(key, state)
                 return
             except OperatorError:
                 raise
             except Exception as error:
                 check_hashable(keys[index], self.context.step)
-                output.truncate(mark)
-                self._failures.record(error, function, batch, index, out)
+                output.truncate(mark, timers)
+                self.failures.record(error, function, batch, index, out)
+
+    def _over_all(self, function: Callable[..., Any], output: Output[Any, Any], *arguments: Any) -> None:
+        states = self.state.values
+        held = set(states)
+        sent = len(output)
+        try:
+            function(*arguments, states, output)
+        except Exception as error:
+            raise self.failures.error(error, function) from error
+        if len(output) > sent or output.timers:
+            self._checked.check_keys(output, held, function)
+        self._discard(held | states.keys())
+
+    def _finish(self, output: Output[Any, Any], out: Outlet) -> None:
+        """Set the timers that were asked for, fire those that are due already, send everything."""
+        self._set_timers(output)
+        self._fire(self._checked.passed, output)
+        self._checked.send(output, out)
+
+    def _fire(self, frontier: int, output: Output[Any, Any]) -> None:
+        states, function = self.state.values, self._on_timer
+        if function is None:
+            return
+        for key, time in self.state.timers.due(frontier):
+            mark, timers = len(output), len(output.timers)
+            try:
+                state = function(key, time, states.get(key), output)
+            except Exception as error:
+                raise self.failures.error(error, function, key=key) from error
+            self._check_key(key, mark, timers, output, function)
+            self._set(key, state)
+            self._set_timers(output)
+
+    def _set_timers(self, output: Output[Any, Any]) -> None:
+        if not output.timers:
+            return
+        if self._on_timer is None:
+            raise OperatorError(
+                f"step {self.context.step!r} set a timer, but its logic has no on_timer", step=self.context.step
+            )
+        for key, time in output.timers:
+            self.state.timers.set(key, time)
+        output.timers.clear()
+
+    def _check_key(self, key: Any, mark: int, timers: int, output: Output[Any, Any], function: object) -> None:
+        for other in output.keys[mark:]:
+            if other is not key and other != key:
+                raise self._checked.foreign_key(other, function)
+        for other, _ in output.timers[timers:]:
+            if other is not key and other != key:
+                raise self._checked.foreign_key(other, function)
+
+    def _set(self, key: Any, state: Any) -> None:
+        if state is None:
+            self.state.values.pop(key, None)
+        else:
+            self.state.values[key] = state
 
     def _discard(self, keys: Set[Any]) -> None:
         """A state of None is no state: the key is dropped."""
-        states = self.states
+        states = self.state.values
         if None in map(states.get, keys):
             for key in keys:
                 if states.get(key) is None:
                     states.pop(key, None)
-
-    def _send(self, output: Output[Any, Any], out: Outlet) -> None:
-        if not output:
-            return
-        batch = output.batch()
-        timestamps = batch.timestamps
-        step = self.context.step
-        if not self.context.timed:
-            if timestamps is not None:
-                raise OperatorError(f"step {step!r} sent a timestamp on an untimed stream: send None", step=step)
-        elif timestamps is None or None in timestamps:
-            raise OperatorError(
-                f"step {step!r} sent a record without a timestamp on a timed stream: "
-                f"give it one, for instance its input's",
-                step=step,
-            )
-        elif min(timestamps) <= self._passed:
-            raise OperatorError(
-                f"step {step!r} sent a record at {min(timestamps)}, at or below the epoch {self._passed} "
-                f"it has passed on: nothing may follow an epoch that it has closed",
-                step=step,
-            )
-        out.send(batch)
-
-    def _check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object) -> None:
-        foreign = set(output.keys) - allowed
-        if foreign:
-            raise self._foreign_key(next(iter(foreign)), function)
-
-    def _foreign_key(self, key: object, function: object) -> OperatorError:
-        where = describe_function(function)
-        return OperatorError(
-            f"step {self.context.step!r} sent a record under key {key!r}, which its input does not have "
-            f"(in {where}): outputs keep their input's key; use key_by behind this step to change it",
-            step=self.context.step,
-            key=key,
-            function=where,
-        )

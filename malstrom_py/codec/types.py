@@ -1,0 +1,197 @@
+"""The type table of a job: the classes whose values can be stored. Data names a class; only this table finds it.
+
+A class is known by ``module:qualname``. Nothing is ever imported because data says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
+
+from malstrom_py.codec.refusal import Malformed, Refused, is_named_tuple, type_name
+from malstrom_py.errors import PlanError
+
+C = TypeVar("C", bound=type)
+
+Shape = tuple[str, ...]
+"""What is stored once per class: its kind, then its fields. It must be the same when it is read."""
+
+
+class Registered(Protocol):
+    """How the values of one class are taken apart and put together again."""
+
+    name: str
+    shape: Shape
+
+    def take_apart(self, value: Any) -> Iterable[Any]:
+        """The parts of ``value``. `Refused` if they are not all of it."""
+        ...
+
+    def put_together(self, parts: Sequence[Any]) -> Any:
+        """The value that has these parts. Runs no code of the class."""
+        ...
+
+
+class _DataclassType:
+    """A dataclass, by its fields. It comes back without ``__init__`` or ``__post_init__``: it has been made before."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self._fields = tuple(field.name for field in dataclasses.fields(kind))
+        # Made by C[int](...): says nothing that the fields do not say.
+        self._known = {*self._fields, "__orig_class__"}
+        self._parts: Callable[[Any], Any] = attrgetter(*self._fields) if self._fields else lambda _: ()
+        self.name = stable_name(kind)
+        self.shape: Shape = ("dataclass", *self._fields)
+        object.__new__(kind)
+
+    def take_apart(self, value: Any) -> Iterable[Any]:
+        if not self._known.issuperset(getattr(value, "__dict__", ())):
+            raise Refused(self._kind, "it has attributes that are no fields, which would be lost. Declare them as fields")
+        try:
+            parts: Any = self._parts(value)
+        except AttributeError:
+            raise Refused(self._kind, "one of its fields has no value. Give all fields a value") from None
+        return (parts,) if len(self._fields) == 1 else parts  # type: ignore[no-any-return]  # a tuple, by attrgetter
+
+    def put_together(self, parts: Sequence[Any]) -> Any:
+        value = object.__new__(self._kind)
+        for field, part in zip(self._fields, parts, strict=True):
+            object.__setattr__(value, field, part)
+        return value
+
+
+class _NamedTupleType:
+    """A namedtuple, by its items."""
+
+    def __init__(self, kind: type[tuple[Any, ...]]) -> None:
+        self._kind = kind
+        fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # that makes it a namedtuple
+        self._count = len(fields)
+        self.name = stable_name(kind)
+        self.shape: Shape = ("namedtuple", *fields)
+
+    def take_apart(self, value: Any) -> Iterable[Any]:
+        if getattr(value, "__dict__", None):
+            raise Refused(self._kind, "it has attributes that are no fields, which would be lost. Declare them as fields")
+        return value  # type: ignore[no-any-return]  # a tuple
+
+    def put_together(self, parts: Sequence[Any]) -> Any:
+        if len(parts) != self._count:
+            raise Malformed("a namedtuple has another number of items than fields")
+        return tuple.__new__(self._kind, parts)
+
+
+class _EnumType:
+    """An Enum, by the names of its members; a Flag by its bits, for its combinations have no names of their own."""
+
+    def __init__(self, kind: type[enum.Enum]) -> None:
+        self._kind = kind
+        self._flag = issubclass(kind, enum.Flag)
+        self.name = stable_name(kind)
+        self.shape: Shape = ("flag",) if self._flag else ("enum",)
+
+    def take_apart(self, value: Any) -> Iterable[Any]:
+        return (value._value_ if self._flag else value._name_,)
+
+    def put_together(self, parts: Sequence[Any]) -> Any:
+        (part,) = parts
+        if self._flag:
+            if type(part) is not int:
+                raise Malformed("a flag is no int")
+            return self._kind(part)
+        if type(part) is not str or part not in self._kind.__members__:
+            raise Malformed(f"{self.name} has no member of that name (any more)")
+        return self._kind.__members__[part]
+
+
+def stable_name(kind: type) -> str:
+    """The name by which data knows a class.
+
+    >>> from decimal import Decimal
+    >>> stable_name(Decimal)
+    'decimal:Decimal'
+    """
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+class TypeTable:
+    """The classes of one job that can stand in state and snapshots: dataclasses, NamedTuples and Enums.
+
+    >>> from dataclasses import dataclass
+    >>> types = TypeTable()
+    >>> @types.register
+    ... @dataclass
+    ... class Stats:
+    ...     count: int = 0
+    >>> Stats in types, int in types
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._by_type: dict[type, Registered] = {}
+        self._by_name: dict[str, Registered] = {}
+
+    def register(self, kind: C, /) -> C:
+        """Add a class, and give it back, so that this can be a decorator. Doing it twice is harmless.
+
+        Raises:
+            PlanError: it is none of the kinds, cannot be put together from its fields, or another class of the
+                same name is registered.
+        """
+        if kind in self._by_type:
+            return kind
+        entry = _entry_of(kind)
+        if entry.name in self._by_name:
+            raise PlanError(
+                f"another class named {entry.name} is registered already: data could not tell them apart. "
+                f"Give one of them another name"
+            )
+        self._by_type[kind] = self._by_name[entry.name] = entry
+        return kind
+
+    def __contains__(self, kind: type) -> bool:
+        return kind in self._by_type
+
+    def of_type(self, kind: type) -> Registered | None:
+        """What is registered for exactly this class."""
+        return self._by_type.get(kind)
+
+    def of_name(self, name: str) -> Registered | None:
+        """What is registered under the name that stands in data."""
+        return self._by_name.get(name)
+
+
+def can_register(kind: object) -> bool:
+    """Whether ``kind`` is a class of a kind that the table takes.
+
+    >>> import enum
+    >>> can_register(enum.IntFlag), can_register(dict)
+    (True, False)
+    """
+    return isinstance(kind, type) and (
+        issubclass(kind, enum.Enum) or is_named_tuple(kind) or dataclasses.is_dataclass(kind)
+    )
+
+
+def _entry_of(kind: Any) -> Registered:
+    if not can_register(kind):
+        what = type_name(kind) if isinstance(kind, type) else f"a {type_name(type(kind))}"
+        raise PlanError(
+            f"job.register_type takes dataclasses, NamedTuples and Enums, got {what}: make it one of these, "
+            f"for only their values are all of them"
+        )
+    if issubclass(kind, enum.Enum):
+        return _EnumType(kind)
+    if is_named_tuple(kind):
+        return _NamedTupleType(kind)
+    try:
+        return _DataclassType(kind)
+    except TypeError as error:
+        raise PlanError(
+            f"dataclass {type_name(kind)} cannot be put together from its fields ({error}): "
+            f"let it inherit from object alone, without abstract methods"
+        ) from error

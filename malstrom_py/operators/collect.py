@@ -1,0 +1,78 @@
+"""``collect``: gathers the values of a key into lists, by number and by time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.clock import Clock
+from malstrom_py.messages import MAX_EPOCH, Epoch
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.keyed import StatefulOperator, keys_of
+
+
+class Collect(StatefulOperator):
+    """Sends a key's values as one list once there are ``size`` of them, once ``every_s`` seconds of the runtime's
+    clock have passed since the first of them, and at the end of the stream.
+
+    On a timed stream a list has the largest timestamp of its values, and goes before an epoch that would make it
+    late. What has been gathered is state: it moves and is persisted.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> words = job.source("words", sources.Memory(["ant", "bee", "ape", "asp"])).key_by("letter", lambda w: w[0])
+    >>> mp.collect(words.collect("pairs", size=2))
+    [['ant', 'ape'], ['bee'], ['asp']]
+    """
+
+    def __init__(self, context: StepContext, *, size: int | None, every_s: float | None) -> None:
+        super().__init__(context)
+        self._size = size
+        self._every_s = every_s
+        self.scheduled = every_s is not None
+        # When the first value of a key came, on this worker's clock: not state, for clocks differ between workers.
+        self._since_s: dict[Any, float] = {}
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        states, size = self.state.values, self._size
+        full: list[tuple[Any, list[Any], int]] = []
+        timestamps = batch.timestamps or [0] * len(batch)
+        for key, value, timestamp in zip(keys_of(batch, self.context.step), batch.values, timestamps, strict=True):
+            values, latest = states.get(key, ((), timestamp))
+            values, latest = [*values, value] if not values else _appended(values, value), max(latest, timestamp)
+            if size is not None and len(values) >= size:
+                states.pop(key, None)
+                full.append((key, values, latest))
+            else:
+                states[key] = (values, latest)
+        self._send(full, out)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        states = self.state.values
+        if self.context.timed or epoch.time == MAX_EPOCH:
+            due = [key for key, (_, latest) in states.items() if latest <= epoch.time]
+            self._send([(key, *states.pop(key)) for key in due], out)
+        out.forward(epoch)
+
+    def on_schedule(self, out: Outlet, clock: Clock) -> None:
+        states, since, now_s = self.state.values, self._since_s, clock.monotonic_s()
+        if self._every_s is None:
+            return
+        for key in since.keys() - states.keys():
+            del since[key]
+        due = [key for key in states if now_s - since.setdefault(key, now_s) >= self._every_s]
+        self._send([(key, *states.pop(key)) for key in due], out)
+
+    def _send(self, lists: list[tuple[Any, list[Any], int]], out: Outlet) -> None:
+        if not lists:
+            return
+        keys, values, timestamps = (list(column) for column in zip(*lists, strict=True))
+        for key in keys:
+            self._since_s.pop(key, None)
+        out.send(Batch(values, keys=keys, timestamps=timestamps if self.context.timed else None))
+
+
+def _appended(values: list[Any], value: Any) -> list[Any]:
+    values.append(value)
+    return values

@@ -1,0 +1,66 @@
+"""From a user's `Output` to the step's outlet: the rules for what user logic may send are enforced here.
+
+Rules: an output keeps its input's key; on a timed stream it has a timestamp above the last epoch passed on, on an
+untimed stream none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import OperatorError
+from malstrom_py.logic import Output
+from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.failures import describe_function
+
+
+class CheckedOutput:
+    """Sends what a user's logic put out. ``passed`` is the last epoch that the step has passed on."""
+
+    def __init__(self, context: StepContext) -> None:
+        self._step = context.step
+        self._timed = context.timed
+        self._keyed = context.keyed
+        self.passed = MIN_EPOCH
+
+    def send(self, output: Output[Any, Any], out: Outlet, *, part: str | None = None) -> None:
+        """Send the records of ``output``, made of records of ``part``. `OperatorError` if they break a rule of time."""
+        if not output:
+            return
+        timestamps: Any = output.timestamps if output.timed else None
+        if not self._timed:
+            if timestamps is not None:
+                raise self._error("sent a timestamp on an untimed stream: send None")
+        elif timestamps is None or None in timestamps:
+            raise self._error(
+                "sent a record without a timestamp on a timed stream: give it one, for instance its input's"
+            )
+        elif min(timestamps) <= self.passed:
+            raise self._error(
+                f"sent a record at {min(timestamps)}, at or below the epoch {self.passed} it has passed on: "
+                f"nothing may follow an epoch that it has closed"
+            )
+        out.send(Batch(output.values, keys=output.keys if self._keyed else None, timestamps=timestamps, part=part))
+
+    def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object) -> None:
+        """`OperatorError` if ``output`` has a record or a timer under a key that is not ``allowed``."""
+        foreign = (set(output.keys) | {key for key, _ in output.timers}) - allowed
+        if foreign:
+            raise self.foreign_key(next(iter(foreign)), function)
+
+    def foreign_key(self, key: object, function: object) -> OperatorError:
+        """The error for an output under a key that its input does not have; for the caller to raise."""
+        where = describe_function(function)
+        return OperatorError(
+            f"step {self._step!r} sent a record or set a timer under key {key!r}, which its input does not have "
+            f"(in {where}): outputs keep their input's key; use key_by behind this step to change it",
+            step=self._step,
+            key=key,
+            function=where,
+        )
+
+    def _error(self, what: str) -> OperatorError:
+        return OperatorError(f"step {self._step!r} {what}", step=self._step)

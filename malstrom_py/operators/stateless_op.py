@@ -1,0 +1,82 @@
+"""``stateless_op``: a general step without state, driven by a user's logic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import OperatorError
+from malstrom_py.logic import Output, stateless_hooks_of
+from malstrom_py.messages import DataMessage, Epoch
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.outputs import CheckedOutput
+
+
+class StatelessOp(Operator):
+    """Calls ``logic.on_data(message, output)`` per record (a plain function of that shape is a logic too), and
+    ``logic.on_epoch(epoch, output)``, if it has one, before an epoch is passed on.
+
+    Outputs keep their input's key; times follow the rules of `stateful_op`.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> def halves(message, output):
+    ...     if message.value % 2 == 0:
+    ...         output.emit(message.key, message.value // 2, message.timestamp)
+    >>> mp.collect(mp.Job("docs").source("numbers", sources.Memory([1, 2, 4])).stateless_op("halves", halves))
+    [1, 2]
+    """
+
+    def __init__(self, context: StepContext, *, logic: Any) -> None:
+        super().__init__(context)
+        hooks = stateless_hooks_of(logic, context.step)
+        self._on_data = hooks["on_data"]
+        self._on_epoch = hooks.get("on_epoch")
+        self._checked = CheckedOutput(context)
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        output: Output[Any, Any] = Output()
+        self._each(self._on_data, batch, output, out)
+        self._send(output, out, part=batch.part)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if self._on_epoch is not None:
+            output: Output[Any, Any] = Output()
+            try:
+                self._on_epoch(epoch, output)
+            except Exception as error:
+                raise self._failures.error(error, self._on_epoch) from error
+            self._send(output, out, part=None)
+        self._checked.passed = epoch.time
+        out.forward(epoch)
+
+    def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
+        rows = enumerate(
+            zip(batch.keys or repeat(None), batch.values, batch.timestamps or repeat(None), strict=False)
+        )
+        index, mark = 0, 0
+        while True:
+            try:
+                for index, (key, value, timestamp) in rows:  # noqa: B007  read when a row raises
+                    mark = len(output)
+                    function(DataMessage(key, value, timestamp), output)
+                    for other in output.keys[mark:]:
+                        if other is not key and other != key:
+                            raise self._checked.foreign_key(other, function)
+                return
+            except OperatorError:
+                raise
+            except Exception as error:
+                output.truncate(mark, 0)
+                self._failures.record(error, function, batch, index, out)
+
+    def _send(self, output: Output[Any, Any], out: Outlet, *, part: str | None) -> None:
+        if output.timers:
+            raise OperatorError(
+                f"step {self.context.step!r} set a timer, but keeps no state: use stateful_op", step=self.context.step
+            )
+        self._checked.send(output, out, part=part)

@@ -1,0 +1,132 @@
+"""``sink`` with a `PartitionedSink`: one writer per part, each on the worker that owns the part's slot.
+
+The stream is keyed by the part's name on its way here, so a part's writer moves like any key's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import SinkError
+from malstrom_py.messages import Acquire, AbsBarrier, Collect, DataMessage, Epoch, PartFinished, PartOpened, StateMessage
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.keyed import StatefulOperator, keys_of
+from malstrom_py.sinks.base import PartitionedSink, SinkPart
+
+
+class KeyByPart(Operator):
+    """Keys each record by the part that ``assign_part`` puts it in, and keeps its own key beside its value."""
+
+    def __init__(self, context: StepContext, *, sink: PartitionedSink) -> None:
+        super().__init__(context)
+        self._sink = sink
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        keys = batch.keys or [None] * len(batch)
+        times: list[Any] = batch.timestamps or [None] * len(batch)
+        parts: list[str] = []
+        try:
+            for key, value, timestamp in zip(keys, batch.values, times, strict=True):
+                parts.append(self._sink.assign_part(DataMessage(key, value, timestamp)))
+        except Exception as error:
+            raise self._failures.error(error, self._sink.assign_part) from error
+        pairs = list(zip(keys, batch.values, strict=True)) if batch.keys is not None else batch.values
+        out.send(batch.with_values(pairs).with_keys(parts))
+
+    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+        """Parts of sources belong to the source region, which ends here."""
+
+
+class WriteParts(StatefulOperator):
+    """Writes each record to the writer of its part, opened when the part is first seen or acquired.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> class Lists:
+    ...     def __init__(self): self.parts = {}
+    ...     def assign_part(self, message): return "even" if message.value % 2 == 0 else "odd"
+    ...     def build_part(self, part, state): return ListPart(self.parts.setdefault(part, []))
+    >>> class ListPart:
+    ...     def __init__(self, rows): self.rows = rows
+    ...     def write(self, batch): self.rows.extend(batch.values)
+    ...     def snapshot(self): return len(self.rows)
+    ...     def close(self): pass
+    >>> job, out = mp.Job("docs"), Lists()
+    >>> job.source("numbers", sources.Memory([1, 2, 3])).sink("out", out)
+    >>> _ = mp.run(job)
+    >>> out.parts
+    {'odd': [1, 3], 'even': [2]}
+    """
+
+    def __init__(self, context: StepContext, *, sink: PartitionedSink, keyed: bool) -> None:
+        super().__init__(context)
+        self.sink = sink
+        self._keyed = keyed
+        self._parts: dict[str, SinkPart] = {}
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        rows: dict[str, list[int]] = {}
+        for index, part in enumerate(keys_of(batch, self.context.step)):
+            rows.setdefault(part, []).append(index)
+        for part, indices in rows.items():
+            taken = batch.take(indices)
+            if self._keyed:
+                keys, values = (list(column) for column in zip(*taken.values, strict=True))
+                taken = Batch(values, keys=keys, timestamps=taken.timestamps)
+            else:
+                taken = Batch(taken.values, timestamps=taken.timestamps)
+            try:
+                self._part(part).write(taken)
+            except Exception as error:
+                raise self._error(error, f"could not write to part {part!r}") from error
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        """The stream ends here."""
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        """A part's state is its writer's position: fetched before it is asked for, opened when it has come."""
+        if isinstance(message, AbsBarrier):
+            self._fetch(self._parts)
+        elif isinstance(message, Collect):
+            self._fetch(message.keys & self._parts.keys())
+        self.state.handle(message)
+        if isinstance(message, Collect):
+            for part in message.keys & self._parts.keys():
+                self._close(part)
+        elif isinstance(message, Acquire):
+            for part in self.state.values.keys() - self._parts.keys():
+                self._part(part)
+
+    def close(self) -> None:
+        """Close the writers of all parts."""
+        for part in list(self._parts):
+            self._close(part)
+
+    def _part(self, part: str) -> SinkPart:
+        writer = self._parts.get(part)
+        if writer is None:
+            # True stands for a part without a position yet, so that it counts as a key with state.
+            state = self.state.values.setdefault(part, _OPENED)
+            writer = self._parts[part] = self.sink.build_part(part, None if state == _OPENED else state)
+        return writer
+
+    def _fetch(self, parts: Iterable[str]) -> None:
+        for part in parts:
+            position = self._parts[part].snapshot()
+            self.state.values[part] = _OPENED if position is None else position
+
+    def _close(self, part: str) -> None:
+        try:
+            self._parts.pop(part).close()
+        except Exception as error:
+            raise self._error(error, f"could not close part {part!r}") from error
+
+    def _error(self, error: Exception, what: str) -> SinkError:
+        return SinkError(f"sink {self.context.step!r} {what}: {type(error).__name__}: {error}")
+
+
+_OPENED = "malstrom_py: part without a position"

@@ -1,0 +1,147 @@
+"""The keyed state of one step on one worker: values and timers by key, and what control messages do to them.
+
+Rule: everything a step keeps per key is in here, so that moving a key, persisting it and dropping it is done in
+one place. Values change by assignment only. A key whose value is None has no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from malstrom_py.codec import Codec
+from malstrom_py.errors import InternalError
+from malstrom_py.messages import AbsBarrier, Acquire, Collect, Interrogate, StateMessage
+
+
+class Timers:
+    """Times at which keys want to be woken. Two timers of a key at one time are one.
+
+    >>> timers = Timers()
+    >>> for time, key in [(5, "b"), (3, "a"), (5, "b"), (9, "a")]:
+    ...     timers.set(key, time)
+    >>> list(timers.due(5)), timers.times("a")
+    ([('a', 3), ('b', 5)], [9])
+    """
+
+    __slots__ = ("_by_key", "_count", "_order", "_queue")
+
+    def __init__(self) -> None:
+        self._by_key: dict[Any, set[int]] = {}
+        self._queue: list[tuple[int, int, Any]] = []
+        self._order = 0
+        self._count = 0
+
+    def set(self, key: Any, time: int) -> None:
+        """Wake ``key`` once the step's frontier has reached ``time``."""
+        times = self._by_key.setdefault(key, set())
+        if time not in times:
+            times.add(time)
+            self._order += 1
+            self._count += 1
+            heappush(self._queue, (time, self._order, key))
+
+    def due(self, frontier: int) -> Iterator[tuple[Any, int]]:
+        """Take out the (key, time) pairs up to ``frontier``, by time, then in the order they were set."""
+        while self._queue and self._queue[0][0] <= frontier:
+            time, _, key = heappop(self._queue)
+            # A key that was taken away, or came back, may have left entries behind: only its set counts.
+            if time in self._by_key.get(key, ()):
+                self._forget(key, time)
+                yield key, time
+
+    def times(self, key: Any) -> list[int]:
+        """The times at which ``key`` will be woken."""
+        return sorted(self._by_key.get(key, ()))
+
+    def take(self, key: Any) -> list[int]:
+        """The same, and take them out."""
+        times = sorted(self._by_key.pop(key, ()))
+        self._count -= len(times)
+        if len(self._queue) > 64 and len(self._queue) > 4 * self._count:
+            self._queue = [entry for entry in self._queue if entry[0] in self._by_key.get(entry[2], ())]
+            heapify(self._queue)
+        return times
+
+    def keys(self) -> Iterable[Any]:
+        """The keys that have timers."""
+        return self._by_key.keys()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _forget(self, key: Any, time: int) -> None:
+        times = self._by_key[key]
+        times.discard(time)
+        self._count -= 1
+        if not times:
+            del self._by_key[key]
+
+
+class KeyedState:
+    """``values``: key -> state, a plain dict that the loops of the steps work on; ``timers``: when keys wake."""
+
+    __slots__ = ("_codec", "_step", "timers", "values")
+
+    def __init__(self, step: str, codec: Codec) -> None:
+        self._step = step
+        self._codec = codec
+        self.values: dict[Any, Any] = {}
+        self.timers = Timers()
+
+    def keys(self) -> set[Any]:
+        """The keys with state: a value that is not None, or a timer."""
+        return {key for key, value in self.values.items() if value is not None} | set(self.timers.keys())
+
+    def handle(self, message: StateMessage) -> None:
+        """Do what a control message asks of this step's state."""
+        match message:
+            case Interrogate():
+                self.interrogate(message.predicate, message.keys)
+            case Collect():
+                taken = self.collect(message.keys)
+                if taken is not None:
+                    message.states[self._step] = taken
+            case Acquire():
+                if self._step in message.states:
+                    self.acquire(message.states[self._step])
+            case AbsBarrier():
+                message.backend.persist(self._step, self.snapshot())
+            case _:
+                """`Rescale` and `SuspendMarker` change no state."""
+
+    def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
+        """Add the keys with state that pass ``predicate`` to ``found``."""
+        found.update(key for key in self.keys() if predicate(key))
+
+    def collect(self, keys: Iterable[Any]) -> bytes | None:
+        """Take out the state of ``keys``, encoded for another worker; None if none of them has any."""
+        values, timers = self.values, self.timers
+        rows = [(key, values.pop(key, None), timers.take(key)) for key in keys]
+        rows = [row for row in rows if row[1] is not None or row[2]]
+        return self._codec.encode_in_flight(rows, step=self._step) if rows else None
+
+    def acquire(self, states: bytes) -> None:
+        """Install what `collect` gave on another worker. `InternalError` if a key has state here already (R5)."""
+        for key, value, times in self._codec.decode_in_flight(states):
+            if self.values.get(key) is not None:
+                raise InternalError(f"step {self._step!r}: state of key {key!r} was acquired onto state of its own (R5)")
+            self._install(key, value, times)
+
+    def snapshot(self) -> bytes:
+        """All state, encoded at rest."""
+        rows = [[key, self.values.get(key), self.timers.times(key)] for key in self.keys()]
+        return self._codec.encode_at_rest(rows, step=self._step)
+
+    def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
+        """Install what `snapshot` gave, as far as the keys are ``owned`` here (S5: any N restores on any M)."""
+        for key, value, times in self._codec.decode_at_rest(state):
+            if owned(key):
+                self._install(key, value, times)
+
+    def _install(self, key: Any, value: Any, times: Iterable[int]) -> None:
+        if value is not None:
+            self.values[key] = value
+        for time in times:
+            self.timers.set(key, time)

@@ -1,0 +1,125 @@
+"""Slots of a column of keys in Arrow: the same as of its Python values (F4).
+
+Rule: integers are hashed as a vector; of anything else only the distinct values become Python values, and take the
+row path. So there is one hash, and a column costs as many hashes as it has distinct values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.errors import CodecError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SlotsOf = Callable[[Sequence[Any]], list[int]]
+SlotsOfVector = Callable[[Any], Any]
+"""A numpy vector of int64 -> its slots, as a vector of any integers."""
+
+
+def slots_of_arrow(
+    keys: pa.Array[Any] | pa.ChunkedArray[Any],
+    *,
+    slots_of: SlotsOf,
+    slots_of_vector: SlotsOfVector | None,
+    step: str = "",
+) -> pa.Array[Any]:
+    """The slots of ``keys`` as an array of uint32 without nulls; a null is the key None.
+
+    ``slots_of`` answers for Python values and ``slots_of_vector`` for integers, where it is given.
+    """
+    import pyarrow as pa
+
+    if isinstance(keys, pa.ChunkedArray):
+        chunks = [
+            slots_of_arrow(chunk, slots_of=slots_of, slots_of_vector=slots_of_vector, step=step)
+            for chunk in keys.chunks
+        ]
+        return pa.concat_arrays(chunks) if chunks else pa.array([], pa.uint32())
+    if slots_of_vector is not None and pa.types.is_integer(keys.type):
+        vector = _int64_of(keys)
+        if vector is not None:
+            slots = pa.array(slots_of_vector(vector).astype("uint32"))
+            return slots if not keys.null_count else _with_nulls(slots, keys, slots_of)
+    encoded = _dictionary_of(keys)
+    if encoded is None:
+        return _array(slots_of(_python_values(keys, step)))
+    indices, dictionary = encoded
+    return _spread(indices, dictionary, lambda distinct: _array(slots_of(_python_values(distinct, step))))
+
+
+def _int64_of(keys: pa.Array[Any]) -> Any:
+    """A column of integers as a vector of int64, nulls as 0; None if one does not fit, or without numpy."""
+    import pyarrow as pa
+
+    try:
+        return keys.fill_null(0).cast(pa.int64()).to_numpy()
+    except (pa.ArrowInvalid, ImportError):
+        return None
+
+
+def _with_nulls(slots: pa.Array[Any], keys: pa.Array[Any], slots_of: SlotsOf) -> pa.Array[Any]:
+    """``slots`` with that of None wherever ``keys`` has a null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.if_else(keys.is_valid(), slots, pa.scalar(slots_of([None])[0], pa.uint32()))
+
+
+def _dictionary_of(keys: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]] | None:
+    """A column as (indices, distinct values); None for a type of which Arrow cannot make one."""
+    import pyarrow as pa
+
+    if not isinstance(keys, pa.DictionaryArray):
+        try:
+            keys = keys.dictionary_encode()
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError, AttributeError):
+            return None
+        if not isinstance(keys, pa.DictionaryArray):
+            return None
+    return keys.indices, keys.dictionary
+
+
+def _spread(
+    indices: pa.Array[Any], dictionary: pa.Array[Any], slots_of_distinct: Callable[[pa.Array[Any]], pa.Array[Any]]
+) -> pa.Array[Any]:
+    """The slots of the values of ``dictionary`` that ``indices`` use, where they stand. What is not used may be
+    no legal key."""
+    import pyarrow.compute as pc
+
+    used = pc.unique(indices)
+    slots = slots_of_distinct(dictionary.take(used))
+    return slots.take(pc.index_in(indices, value_set=used))
+
+
+def _python_values(keys: pa.Array[Any], step: str) -> list[Any]:
+    """The values of a column as Python's own types. Nanoseconds would come as types of pandas, where that is
+    installed; so they come in microseconds, or not at all."""
+    import pyarrow as pa
+
+    try:
+        if pa.types.is_timestamp(keys.type) and keys.type.unit == "ns":
+            keys = keys.cast(pa.timestamp("us", keys.type.tz))
+        elif pa.types.is_duration(keys.type) and keys.type.unit == "ns":
+            keys = keys.cast(pa.duration("us"))
+        elif pa.types.is_time64(keys.type) and keys.type.unit == "ns":
+            keys = keys.cast(pa.time64("us"))
+        values: list[Any] = keys.to_pylist()
+    except (ValueError, OverflowError, LookupError):
+        # Without the cause: Arrow's message quotes the value.
+        where = f"step {step!r}: " if step else ""
+        raise CodecError(
+            f"{where}a key of Arrow type {keys.type} is none of Python's values (finer than a microsecond, beyond the "
+            f"years 1 to 9999, in an unknown zone, or not UTF-8): cast the column before it is used as key.",
+            step=step,
+            type_name=str(keys.type),
+        ) from None
+    return values
+
+
+def _array(slots: Sequence[int]) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    return pa.array(slots, pa.uint32())

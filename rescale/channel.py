@@ -1,0 +1,159 @@
+"""One channel of an exchange: FIFO, numbered, bounded by credits. Pure: frames in, frames out.
+
+F1: a channel is FIFO per (sender, receiver, exchange) and carries (incarnation, sequence number); a gap, a repeat
+or an old incarnation is detected, never processed. F2: data needs credit in rows and bytes, both above zero; a
+batch may take them below, so one larger than the credit passes, alone. What has no credit waits in the backlog,
+and so does everything behind it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import InternalError, PeerError
+
+
+class ChannelId(NamedTuple):
+    """Which channel: of which exchange (its key_by's name), from which worker to which."""
+
+    exchange: str
+    sender: int
+    receiver: int
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """An `AbsBarrier` on its way between workers: the receiver persists to its own backend."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """A `SuspendMarker` on its way between workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What goes over a channel: rows with the epochs among them, or a control message.
+
+    ``payload`` is an encoded batch, on a loopback channel the batch itself, or None without rows. ``epochs`` are
+    (row, time): the epoch ``time`` stands before the row of that number, or behind all if it is their count.
+    """
+
+    channel: ChannelId
+    payload: bytes | Batch | None = None
+    rows: int = 0
+    size: int = 0
+    epochs: tuple[tuple[int, int], ...] = ()
+    control: Barrier | Suspend | None = None
+    incarnation: int = 0
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Credit given back to the sender of a channel. Travels outside it."""
+
+    channel: ChannelId
+    incarnation: int
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """How much data may be on its way or untaken, per channel."""
+
+    rows: int = 16_384
+    size: int = 16 << 20
+
+
+class ChannelOut:
+    """The sender's end."""
+
+    def __init__(self, channel: ChannelId, incarnation: int, credit: Credit) -> None:
+        self.channel = channel
+        self._incarnation = incarnation
+        self._rows, self._size = credit.rows, credit.size
+        self._sequence = 0
+        self._backlog: deque[Frame] = deque()
+        self.spilled_rows = 0
+
+    def put(self, frame: Frame) -> None:
+        """Queue ``frame``. `take` gives it out, in order, once there is credit."""
+        self._backlog.append(frame)
+        if frame.rows and not self._has_credit:
+            self.spilled_rows += frame.rows
+
+    def take(self) -> list[Frame]:
+        """The frames that may go now, numbered."""
+        frames: list[Frame] = []
+        while self._backlog and (not self._backlog[0].rows or self._has_credit):
+            frame = self._backlog.popleft()
+            self._sequence += 1
+            self._rows -= frame.rows
+            self._size -= frame.size
+            frames.append(replace(frame, incarnation=self._incarnation, sequence=self._sequence))
+        return frames
+
+    def grant(self, grant: Grant) -> None:
+        """Take back credit. A grant of an old incarnation is ignored."""
+        if grant.incarnation == self._incarnation:
+            self._rows += grant.rows
+            self._size += grant.size
+
+    @property
+    def backlog(self) -> int:
+        """How many frames wait for credit, or behind one that does."""
+        return len(self._backlog)
+
+    @property
+    def _has_credit(self) -> bool:
+        return self._rows > 0 and self._size > 0
+
+
+class ChannelIn:
+    """The receiver's end: checks numbers, keeps what the worker has not taken yet."""
+
+    def __init__(self, channel: ChannelId, incarnation: int) -> None:
+        self.channel = channel
+        self._incarnation = incarnation
+        self._sequence = 0
+        self._queue: deque[Frame] = deque()
+        self.blocked = False
+        self.stale_frames = 0
+
+    def receive(self, frame: Frame) -> None:
+        """Keep ``frame`` for the worker. `PeerError` if it is not the next one; an old incarnation is dropped."""
+        if frame.channel != self.channel:
+            raise InternalError(f"a frame of channel {frame.channel} came on {self.channel}")
+        if frame.incarnation < self._incarnation:
+            self.stale_frames += 1
+            return
+        if frame.incarnation > self._incarnation or frame.sequence != self._sequence + 1:
+            what = "a gap" if frame.sequence > self._sequence + 1 else "a repeat"
+            raise PeerError(
+                f"exchange {self.channel.exchange!r}: {what} on the channel from worker {self.channel.sender} to "
+                f"worker {self.channel.receiver}: expected number {self._sequence + 1} of incarnation "
+                f"{self._incarnation}, got {frame.sequence} of {frame.incarnation}. Restart the job."
+            )
+        self._sequence = frame.sequence
+        self._queue.append(frame)
+
+    def peek(self) -> Frame | None:
+        """The next frame, unless there is none or the channel waits for the others at a barrier (S1)."""
+        return None if self.blocked or not self._queue else self._queue[0]
+
+    def take(self) -> tuple[Frame, Grant | None]:
+        """Take the next frame, and the credit that goes back for it."""
+        frame = self._queue.popleft()
+        if not frame.rows:
+            return frame, None
+        return frame, Grant(self.channel, self._incarnation, frame.rows, frame.size)
+
+    def __len__(self) -> int:
+        return len(self._queue)

@@ -1,0 +1,188 @@
+"""Partitioners: key -> slot, one per ``key_by`` (F3). Which worker has a slot is the routing table's business.
+
+Rule: equal keys get equal slots, on every worker and in every run; illegal keys are refused by every one (F4).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from sys import getsizeof
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from malstrom_py.errors import CodecError, OperatorError, PlanError
+from malstrom_py.operators.failures import describe_function
+from malstrom_py.rescale.key_check import check_key, check_keys
+from malstrom_py.rescale.key_hash import int64_of
+from malstrom_py.rescale.slot_cache import SlotCache
+from malstrom_py.rescale.slots import StableSlots, check_slots
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class KeySlots(Protocol):
+    """A partitioner at work for one step with a fixed number of slots."""
+
+    def slot_of(self, key: Any) -> int:
+        """The slot of one key."""
+        ...
+
+    def slots_of(self, keys: Sequence[Any]) -> list[int]:
+        """The slots of ``keys``, one each, in order."""
+        ...
+
+    def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+        """The slots of a column of keys, as uint32 without nulls; a null is the key None."""
+        ...
+
+
+@runtime_checkable
+class Partitioner(Protocol):
+    """A way from keys to slots. Immutable, so that it can be shared and sent; what it remembers is in `KeySlots`."""
+
+    def bind(self, slots: int, *, step: str = "") -> KeySlots:
+        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StableHash:
+    """The default: a stable hash of the key modulo the number of slots. See ``docs/key-hash.md``.
+
+    >>> StableHash().bind(1024).slot_of("user-0001")
+    224
+    """
+
+    def bind(self, slots: int, *, step: str = "") -> StableSlots:
+        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        return StableSlots(slots, step=step)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """For keys that are numbers already: slot = key modulo the number of slots.
+
+    So n * slots successive integers fall evenly on the slots, n each. A negative key counts from the end, as an
+    index does. Any number that equals an integer of 64 bits is one (1.0, True, Decimal(1)); every other key is
+    a `CodecError`.
+
+    >>> Index().bind(8).slots_of([0, 1, 9, -1])
+    [0, 1, 1, 7]
+    """
+
+    def bind(self, slots: int, *, step: str = "") -> KeySlots:
+        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        return _IndexSlots(slots, step=step)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A user's function ``key -> slot``. It is asked about once per distinct key, as far as a cache remembers.
+
+    It must give equal keys (1 and 1.0) equal slots. What it returns outside of 0 to ``slots - 1``, and what it
+    raises, is an `OperatorError` that names it.
+
+    >>> Own(lambda key: ord(key[0])).bind(256).slots_of(["ant", "asp", "bee"])
+    [97, 97, 98]
+    """
+
+    function: Callable[[Any], int]
+
+    def bind(self, slots: int, *, step: str = "") -> KeySlots:
+        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        return _OwnSlots(self.function, slots, step=step)
+
+
+def partitioner_of(given: object, step: str) -> Partitioner:
+    """What a user gave as ``partitioner=`` of ``step``, as a `Partitioner`; None is the default.
+
+    >>> partitioner_of(None, "carrier")
+    StableHash()
+    """
+    if given is None:
+        return StableHash()
+    if isinstance(given, Partitioner) and not isinstance(given, type):
+        return given
+    if callable(given) and not isinstance(given, type):
+        return Own(given)
+    raise PlanError(
+        f"step {step!r}: partitioner is partitioners.stable_hash, partitioners.index or a function key -> slot, "
+        f"got {given.__name__ if isinstance(given, type) else type(given).__name__}"
+    )
+
+
+class _IndexSlots:
+    def __init__(self, slots: int, *, step: str) -> None:
+        check_slots(slots)
+        self._slots = slots
+        self._step = step
+
+    def slot_of(self, key: Any) -> int:
+        check_key(key, self._step)
+        integer = int64_of(key)
+        if integer is None:
+            where = f"step {self._step!r}: " if self._step else ""
+            raise CodecError(
+                f"{where}partitioners.index takes integers of 64 bits, and a key of type {type(key).__name__} is "
+                f"none: key by an integer, or use partitioners.stable_hash.",
+                step=self._step,
+                type_name=type(key).__name__,
+            )
+        return integer % self._slots
+
+    def slots_of(self, keys: Sequence[Any]) -> list[int]:
+        types = check_keys(keys, self._step)
+        if types == {int} and min(keys) >= -(1 << 63) and max(keys) < 1 << 63:
+            slots = self._slots
+            return [key % slots for key in keys]
+        return [self.slot_of(key) for key in keys]
+
+    def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+        from malstrom_py.rescale.arrow_slots import slots_of_arrow
+
+        return slots_of_arrow(
+            keys, slots_of=self.slots_of, slots_of_vector=lambda vector: vector % self._slots, step=self._step
+        )
+
+
+class _OwnSlots:
+    def __init__(self, function: Callable[[Any], int], slots: int, *, step: str) -> None:
+        check_slots(slots)
+        self._function = function
+        self._slots = slots
+        self._step = step
+        self._cache = SlotCache(self._find)
+
+    def slot_of(self, key: Any) -> int:
+        check_key(key, self._step)
+        return self._cache.slot_of(key)
+
+    def slots_of(self, keys: Sequence[Any]) -> list[int]:
+        check_keys(keys, self._step)
+        return self._cache.slots_of(keys)
+
+    def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+        from malstrom_py.rescale.arrow_slots import slots_of_arrow
+
+        return slots_of_arrow(keys, slots_of=self.slots_of, slots_of_vector=None, step=self._step)
+
+    def _find(self, key: Any) -> tuple[int, int]:
+        try:
+            slot = operator.index(self._function(key))
+        except Exception as error:
+            raise self._error(f"failed: {type(error).__name__}: {error}", key) from error
+        if not 0 <= slot < self._slots:
+            raise self._error(f"returned {slot} for a key, but slots go from 0 to {self._slots - 1}", key)
+        return slot, getsizeof(key)
+
+    def _error(self, what: str, key: Any) -> OperatorError:
+        where = f"step {self._step!r}: " if self._step else ""
+        function = describe_function(self._function)
+        return OperatorError(
+            f"{where}the partitioner {function} {what}. It takes a key and returns its slot.",
+            step=self._step,
+            key=key,
+            function=function,
+        )

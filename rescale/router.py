@@ -1,0 +1,155 @@
+"""The sender's side of one exchange on one worker: from keys to slots to workers, and the cutting of frames.
+
+F3: a partitioner maps key -> slot, placement maps slot -> worker. With one worker nothing is hashed, nothing
+encoded. Rows for another worker are gathered until there are enough of them, they are big enough, or they have
+lingered; the epochs among them keep their place (T3: every receiver gets the same sequence of epochs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from malstrom_py.batches import Batch
+from malstrom_py.messages import MAX_EPOCH
+from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelOut, Credit, Frame, Suspend
+
+_OWNERS_MAX: Final = 1 << 18
+
+
+class _Owners(dict[Any, int]):
+    """key -> worker, as far as it has been asked. Keys that are equal share an entry, as they share a slot (F4)."""
+
+    def __init__(self, slot_of: Callable[[Any], int], table: Sequence[int]) -> None:
+        self._slot_of = slot_of
+        self._table = table
+
+    def __missing__(self, key: Any) -> int:
+        if len(self) >= _OWNERS_MAX:
+            self.clear()
+        owner = self[key] = self._table[self._slot_of(key)]
+        return owner
+
+
+class _Gathering:
+    """Rows on their way to one other worker, and the epochs among them."""
+
+    __slots__ = ("epochs", "keys", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+        self.values: list[Any] = []
+        self.timestamps: list[int] = []
+        self.epochs: list[tuple[int, int]] = []
+
+
+class Router:
+    """Routes the output of one ``key_by``.
+
+    ``table[slot]`` is the worker that owns a slot. ``encode`` makes bytes of a batch; it raises the typed error
+    for what it cannot encode.
+    """
+
+    def __init__(
+        self,
+        exchange: str,
+        worker: int,
+        members: Sequence[int],
+        table: Sequence[int],
+        *,
+        slot_of: Callable[[Any], int],
+        encode: Callable[[Batch], bytes],
+        rows_max: int,
+        bytes_max: int,
+        incarnation: int = 0,
+        credit: Credit | None = None,
+    ) -> None:
+        self.channels = {
+            member: ChannelOut(ChannelId(exchange, worker, member), incarnation, credit or Credit())
+            for member in members
+        }
+        self._worker = worker
+        self._encode = encode
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._row_bytes = 1.0
+        self._owners = _Owners(slot_of, table)
+        self._gathering = {member: _Gathering() for member in members if member != worker}
+
+    def route(self, batch: Batch) -> None:
+        """Send each row to the worker that owns its key's slot."""
+        if not self._gathering:
+            self._loop_back(batch)
+            return
+        indices: dict[int, list[int]] = {}
+        for index, owner in enumerate(map(self._owners.__getitem__, batch.keys or ())):
+            try:
+                indices[owner].append(index)
+            except KeyError:
+                indices[owner] = [index]
+        for owner, rows in indices.items():
+            if owner == self._worker:
+                self._loop_back(batch.take(rows))
+            else:
+                self._gather(owner, batch, rows)
+
+    def epoch(self, time: int) -> None:
+        """Tell every receiver of ``time``, behind the rows before it."""
+        own = self.channels[self._worker]
+        own.put(Frame(own.channel, epochs=((0, time),)))
+        for gathering in self._gathering.values():
+            gathering.epochs.append((len(gathering.values), time))
+        if time == MAX_EPOCH:
+            self.flush()
+
+    def control(self, message: Barrier | Suspend) -> None:
+        """Tell every receiver of ``message``, behind the rows before it."""
+        self.flush()
+        for channel in self.channels.values():
+            channel.put(Frame(channel.channel, control=message))
+
+    def flush(self) -> None:
+        """Cut a frame of everything that has been gathered."""
+        for member, gathering in self._gathering.items():
+            if gathering.values or gathering.epochs:
+                self._cut(member, gathering)
+
+    def take(self) -> list[Frame]:
+        """The frames that may go now, of all channels."""
+        return [frame for channel in self.channels.values() for frame in channel.take()]
+
+    @property
+    def backlog(self) -> int:
+        """How many frames wait for credit."""
+        return sum(channel.backlog for channel in self.channels.values())
+
+    def _loop_back(self, batch: Batch) -> None:
+        own = self.channels[self._worker]
+        own.put(Frame(own.channel, batch, rows=len(batch.values)))
+
+    def _gather(self, owner: int, batch: Batch, rows: list[int]) -> None:
+        gathering = self._gathering[owner]
+        pick: Callable[[list[Any]], Sequence[Any]] = (
+            itemgetter(*rows) if len(rows) > 1 else lambda column: (column[rows[0]],)
+        )
+        gathering.keys.extend(pick(batch.keys or []))
+        gathering.values.extend(pick(batch.values))
+        if batch.timestamps is not None:
+            gathering.timestamps.extend(pick(batch.timestamps))
+        count = len(gathering.values)
+        if count >= self._rows_max or count * self._row_bytes >= self._bytes_max:
+            self._cut(owner, gathering)
+
+    def _cut(self, owner: int, gathering: _Gathering) -> None:
+        self._gathering[owner] = _Gathering()
+        channel = self.channels[owner]
+        rows = len(gathering.values)
+        payload: bytes | None = None
+        if rows:
+            timestamps = gathering.timestamps or None
+            payload = self._encode(Batch(gathering.values, keys=gathering.keys, timestamps=timestamps))
+            self._row_bytes = len(payload) / rows
+        channel.put(
+            Frame(channel.channel, payload, rows, 0 if payload is None else len(payload), tuple(gathering.epochs))
+        )

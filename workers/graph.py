@@ -1,0 +1,119 @@
+"""From a plan to what one worker runs: the executor's nodes, the exchanges between them, the regions' feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from malstrom_py.codec import Codec
+from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.messages import AbsBarrier
+from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.plan import Plan, Step
+from malstrom_py.regions import is_exchanged, regions_of
+from malstrom_py.rescale.router import Router
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.exchange import Inbox, SendToExchange
+from malstrom_py.workers.feed import Feed
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who this worker is, who the others are, and which of them owns a slot."""
+
+    worker: int
+    members: Sequence[int]
+    table: Sequence[int]
+    slot_of: Callable[[str], Callable[[Any], int]]
+    incarnation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What a worker runs. ``operators`` are by step; ``nodes`` tells where a step stands in the executor."""
+
+    executor: Executor
+    operators: dict[str, Operator]
+    nodes: dict[str, int]
+    inboxes: dict[str, Inbox]
+    routers: dict[str, Router]
+    feeds: list[Feed]
+    receiving: tuple[int, ...]
+
+
+def build_graph(
+    plan: Plan,
+    member: Membership,
+    *,
+    batching: Batching,
+    codec: Codec,
+    make_barrier: Callable[[str], AbsBarrier],
+) -> Graph:
+    """Build every operator anew, and an exchange of three nodes for each ``key_by``: keys, sending, receiving."""
+    operators = {step.name: step.factory(_context(plan, step, member.worker, codec)) for step in plan.steps}
+    routers: dict[str, Router] = {}
+    inboxes: dict[str, Inbox] = {}
+    specs: list[NodeSpec] = []
+    nodes: dict[str, int] = {}
+    entries: dict[str, int] = {}
+    for step in plan.steps:
+        nodes[step.name] = len(specs)
+        specs.append(_spec(plan, step, operators[step.name], nodes, entries))
+        if step.kind == "key_by":
+            routers[step.name] = _router(step.name, member, batching, codec)
+            inboxes[step.name] = Inbox(
+                step.name, member.worker, member.members, codec.decode_batch, member.incarnation
+            )
+            context = _context(plan, step, member.worker, codec)
+            send = SendToExchange(context, router=routers[step.name])
+            specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
+            entries[step.name] = len(specs)
+            specs.append(NodeSpec(f"{step.name} (receive)", None, channels=len(member.members)))
+    executor = Executor(specs)
+    feeds = [
+        Feed(
+            executor,
+            [(inboxes[name], entries[name]) for name in region.entries],
+            [nodes[name] for name in region.sources],
+            [routers[name] for name in region.exits],
+            make_barrier,
+        )
+        for region in regions_of(plan)
+    ]
+    return Graph(executor, operators, nodes, inboxes, routers, feeds, tuple(entries.values()))
+
+
+def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:
+    inputs = tuple(
+        (entries[ref.step], 0) if is_exchanged(plan.steps[plan.rank(ref.step)], ref) else (nodes[ref.step], ref.port)
+        for ref in step.inputs
+    )
+    return NodeSpec(step.name, operator, inputs, tuple(port.epochs for port in step.ports))
+
+
+def _router(exchange: str, member: Membership, batching: Batching, codec: Codec) -> Router:
+    return Router(
+        exchange,
+        member.worker,
+        member.members,
+        member.table,
+        slot_of=member.slot_of(exchange),
+        encode=lambda batch: codec.encode_batch(batch, step=exchange),
+        rows_max=batching.rows_max,
+        bytes_max=batching.bytes_max,
+        incarnation=member.incarnation,
+        credit=batching.credit,
+    )
+
+
+def _context(plan: Plan, step: Step, worker: int, codec: Codec) -> StepContext:
+    return StepContext(
+        job=plan.job,
+        step=step.name,
+        worker=worker,
+        on_error=step.on_error,
+        dead_letter_port=step.dead_letter_port,
+        timed=step.traits.unit is not None,
+        codec=codec,
+    )
