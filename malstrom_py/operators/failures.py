@@ -60,11 +60,13 @@ class Failures:
 
     def error(self, error: Exception, function: object, *, key: Any = None) -> OperatorError:
         """``error`` as the `OperatorError` that names this step; for the caller to raise."""
-        where = describe_function(function)
+        where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {key!r}"
+        # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.
+        remedy = f" in {where}. Mend the function" if where else ". Filter such values out before it"
         return OperatorError(
-            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}: {error} (in {where}). "
-            f"Mend the function, or give the step on_error='skip' or on_error='dead-letter'.",
+            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}, "
+            f"or give the step on_error='skip' or on_error='dead-letter'.",
             step=self._context.step,
             key=key,
             function=where,

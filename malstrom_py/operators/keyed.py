@@ -45,7 +45,7 @@ class KeyedOperator(Operator):
         super().__init__(context)
         self.states: dict[Any, Any] = {}
         self.failures = Failures(context)
-        self.function = self.update if function is None else function  # whom an error message names
+        self.function = by if function is None else function  # whom an error message names, if anyone
         self._by = by
 
     def update(self, rows: Rows, results: list[Any]) -> None:
