@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-DEMO   ?= examples/flights_demo.py
+DEMO   ?= -m examples.flights
 BENCH  ?= bench.micro
 
 PY  := $(VENV)/bin/python
