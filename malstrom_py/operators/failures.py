@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,9 +27,12 @@ def describe_function(function: object) -> str:
         function = function.func
     if isinstance(function, operator.itemgetter):
         return f"column {function.__reduce__()[1][0]!r}"
+    if callable(function):
+        function = inspect.unwrap(function)  # behind what a decorator has put around it
     function = getattr(function, "__func__", function)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    caller = getattr(function, "__init__" if isinstance(function, type) else "__call__", None)
+    code = getattr(function, "__code__", None) or getattr(caller, "__code__", None)
     return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else str(name)
 
 
