@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-DEMO   ?= examples/flights_demo.py
+DEMO   ?= examples.flights
 BENCH  ?= bench.micro
 
 PY  := $(VENV)/bin/python
@@ -23,7 +23,7 @@ help:
 	@echo "make clean       remove caches and builds; distclean removes $(VENV) too"
 
 demo: $(VENV)/.demo
-	@$(PY) $(DEMO)
+	@$(PY) -m $(DEMO)
 
 test: lint types
 	@$(PY) -m pytest

@@ -5,6 +5,7 @@ Rule: wall clocks have no place here; what depends on one takes the runtime's cl
 
 from __future__ import annotations
 
+import operator
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, get_args
 
@@ -39,8 +40,6 @@ def to_time(moment: object, unit: Unit) -> int:
                 "a naive datetime says no moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc)"
             )
         time = _scale((moment - _EPOCH) // _MICROSECOND, unit)
-    elif isinstance(moment, int) and not isinstance(moment, bool):
-        time = int(moment)
     elif moment is None:
         raise TypeError("the timestamp is None: filter such records out first, or set on_error=")
     else:
@@ -76,12 +75,10 @@ def _scale(microseconds: int, unit: Unit) -> int:
 
 
 def _index(moment: object) -> int:
-    try:
-        return int(moment.__index__())  # type: ignore[attr-defined]  # numpy integers and the like
-    except AttributeError:
-        raise TypeError(
-            f"a timestamp is an int in the step's unit or an aware datetime, got {type(moment).__name__}"
-        ) from None
+    # True and False are ints to Python, but as moments they are mistakes. What has __index__: numpy's integers, say.
+    if isinstance(moment, bool) or not hasattr(moment, "__index__"):
+        raise TypeError(f"a timestamp is an int in the step's unit or an aware datetime, got {type(moment).__name__}")
+    return operator.index(moment)
 
 
 class Frontier:

@@ -44,7 +44,7 @@ class AssignTimestamps(Operator):
         for index, moment in enumerate(moments):
             try:
                 times.append(to_time(moment, self._unit))
-            except (TypeError, ValueError) as error:
+            except Exception as error:
                 self._failures.record(error, self._fn, batch, index, out)
                 failed.append(index)
         return (batch.drop(failed) if failed else batch), times

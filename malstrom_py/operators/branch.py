@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.failures import Failures, call_each, verdicts_of
 
 YES: Final = 0
 NO: Final = 1
@@ -30,6 +30,6 @@ class Branch(Operator):
         self._failures = Failures(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        batch, verdicts = call_each(self._predicate, batch, self._failures, out)
+        batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
         out.send(batch.compress(verdicts), YES)
         out.send(batch.compress([not verdict for verdict in verdicts]), NO)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,9 +27,12 @@ def describe_function(function: object) -> str:
         function = function.func
     if isinstance(function, operator.itemgetter):
         return f"column {function.__reduce__()[1][0]!r}"
+    if callable(function):
+        function = inspect.unwrap(function)  # behind what a decorator has put around it
     function = getattr(function, "__func__", function)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    caller = getattr(function, "__init__" if isinstance(function, type) else "__call__", None)
+    code = getattr(function, "__code__", None) or getattr(caller, "__code__", None)
     return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else str(name)
 
 
@@ -60,11 +64,13 @@ class Failures:
 
     def error(self, error: Exception, function: object, *, key: Any = None) -> OperatorError:
         """``error`` as the `OperatorError` that names this step; for the caller to raise."""
-        where = describe_function(function)
+        where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {key!r}"
+        # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.
+        remedy = f" in {where}. Mend the function" if where else ". Filter such values out before it"
         return OperatorError(
-            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}: {error} (in {where}). "
-            f"Mend the function, or give the step on_error='skip' or on_error='dead-letter'.",
+            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}, "
+            f"or give the step on_error='skip' or on_error='dead-letter'.",
             step=self._context.step,
             key=key,
             function=where,

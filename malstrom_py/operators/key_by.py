@@ -34,4 +34,6 @@ class KeyBy(Operator):
         out.send(batch.with_keys(keys))
 
     def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
-        """Parts belong to the source region, which ends here."""
+        """Parts belong to the source region, which ends here; records that got no key are still in it."""
+        if self.context.dead_letter_port is not None:
+            out.send(message, self.context.dead_letter_port)

@@ -62,7 +62,7 @@ class KeyedOperator(StatefulOperator):
         self, context: StepContext, *, function: object = None, by: Callable[[Any], Any] | None = None
     ) -> None:
         super().__init__(context)
-        self.function = self.update if function is None else function  # whom an error message names
+        self.function = by if function is None else function  # whom an error message names, if anyone
         self._by = by
 
     @property

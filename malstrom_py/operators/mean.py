@@ -24,5 +24,6 @@ class Mean(KeyedOperator):
         for key, value in rows:
             count, total = get(key, (0, 0))
             count, total = count + 1, total + value
+            mean = total / count
             states[key] = (count, total)
-            results.append(total / count)
+            results.append(mean)

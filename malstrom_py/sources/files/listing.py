@@ -108,7 +108,7 @@ def _single(pattern: str, base: Path) -> list[str]:
         raise SourceError(f"{pattern!r} is a folder, not a file (in {base}): write {pattern}/* for the files in it")
     if not os.path.lexists(path):
         raise SourceError(f"there is no file {pattern!r} (looked in {path.parent}): check path and working directory")
-    return [pattern]
+    return [str(PurePath(pattern))]
 
 
 def _match(pattern: str, base: Path) -> list[str]:

@@ -27,12 +27,15 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    file = path.open("rb")
     try:
-        return pq.ParquetFile(
-            path.open("rb"), pre_buffer=False, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us"
-        )
+        return pq.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us")
     except pa.ArrowInvalid:
+        file.close()
         raise SourceError("it is not a whole Parquet file: it may be another format, empty or cut off") from None
+    except BaseException:
+        file.close()
+        raise
 
 
 def parquet_types(path: Path) -> Iterator[pa.Schema]:

@@ -1,0 +1,114 @@
+"""``python -m bench.micro``: the speed of one in-process worker, as ratios against loops written by hand.
+
+It always prints what it measured, and whether a budget was missed; only a wrong result makes it fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bench.micro import machine
+from bench.micro.executor_cost import BUDGET_US, node_cost_us
+from bench.micro.peers import Peers, find_peers
+from bench.micro.timing import Spread, WrongResult, interleave, ratios, spread
+from bench.micro.workloads import WORKLOADS, Workload
+
+EXECUTOR = "executor"
+UNTOUCHED = (0, 10_000)
+HEADER = ("workload", "records/s", "loop records/s", "of the loop", "budget", "")
+PEER_HEADER = ("peer_bare records/s", "of peer_bare")
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    names = [workload.name for workload in WORKLOADS]
+    parser = argparse.ArgumentParser(prog="python -m bench.micro", description=__doc__)
+    parser.add_argument("--n", type=int, default=2_000_000, help="records of W1; the bids are 0.46 of it")
+    parser.add_argument("--reps", type=int, default=3, help="rounds, interleaved; medians are printed")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {', '.join([*names, EXECUTOR])}")
+    return parser.parse_args(arguments)
+
+
+def verdict(reached: bool) -> str:
+    return "hit" if reached else "MISS"
+
+
+def measure(workload: Workload, n: int, reps: int, peers: Peers | None) -> list[str]:
+    """One workload as a row of the table."""
+    peer = workload.peer if peers else None
+    rows = peers.rows(peer) if peers and peer else workload.make(n)
+    bare: list[float] = []
+
+    def run_peer() -> None:
+        if peers and peer:
+            peers.check(peer, workload.job(rows))
+            bare.append(peers.bare(peer))
+
+    variants = {"loop": workload.loop, "job": workload.job}
+    seconds = interleave(variants, rows, reps=reps, fresh=workload.fresh, each_round=run_peer)
+    ratio = ratios(seconds["loop"], seconds["job"])
+    budget = workload.budget
+    cells = [
+        workload.name,
+        rate(spread([len(rows) / s for s in seconds["job"]])),
+        rate(spread([len(rows) / s for s in seconds["loop"]])),
+        ratio.show(),
+        "" if budget is None else f">= {budget:.2f}",
+        "" if budget is None else verdict(ratio.median >= budget),
+    ]
+    if peers:
+        ours = [len(rows) / s for s in seconds["job"]]
+        cells += [rate(spread(bare)), ratios(ours, bare).show()] if bare else ["", ""]
+    return cells
+
+
+def rate(figures: Spread) -> str:
+    return f"{figures.median:,.0f}"
+
+
+def measure_executor(reps: int, *, batches: int) -> list[str]:
+    """The executor's cost, in lines of text."""
+    lines = []
+    for untouched in UNTOUCHED:
+        cost = node_cost_us(untouched, batches=batches, reps=reps)
+        what = f"executor, per node and 1-row batch, {untouched:,} untouched nodes beside"
+        lines.append(f"{what}: {cost.show()} µs, budget <= {BUDGET_US:.0f} µs, {verdict(cost.median <= BUDGET_US)}")
+    return lines
+
+
+def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that reads well as text and as Markdown."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = zip(cells, widths, strict=True)
+        return "| " + " | ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]) + " |"
+
+    rule = "|" + "|".join("-" * (width + 1) + (":" if column else "-") for column, width in enumerate(widths)) + "|"
+    return "\n".join([line(header), rule, *map(line, rows)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = options(arguments)
+    wanted = asked.only or [*(workload.name for workload in WORKLOADS), EXECUTOR]
+    chosen = [workload for workload in WORKLOADS if workload.name in wanted]
+    peers = find_peers(asked.n) if any(workload.peer for workload in chosen) else None
+    print(machine.describe())
+    print(
+        f"{asked.n:,} records, {asked.reps} interleaved rounds, medians (smallest-largest), input frozen for the gc\n"
+    )
+    try:
+        rows = [measure(workload, asked.n, asked.reps, peers) for workload in chosen]
+        if rows:
+            print(show([*HEADER, *PEER_HEADER] if peers else HEADER, rows))
+        if EXECUTOR in wanted:
+            print("", *measure_executor(asked.reps, batches=max(1, asked.n // 1000)), sep="\n")
+    except WrongResult as error:
+        print(f"WRONG RESULT: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""``python -m bench.micro.memory``: a job over more data than the memory it may take.
+
+A generator makes ``--gb`` of records, dicts with a text each, which run through a keyed step into a sink. The job
+runs in a process of its own, whose largest resident size is told against 300 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import malstrom_py as mp
+from bench.micro import machine
+from bench.micro.timing import WrongResult
+from malstrom_py.batches import Batch
+from malstrom_py.sinks.base import WorkerInfo
+from malstrom_py.sinks.files import Files
+from malstrom_py.sources.generator import Generator
+
+BUDGET_MB: Final = 300.0
+TEXT_BYTES: Final = 960
+RECORD_BYTES: Final = TEXT_BYTES + len("user-0000") + 8
+"""What a record says: its text, its user, its number as an int64. What Python needs for it is not counted."""
+
+USERS: Final = 10_000
+PARTS: Final = 2
+_TEXT: Final = "".join(chr(ord("a") + number * 7 % 26) for number in range(TEXT_BYTES * 2))
+
+Record = dict[str, Any]
+
+
+def records(count: int) -> Generator[Record]:
+    """``count`` records in ``PARTS`` parts; each has a text of its own, not a shared one."""
+    per_part = count // PARTS
+
+    def make(part: int, start: int) -> Iterator[Record]:
+        for number in range(start, per_part):
+            cut = number % TEXT_BYTES
+            text = f"{number:016d}{_TEXT[cut : cut + TEXT_BYTES - 16]}"
+            yield {"user": f"user-{number % USERS:04d}", "number": number, "text": text}
+
+    return Generator(make, parts=PARTS)
+
+
+def number_of_user(user: str, record: Record, seen: int | None) -> tuple[Record, int]:
+    """Adds to each record how many its user has had."""
+    seen = (seen or 0) + 1
+    return {**record, "seen": seen}, seen
+
+
+class Weigh:
+    """A sink that counts records and the bytes they say."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.bytes = 0
+
+    def build(self, worker: WorkerInfo) -> Weigh:
+        return self
+
+    def write(self, batch: Batch) -> None:
+        self.rows += len(batch)
+        self.bytes += sum([len(value["text"]) + len(value["user"]) + 8 for value in batch.values])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def run_job(count: int, parquet: bool) -> dict[str, float]:
+    """Run the job here. Returns rows, bytes, seconds and the largest resident size in MB."""
+    job, weigh = mp.Job("memory"), Weigh()
+    keyed: mp.KeyedStreamBuilder[str, Record] = job.source("records", records(count)).key_by("user", "user")
+    numbered = keyed.stateful_map("number", number_of_user)
+    started = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="bench-memory-") as folder:
+        if parquet:
+            numbered.sink("files", Files(folder))
+        numbered.sink("weigh", weigh)
+        mp.run(job, progress=False)
+        seconds = perf_counter() - started
+        if parquet:
+            check_files(Path(folder), weigh.rows)
+    return {"rows": weigh.rows, "bytes": weigh.bytes, "seconds": seconds, "rss_mb": peak_mb()}
+
+
+def check_files(folder: Path, rows: int) -> None:
+    """`WrongResult` unless the files in ``folder`` hold ``rows`` rows, by what their footers say."""
+    import pyarrow.parquet as pq
+
+    written = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
+    if written != rows:
+        raise WrongResult(f"the parquet files hold {written} rows of {rows}")
+
+
+def peak_mb() -> float:
+    """The largest resident size of this process so far, in 10^6 bytes.
+
+    getrusage also counts what the parent held when it started this process, so where the system tells the size of
+    this program alone, that is taken.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(found[1]) * 1024 / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def run_apart(count: int, *, parquet: bool) -> dict[str, float]:
+    """`run_job` in a process of its own."""
+    command = [sys.executable, "-m", "bench.micro.memory", "--child", "--rows", str(count)]
+    done = subprocess.run([*command, *(["--parquet"] if parquet else [])], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the job failed:\n{done.stderr}")
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
+
+
+def report(sink: str, told: dict[str, float], count: int) -> str:
+    """One run as a line. `WrongResult` if records were lost."""
+    expected = count // PARTS * PARTS
+    if (told["rows"], told["bytes"]) != (expected, expected * RECORD_BYTES):
+        raise WrongResult(f"{told['rows']} rows with {told['bytes']} bytes came through of {expected}")
+    rss, rows, seconds = told["rss_mb"], told["rows"], told["seconds"]
+    hit = "hit" if rss < BUDGET_MB else "MISS"
+    return (
+        f"{sink}: {rows:,.0f} rows, {told['bytes'] / 1e9:.2f} GB, {seconds:.1f} s, {rows / seconds:,.0f} rows/s, "
+        f"largest resident size {rss:.0f} MB, budget < {BUDGET_MB:.0f} MB, {hit}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.micro.memory", description=__doc__)
+    parser.add_argument("--gb", type=float, default=2.0, help="10^9 bytes of records")
+    parser.add_argument("--parquet", action="store_true", help="the parquet sink only, instead of both")
+    parser.add_argument("--rows", type=int, help="this many rows instead of --gb")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    count = asked.rows or int(asked.gb * 1e9 / RECORD_BYTES)
+    count = -(-count // PARTS) * PARTS
+    if asked.child:
+        print(json.dumps(run_job(count, asked.parquet)))
+        return 0
+    print(machine.describe())
+    try:
+        for parquet in (True,) if asked.parquet else (False, True):
+            sink = "parquet files" if parquet else "counting sink"
+            print(report(sink, run_apart(count, parquet=parquet), count), flush=True)
+    except WrongResult as error:
+        print(f"WRONG RESULT: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""The workloads: each is a job, and beside it the loop that one would write by hand with the same user functions.
+
+Both return (records that reached the end, check sum over them). The jobs end in a sink that counts and sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import malstrom_py as mp
+from bench.micro import inputs
+from bench.micro.inputs import Bid, Pair, Reading
+from malstrom_py import sources
+from malstrom_py.batches import Batch
+from malstrom_py.sinks.base import WorkerInfo
+
+Check = tuple[int, int]
+BOUND_MS = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``budget``: what part of the loop's speed the job must reach; None where it is measured for information.
+
+    ``peer``: what peer_bare.py calls it.
+    """
+
+    name: str
+    make: Callable[[int], list[Any]]
+    loop: Callable[[list[Any]], Check]
+    job: Callable[[list[Any]], Check]
+    budget: float | None = None
+    peer: str | None = None
+    fresh: Callable[[list[Any]], list[Any]] | None = None
+
+
+class Tally:
+    """A sink that counts records and sums what ``total`` makes of a batch's values."""
+
+    def __init__(self, total: Callable[[list[Any]], int]) -> None:
+        self._total = total
+        self.check: Check = (0, 0)
+
+    def build(self, worker: WorkerInfo) -> Tally:
+        return self
+
+    def write(self, batch: Batch) -> None:
+        rows, total = self.check
+        self.check = rows + len(batch), total + self._total(batch.values)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+Build = Callable[[mp.StreamBuilder[None, Any]], mp.StreamBuilder[Any, Any]]
+
+
+def through(build: Build, total: Callable[[list[Any]], int]) -> Callable[[list[Any]], Check]:
+    """A job from memory through what ``build`` adds to a `Tally`. The time it takes is that of all of ``run``."""
+
+    def run(rows: list[Any]) -> Check:
+        job, tally = mp.Job("bench"), Tally(total)
+        build(job.source("in", sources.Memory(rows))).sink("out", tally)
+        mp.run(job, progress=False)
+        return tally.check
+
+    return run
+
+
+# W1: a running sum per key.
+
+
+def key_of(pair: Pair) -> str:
+    return pair[0]
+
+
+def add(key: str, pair: Pair, total: int | None) -> tuple[int, int]:
+    total = (total or 0) + pair[1]
+    return total, total
+
+
+def w1_loop(rows: list[Pair]) -> Check:
+    states: dict[str, int] = {}
+    get = states.get
+    count = total = 0
+    for row in rows:
+        key = key_of(row)
+        result, states[key] = add(key, row, get(key))
+        count += 1
+        total += result
+    return count, total
+
+
+def add_message(message: mp.DataMessage[str, Pair], total: int | None, output: mp.Output[str, int]) -> int:
+    total = (total or 0) + message.value[1]
+    output.emit(message.key, total, None)
+    return total
+
+
+class AddBatch(mp.KeyedLogic[str, Pair, int, int]):
+    """The same for a whole batch at once."""
+
+    def on_batch(
+        self, keys: list[str], values: list[Pair], timestamps: list[int] | None, state: Any, output: Any
+    ) -> None:
+        get, results = state.get, output.values
+        for key, pair in zip(keys, values, strict=True):
+            state[key] = total = get(key, 0) + pair[1]
+            results.append(total)
+        output.keys.extend(keys)
+        output.timestamps.extend([None] * len(keys))
+
+
+w1_job = through(lambda s: s.key_by("key", key_of).stateful_map("add", add), sum)
+w1_on_data = through(lambda s: s.key_by("key", key_of).stateful_op("add", add_message), sum)
+w1_on_batch = through(lambda s: s.key_by("key", key_of).stateful_op("add", AddBatch()), sum)
+
+# q1 and q2 of Nexmark: a map and a filter.
+
+
+def in_euros(bid: Bid) -> tuple[int, int, int, int, str]:
+    return bid[0], bid[1], bid[2] * 908 // 1000, bid[5], bid[6]
+
+
+def of_interest(bid: Bid) -> bool:
+    return bid[0] % 123 == 0
+
+
+def q1_loop(rows: list[Bid]) -> Check:
+    count = total = 0
+    for row in rows:
+        result = in_euros(row)
+        count += 1
+        total += result[2]
+    return count, total
+
+
+def q2_loop(rows: list[Bid]) -> Check:
+    count = total = 0
+    for row in rows:
+        if of_interest(row):
+            count += 1
+            total += row[0] + row[2]
+    return count, total
+
+
+q1_job = through(lambda s: s.map("in-euros", in_euros), lambda values: sum([value[2] for value in values]))
+q2_job = through(lambda s: s.filter("of-interest", of_interest), lambda values: sum([v[0] + v[2] for v in values]))
+
+# Fan-out: both of them on one stream.
+
+
+def fan_out_loop(rows: list[Bid]) -> Check:
+    count = total = 0
+    for row in rows:
+        result = in_euros(row)
+        count += 1
+        total += result[2]
+        if of_interest(row):
+            count += 1
+            total += row[0] + row[2]
+    return count, total
+
+
+def fan_out_job(rows: list[Bid]) -> Check:
+    job = mp.Job("bench")
+    stream: mp.StreamBuilder[None, Any] = job.source("in", sources.Memory(rows))
+    prices, hits = Tally(lambda values: sum([v[2] for v in values])), Tally(lambda vs: sum([v[0] + v[2] for v in vs]))
+    stream.map("in-euros", in_euros).sink("prices", prices)
+    stream.filter("of-interest", of_interest).sink("hits", hits)
+    mp.run(job, progress=False)
+    return prices.check[0] + hits.check[0], prices.check[1] + hits.check[1]
+
+
+# Event time: timestamps, epochs, late records apart.
+
+
+def time_of(reading: Reading) -> int:
+    return reading[0]
+
+
+def event_time_loop(rows: list[Reading]) -> Check:
+    count = total = 0
+    largest = -(2**63)
+    for row in rows:
+        time = time_of(row)
+        if time > largest:  # noqa: PLR1730  by hand one would not call max() per record
+            largest = time
+        if time >= largest - BOUND_MS:
+            count += 1
+            total += row[1]
+    return count, total
+
+
+def _on_time(stream: mp.StreamBuilder[None, Any]) -> mp.StreamBuilder[None, Any]:
+    timed = stream.assign_timestamps("time", time_of)
+    return timed.generate_epochs("epochs", mp.limit_out_of_orderness(BOUND_MS))[0]
+
+
+event_time_job = through(_on_time, lambda values: sum([value[1] for value in values]))
+
+WORKLOADS = [
+    Workload("W1 uniform", lambda n: inputs.w1(n, zipf=False), w1_loop, w1_job, 0.65, "w1_uniform", fresh=inputs.fresh),
+    Workload("W1 zipf", lambda n: inputs.w1(n, zipf=True), w1_loop, w1_job, 0.65, "w1_zipf", fresh=inputs.fresh),
+    Workload("q1 map", lambda n: inputs.bids(n // 2), q1_loop, q1_job, 0.60, "q1"),
+    Workload("q2 filter", lambda n: inputs.bids(n // 2), q2_loop, q2_job, 0.60, "q2"),
+    Workload("fan-out q1+q2", lambda n: inputs.bids(n // 2), fan_out_loop, fan_out_job),
+    Workload("event time", inputs.readings, event_time_loop, event_time_job),
+    Workload("W1 on_data", lambda n: inputs.w1(n, zipf=False), w1_loop, w1_on_data, fresh=inputs.fresh),
+    Workload("W1 on_batch", lambda n: inputs.w1(n, zipf=False), w1_loop, w1_on_batch, fresh=inputs.fresh),
+]

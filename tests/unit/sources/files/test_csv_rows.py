@@ -1,0 +1,187 @@
+"""CSV: types found once, malformed records isolated, no value of a record in any message."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py.errors import MalformedRecord, SourceError
+from malstrom_py.sources.files import Files, frames
+from tests.unit.sources.reading import Bad, file_with, read_source
+
+
+def rows(folder: Path, content: str | bytes, **options: Any) -> list[Any]:
+    return read_source(Files(file_with(folder, "a.csv", content), **options))
+
+
+def test_types_are_found(tmp_path: Path) -> None:
+    content = (
+        "whole,float,flag,day,at,zoned,clock,text,none\n"
+        "1,1.5,true,2013-01-31,2013-01-31 05:00:00,2013-01-31T05:00:00Z,05:30:00,a,\n"
+        "-2,2,false,2013-02-01,2013-01-31T05:00:00.25,2013-01-31T05:00:00.123456Z,05:30:01,,\n"
+        ",,,,,,,é,\n"
+    )
+    first, second, third = rows(tmp_path, content)
+    assert first == {
+        "whole": 1,
+        "float": 1.5,
+        "flag": True,
+        "day": date(2013, 1, 31),
+        "at": datetime(2013, 1, 31, 5),  # noqa: DTZ001
+        "zoned": datetime(2013, 1, 31, 5, tzinfo=timezone.utc),  # noqa: UP017
+        "clock": time(5, 30),
+        "text": "a",
+        "none": None,
+    }
+    assert type(first["at"]) is datetime
+    assert second["zoned"].microsecond == 123456
+    assert second["text"] is None
+    assert set(third.values()) == {None, "é"}
+
+
+def test_a_time_finer_than_a_microsecond_is_malformed(tmp_path: Path) -> None:
+    content = "at\n2013-01-01T05:00:00.123456\n2013-01-01T05:00:00.123456789\n"
+    assert rows(tmp_path, content)[1] == Bad("2013-01-01T05:00:00.123456789")
+
+
+def test_null_values_mean_none_quoted_or_not(tmp_path: Path) -> None:
+    assert rows(tmp_path, 'n,t\nNA,NA\n1,"NA"\n2,-\n', null_values=["NA", "-"]) == [
+        {"n": None, "t": None},
+        {"n": 1, "t": None},
+        {"n": 2, "t": None},
+    ]
+
+
+def test_without_null_values_only_an_empty_field_is_none(tmp_path: Path) -> None:
+    assert rows(tmp_path, 't,u\nNA,\nnull,""\n') == [{"t": "NA", "u": None}, {"t": "null", "u": ""}]
+
+
+def test_quotes_line_ends_and_escapes(tmp_path: Path) -> None:
+    content = 'a,b\r\n"x, ""y""\r\nz",5" pipe\r\n\r\n"",end'
+    assert rows(tmp_path, content) == [{"a": 'x, "y"\r\nz', "b": '5" pipe'}, {"a": "", "b": "end"}]
+
+
+def test_every_kind_of_malformed_record_stands_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "FRAME_BYTES", 32)
+    content = b"n,t\n" + b"".join(b"%d,good\n" % n for n in range(10))
+    content += b"10,too,many\nfew\nx,no number\n11,\xff\n12,good\n13,5,6,7\r\n14,good"
+    found = rows(tmp_path, content)
+    assert found[:10] == [{"n": n, "t": "good"} for n in range(10)]
+    assert found[10:] == [
+        Bad("10,too,many"),
+        Bad("few"),
+        Bad("x,no number"),
+        Bad(b"11,\xff"),
+        {"n": 12, "t": "good"},
+        Bad("13,5,6,7"),
+        {"n": 14, "t": "good"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("1,2,secret", "3 fields, where the header has 2"),
+        ("secret", "1 fields, where the header has 2"),
+        ("1,secret", "column 'm' does not read as int64"),
+        ("secret,1", "column 'n' does not read as int64"),
+        (b"1,\xffsecret", "column 'm'"),
+        ('1,"secret', "a quoted field is never closed"),
+    ],
+)
+def test_a_message_names_file_record_and_column_but_no_value(
+    line: str | bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "FRAME_BYTES", 16)
+    line = line.encode() if isinstance(line, str) else line
+    # The first file has the columns the other way round: names, not places, tell.
+    file_with(tmp_path, "a.csv", "m,n\n2,1\n")
+    path = file_with(tmp_path, "b.csv", b"n,m\n1,2\n3,4\n5,6\n7,8\n" + line + b"\n")
+    source = Files(tmp_path / "*.csv")
+    part = source.build_part(source.list_parts()[1], None)
+    for _ in range(2):
+        assert part.poll(2) is not None
+    with pytest.raises(MalformedRecord) as raised:
+        part.poll(2)
+    part.close()
+    assert str(raised.value).startswith(f"{path}, record 5: {why}")
+    assert "secret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_malformed_records_do_not_disturb_the_types(tmp_path: Path) -> None:
+    assert rows(tmp_path, b"n,t\n1,a\n2\n3,\xff\n4,b\n") == [
+        {"n": 1, "t": "a"},
+        Bad("2"),
+        Bad(b"3,\xff"),
+        {"n": 4, "t": "b"},
+    ]
+
+
+def test_a_later_value_that_does_not_fit_is_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "FRAME_BYTES", 8)
+    assert rows(tmp_path, "n\n1\n2\n3\n4\n5\n6\n1.5\n7\n")[6:] == [Bad("1.5"), {"n": 7}]
+
+
+def test_a_column_empty_at_first_takes_its_type_from_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "FRAME_BYTES", 8)
+    assert rows(tmp_path, "n,m\n1,\n2,\n3,\n4,\n5,6\n")[-1] == {"n": 5, "m": 6}
+
+
+def test_a_column_empty_in_the_first_file_takes_its_type_from_the_next(tmp_path: Path) -> None:
+    for name, content in (
+        ("a.csv", "n,m,never\n1,,\n"),
+        ("b.csv", "m,n,never\n2.5,x,\n"),
+        ("c.csv", "n,m,never\n3,4,\n"),
+    ):
+        file_with(tmp_path, name, content)
+    assert read_source(Files(tmp_path / "*.csv")) == [
+        {"n": 1, "m": None, "never": None},
+        Bad("2.5,x,"),
+        {"n": 3, "m": 4.0, "never": None},
+    ]
+
+
+def test_a_header_alone_gives_no_rows_and_leaves_the_types_to_the_next_file(tmp_path: Path) -> None:
+    file_with(tmp_path, "a.csv", "n,m")
+    file_with(tmp_path, "b.csv", "m,n\n1,x\n")
+    assert read_source(Files(tmp_path / "*.csv")) == [{"n": "x", "m": 1}]
+
+
+@pytest.mark.parametrize("content", ["", "\n\n\r\n", b"\xef\xbb\xbf"])
+def test_an_empty_file_gives_no_rows(content: str | bytes, tmp_path: Path) -> None:
+    file_with(tmp_path, "a.csv", content)
+    file_with(tmp_path, "b.csv", "n\n1\n")
+    file_with(tmp_path, "c.csv", content)
+    assert read_source(Files(tmp_path / "*.csv")) == [{"n": 1}]
+    assert rows(tmp_path, content) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    assert rows(tmp_path, b"\xef\xbb\xbfn,m\n1,2\n") == [{"n": 1, "m": 2}]
+
+
+def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="more than one column named 'n'"):
+        rows(tmp_path, "n,m,n\n1,2,3\n")
+
+
+@pytest.mark.parametrize("content", [b"n,\xff\n1,2\n", b'"n,m\n1,2\n'])
+def test_an_unreadable_header_is_told_with_the_file(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"a\.csv cannot be read.*header"):
+        rows(tmp_path, content)
+
+
+def test_polls_are_record_batches(tmp_path: Path) -> None:
+    source = Files(file_with(tmp_path, "a.csv", "n\n1\n2\n3\n"))
+    part = source.build_part(source.list_parts()[0], None)
+    polled: Any = part.poll(2)
+    assert isinstance(polled, pa.RecordBatch)
+    assert polled.to_pydict() == {"n": [1, 2]}
+    part.close()

@@ -1,0 +1,78 @@
+"""Frames: whole records, the same from any frame's offset on, and never more than a bounded size in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from malstrom_py.sources.files import frames
+from malstrom_py.sources.files.csv_records import cut_records
+from malstrom_py.sources.files.frames import Cut, Frame, Framer
+from malstrom_py.sources.files.lines import cut_lines
+from malstrom_py.sources.files.streams import ByteStream
+from tests.unit.sources.reading import file_with
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def frames_of(path: Path, *, cut: Cut = cut_lines, offset: int = 0) -> list[Frame]:
+    stream = ByteStream(path)
+    stream.skip_to(offset)
+    framer = Framer(stream, cut)
+    found = list(iter(framer.next_frame, None))
+    framer.close()
+    return found
+
+
+def test_frames_hold_whole_lines_and_together_the_file(tmp_path: Path) -> None:
+    content = b"".join(b"%d\n" % n for n in range(500_000)) + b"no line end"
+    found = frames_of(file_with(tmp_path, "a.txt", content))
+    assert len(found) > 2
+    assert b"".join(frame.data for frame in found) == content
+    assert all(len(frame.data) <= frames.FRAME_BYTES for frame in found)
+    assert all(frame.data.endswith(b"\n") for frame in found[:-1])
+
+
+def test_frames_from_the_offset_of_a_frame_are_the_same(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "a.txt", b"".join(b"%d\n" % n for n in range(500_000)))
+    found = frames_of(path)
+    for index, frame in enumerate(found):
+        assert frames_of(path, offset=frame.offset) == found[index:]
+
+
+def test_a_line_longer_than_a_frame_is_one_frame(tmp_path: Path) -> None:
+    content = b"short\n" + b"x" * (3 * frames.FRAME_BYTES) + b"\nshort\n"
+    found = frames_of(file_with(tmp_path, "a.txt", content))
+    assert b"".join(frame.data for frame in found) == content
+    assert all(frame.flaw is None for frame in found)
+
+
+def test_a_line_that_is_too_long_is_left_out_and_the_next_ones_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "FRAME_BYTES", 1 << 10)
+    monkeypatch.setattr(frames, "RECORD_BYTES_MAX", 1 << 14)
+    path = file_with(tmp_path, "a.txt", b"first\n" + b"x" * 300_000 + b"\nlast\n")
+    before, flaw, after = frames_of(path)
+    assert (before.data, after.data) == (b"first\n", b"last\n")
+    assert flaw.flaw is not None
+    assert "longer" in flaw.flaw
+    assert len(flaw.data) <= 4096
+    assert frames_of(path, offset=flaw.offset) == [flaw, after]
+
+
+def test_a_file_of_one_line_that_is_too_long_is_one_flaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "FRAME_BYTES", 1 << 10)
+    monkeypatch.setattr(frames, "RECORD_BYTES_MAX", 1 << 14)
+    (flaw,) = frames_of(file_with(tmp_path, "a.txt", b"x" * 300_000))
+    assert (flaw.offset, flaw.end) == (0, 300_000)
+
+
+def test_a_quote_that_is_never_closed_costs_its_line(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "b.csv", b'1,good\n2,"open\n3,good\n4,good\n')
+    assert [(frame.data, frame.flaw is None) for frame in frames_of(path, cut=cut_records)] == [
+        (b"1,good\n", True),
+        (b'2,"open\n', False),
+        (b"3,good\n4,good\n", True),
+    ]

@@ -1,0 +1,88 @@
+"""Bytes of a file from any offset, compressed or not; what is wrong with a file, in words."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
+from tests.unit.sources.reading import file_with
+
+CONTENT = b"".join(b"%d\n" % n for n in range(60_000))
+BOM = b"\xef\xbb\xbf"
+
+
+def read(path: Path, offset: int = 0) -> bytes:
+    stream = ByteStream(path)
+    try:
+        stream.skip_to(offset)
+        assert stream.offset == max(offset, stream.offset)
+        found = b"".join(iter(stream.read, b""))
+        assert stream.read() == b""
+        return found
+    finally:
+        stream.close()
+
+
+def packed(folder: Path, suffix: str, content: bytes) -> Path:
+    if suffix == ".gz":
+        content = gzip.compress(content)
+    if suffix == ".zst":
+        content = pa.compress(content, "zstd", asbytes=True)
+    return file_with(folder, f"file.txt{suffix}", content)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("offset", [0, 1, 2, 3, 4, 1000, 65_536, 65_537, 200_000, len(CONTENT)])
+def test_reading_begins_at_any_offset(suffix: str, offset: int, tmp_path: Path) -> None:
+    assert read(packed(tmp_path, suffix, CONTENT), offset) == CONTENT[offset:]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("content", [b"", b"a", b"ab", b"abc", b"abcd"])
+def test_small_files_are_read_whole(suffix: str, content: bytes, tmp_path: Path) -> None:
+    assert read(packed(tmp_path, suffix, content)) == content
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_a_byte_order_mark_is_dropped_and_counted(suffix: str, tmp_path: Path) -> None:
+    path = packed(tmp_path, suffix, BOM + b"abc")
+    assert read(path, 3) == b"abc"
+    stream = ByteStream(path)
+    assert stream.offset == 3
+    assert stream.read() == b"abc"
+    stream.close()
+
+
+def test_members_of_a_gz_file_are_read_one_after_the_other(tmp_path: Path) -> None:
+    assert read(file_with(tmp_path, "a.gz", gzip.compress(b"one") + gzip.compress(b"two"))) == b"onetwo"
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_file_shorter_than_the_saved_position_is_told(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="changed since"):
+        read(packed(tmp_path, suffix, b"short"), 100)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_cut_off_and_damaged_data_are_told_apart(suffix: str, tmp_path: Path) -> None:
+    whole = packed(tmp_path, suffix, CONTENT).read_bytes()
+    damaged = whole[:4] + b"\xff" * 200 + whole[204:]
+    for content, expected in ((whole[:-20], "cut off"), (damaged, "damaged"), (b"no compression at all", "damaged")):
+        with pytest.raises(READ_ERRORS) as raised:
+            read(file_with(tmp_path, f"broken{suffix}", content))
+        assert expected in why_unreadable(raised.value)
+
+
+def test_why_a_file_cannot_be_opened(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.txt"
+    loop.symlink_to(loop)
+    for path, expected in ((tmp_path / "none.txt", "no such file"), (tmp_path, "folder"), (loop, "symbolic links")):
+        with pytest.raises(OSError) as raised:  # noqa: PT011
+            ByteStream(path)
+        assert expected in why_unreadable(raised.value)
+    assert "permissions" in why_unreadable(PermissionError(13, "Permission denied"))

@@ -1,0 +1,60 @@
+"""Reads source parts to their end, for the tests of sources. A malformed record stands in its place as a `Bad`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+from malstrom_py.batches import rows_of
+from malstrom_py.errors import MalformedRecord
+from malstrom_py.sources.base import Part, PartitionedSource, SourcePart
+
+
+@dataclass(frozen=True)
+class Bad:
+    record: Any
+
+
+def poll_once(part: SourcePart[Any], rows_max: int) -> list[Any]:
+    """The rows of one poll as Python values."""
+    try:
+        polled = part.poll(rows_max)
+    except MalformedRecord as error:
+        return [Bad(error.record)]
+    if polled is None:
+        return []
+    return rows_of(polled) if hasattr(polled, "schema") else list(polled)
+
+
+def polls(part: SourcePart[Any], sizes: Iterable[int] = ()) -> Iterator[list[Any]]:
+    """The rows of each poll until the part is finished: ``sizes`` first, then 1000 each."""
+    for size in chain(sizes, repeat(1000)):
+        rows = poll_once(part, size)
+        yield rows
+        if part.is_finished():
+            return
+
+
+def read_part(source: PartitionedSource[Any], part: Part, sizes: Iterable[int] = ()) -> list[Any]:
+    """All rows of ``part``, from its start, and close it."""
+    opened = source.build_part(part, None)
+    try:
+        return [row for rows in polls(opened, sizes) for row in rows]
+    finally:
+        opened.close()
+
+
+def read_source(source: PartitionedSource[Any]) -> list[Any]:
+    """All rows of all parts."""
+    return [row for part in source.list_parts() for row in read_part(source, part)]
+
+
+def file_with(folder: Path, name: str, content: str | bytes) -> Path:
+    """A new file."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path

@@ -1,0 +1,183 @@
+"""`Files`: parts, formats, types that every file and a resumed run share, and what is said about bad input."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.files import Files
+from tests.unit.sources.reading import Bad, file_with, poll_once, polls, read_source
+
+
+def test_each_file_is_a_part_named_by_its_path(tmp_path: Path) -> None:
+    for name in ("2.csv", "10.csv", "1.csv"):
+        file_with(tmp_path, name, f"n\n{name[:-4]}\n")
+    source = Files(str(tmp_path / "*.csv"))
+    assert source.list_parts() == [f"{tmp_path}/{name}" for name in ("1.csv", "10.csv", "2.csv")]
+    assert read_source(source) == [{"n": 1}, {"n": 10}, {"n": 2}]
+
+
+def test_relative_paths_stay_and_are_seen_from_where_the_source_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_with(tmp_path, "data/a.txt", "one\n")
+    monkeypatch.chdir(tmp_path)
+    source = Files("data/*.txt")
+    monkeypatch.chdir("/")
+    assert source.list_parts() == ["data/a.txt"]
+    assert read_source(source) == ["one"]
+
+
+def test_the_format_can_be_said(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "a.dat", "n\n1\n")
+    assert read_source(Files(path, format="csv")) == [{"n": 1}]
+    assert read_source(Files([path], format="text")) == ["n", "1"]
+    with pytest.raises(PlanError, match="pass format="):
+        Files(path)
+
+
+def test_the_format_is_found_by_the_files_a_pattern_matches(tmp_path: Path) -> None:
+    file_with(tmp_path, "a.csv.gz", gzip.compress(b"n\n1\n"))
+    file_with(tmp_path, "b.csv", "n\n2\n")
+    assert read_source(Files(tmp_path / "*")) == [{"n": 1}, {"n": 2}]
+    part = Files(tmp_path / "*").build_part(Part(f"{tmp_path}/b.csv"), None)
+    assert poll_once(part, 5) == [{"n": 2}]
+    part.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"format": "xml"}, "format is one of"),
+        ({"null_values": "NA"}, "list of str"),
+        ({"null_values": [5]}, "list of str"),
+        ({"null_values": ["NA"], "format": "json"}, "for csv"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        Files("a.csv", **arguments)
+
+
+def test_null_values_for_files_that_are_no_csv_are_refused_once_that_is_known(tmp_path: Path) -> None:
+    file_with(tmp_path, "a.json", "{}")
+    with pytest.raises(PlanError, match="for csv"):
+        Files(tmp_path / "*", null_values=["NA"]).list_parts()
+
+
+def test_every_file_has_the_types_of_the_first(tmp_path: Path) -> None:
+    file_with(tmp_path, "a.csv", "n\n1.5\n")
+    file_with(tmp_path, "b.csv", "n\n2\n")
+    file_with(tmp_path, "c.csv", "n\nthree\n")
+    rows = read_source(Files(tmp_path / "*.csv"))
+    assert rows == [{"n": 1.5}, {"n": 2.0}, Bad("three")]
+    assert type(rows[1]["n"]) is float
+
+
+def test_a_resumed_run_keeps_the_types_though_the_first_file_changed(tmp_path: Path) -> None:
+    first = file_with(tmp_path, "a.csv", "n\n1.5\n")
+    second = file_with(tmp_path, "b.csv", "n\n2\n3\n")
+    source = Files(tmp_path / "*.csv")
+    part = source.build_part(source.list_parts()[1], None)
+    assert poll_once(part, 1) == [{"n": 2.0}]
+    first.write_text("n\ntext\n")
+    resumed = Files(tmp_path / "*.csv").build_part(Part(str(second)), part.snapshot())
+    rows = poll_once(resumed, 1)
+    assert (rows, type(rows[0]["n"])) == ([{"n": 3.0}], float)
+    part.close()
+    resumed.close()
+
+
+def test_a_source_that_was_sent_to_another_worker_reads_the_same(tmp_path: Path) -> None:
+    file_with(tmp_path, "a.csv", "n\n1.5\n")
+    source = Files(tmp_path / "*.csv")
+    source.list_parts()
+    assert read_source(pickle.loads(pickle.dumps(source))) == [{"n": 1.5}]
+
+
+def test_columns_in_another_order_are_the_same_columns(tmp_path: Path) -> None:
+    file_with(tmp_path, "a.csv", "n,t\n1,x\n")
+    file_with(tmp_path, "b.csv", "t,n\ny,2\n")
+    assert read_source(Files(tmp_path / "*.csv")) == [{"n": 1, "t": "x"}, {"n": 2, "t": "y"}]
+
+
+def test_other_columns_are_told_with_the_file_and_their_names(tmp_path: Path) -> None:
+    file_with(tmp_path, "a.csv", "n,t\n1,x\n")
+    file_with(tmp_path, "b.csv", "n,u\n2,y\n")
+    with pytest.raises(SourceError, match=r"b\.csv has other columns than .*a\.csv: it lacks 't' and has 'u' besides"):
+        read_source(Files(tmp_path / "*.csv"))
+
+
+def test_a_position_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "a.csv", "n\n1\n")
+    part = Files(path, format="text").build_part(Part(str(path)), None)
+    with pytest.raises(SourceError, match="read as csv, its saved position is one in text"):
+        Files(path).build_part(Part(str(path)), part.snapshot())
+    part.close()
+
+
+def test_a_file_that_became_shorter_is_told(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "a.txt", "one\ntwo\nthree\n")
+    source = Files(path)
+    part = source.build_part(Part(str(path)), None)
+    poll_once(part, 10)
+    path.write_text("one\n")
+    with pytest.raises(SourceError, match=r"a\.txt ends before the saved position"):
+        source.build_part(Part(str(path)), part.snapshot())
+    part.close()
+
+
+@pytest.mark.parametrize("format", ["csv", "json", "parquet", "text"])
+def test_a_file_that_cannot_be_opened_is_told_by_name(format: Any, tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, says in (("dangling", "no such file"), ("loop", "symbolic links")):
+        with pytest.raises(SourceError, match=f"{name} cannot be read: .*{says}"):
+            read_source(Files(tmp_path / name, format=format))
+
+
+def test_a_file_that_vanished_after_it_was_listed_is_told(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "a.txt", "one\n")
+    source = Files(path)
+    (part,) = source.list_parts()
+    path.unlink()
+    with pytest.raises(SourceError, match=r"a\.txt cannot be read: there is no such file"):
+        source.build_part(part, None)
+
+
+@pytest.mark.parametrize("suffix", ["txt", "csv", "json"])
+def test_a_truncated_gz_gives_what_is_whole_and_then_says_how_much_that_was(suffix: str, tmp_path: Path) -> None:
+    line = '{"n": %d}\n' if suffix == "json" else "%d\n"
+    lines = ["n\n"] * (suffix == "csv") + [line % n for n in range(300_000)]
+    path = file_with(tmp_path, f"a.{suffix}.gz", gzip.compress("".join(lines).encode())[:-20_000])
+    source = Files(path)
+    part = source.build_part(source.list_parts()[0], None)
+    rows: list[Any] = []
+    with pytest.raises(SourceError) as raised:
+        rows.extend(row for polled in polls(part) for row in polled)
+    assert 100_000 < len(rows) < 300_000
+    assert f"{path} failed after {len(rows)} records were read: the compressed data is cut off" in str(raised.value)
+    part.close()
+
+
+def test_a_gz_cut_off_in_its_header_line_is_told(tmp_path: Path) -> None:
+    for size in (0, 5, 15):
+        path = file_with(tmp_path, "a.csv.gz", gzip.compress(b"n,m\n1,2\n")[:size])
+        if size:
+            with pytest.raises(SourceError, match=r"a\.csv\.gz cannot be read: the compressed data is cut off"):
+                read_source(Files(path))
+        else:
+            assert read_source(Files(path)) == []
+
+
+def test_a_file_whose_suffix_lies_about_its_compression_is_told(tmp_path: Path) -> None:
+    for suffix in ("gz", "zst"):
+        path = file_with(tmp_path, f"a.csv.{suffix}", "n\n1\n")
+        with pytest.raises(SourceError, match="damaged, or the suffix names another compression"):
+            read_source(Files(path))
