@@ -23,7 +23,7 @@ class Delays(NamedTuple):
     worst: int | None = None
 
 
-def add(key: str, flight: Flight, seen: Delays) -> tuple[dict[str, Any], Delays]:
+def add(_: str, flight: Flight, seen: Delays) -> tuple[dict[str, Any], Delays]:
     """One flight more. A cancelled one has no delay, but it was a flight."""
     flights, departed, mean, squares, worst = seen
     delay = flight["dep_delay"]
@@ -34,14 +34,13 @@ def add(key: str, flight: Flight, seen: Delays) -> tuple[dict[str, Any], Delays]
         squares += distance * (delay - mean)
         worst = delay if worst is None else max(worst, delay)
     state = Delays(flights + 1, departed, mean, squares, worst)
-    return statistics(key, state), state
+    return statistics(state), state
 
 
-def statistics(key: str, delays: Delays) -> dict[str, Any]:
-    """A row of the output."""
+def statistics(delays: Delays) -> dict[str, Any]:
+    """A row of the output; the sink puts the key in front."""
     departed = delays.departed
     return {
-        "key": key,
         "flights": delays.flights,
         "departed": departed,
         "mean": delays.mean if departed else None,

@@ -9,14 +9,20 @@ from malstrom_py.sinks.base import (
     TransactionalWriter,
     WorkerInfo,
 )
+from malstrom_py.sinks.callable import Callable
+from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.memory import Memory
+from malstrom_py.sinks.stdout import Stdout
 
 __all__ = [
+    "Callable",
     "CommitContext",
+    "Files",
     "Memory",
     "SinkWriter",
     "SnapshotId",
     "StatelessSink",
+    "Stdout",
     "TransactionalSink",
     "TransactionalWriter",
     "WorkerInfo",

@@ -14,7 +14,7 @@ from malstrom_py.sinks import base as sinks_base
 from malstrom_py.sources import base as sources_base
 from tests.tree import ROOT
 
-PAGES = "\n".join(page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
+PAGES = "\n".join(page.read_text() for page in [*ROOT.glob("README.md"), *sorted((ROOT / "docs").rglob("*.md"))])
 
 
 def public_of(module: ModuleType) -> dict[str, object]:

@@ -1,0 +1,45 @@
+"""Prints the running mean temperature of each sensor, leaving out readings without a value.
+
+python -m examples.sensor_means          or          malstrom run examples.sensor_means
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+READINGS = Path(__file__).parent / "input" / "readings-*.csv"
+
+
+class Mean:
+    """The state of a sensor: how many readings, and their sum."""
+
+    def __init__(self, readings: int = 0, total: float = 0.0) -> None:
+        self.readings = readings
+        self.total = total
+
+
+def update(sensor: str, reading: dict[str, Any], mean: Mean) -> tuple[str, Mean]:
+    """One line of output, and the new state."""
+    new = Mean(mean.readings + 1, mean.total + reading["celsius"])
+    return f"{sensor}: {new.total / new.readings:.2f} °C after {new.readings} readings", new
+
+
+def job(readings: str = str(READINGS)) -> mp.Job:
+    """Readings -> one line per reading on standard output."""
+    job = mp.Job("sensor-means")
+    rows: mp.StreamBuilder[None, dict[str, Any]] = job.source("readings", sources.Files(readings, null_values=["NA"]))
+    (
+        rows.filter("measured", lambda reading: reading["celsius"] is not None)
+        .key_by("sensor", "sensor")
+        .stateful_map("mean", update, default=Mean)
+        .sink("out", sinks.Stdout())
+    )
+    return job
+
+
+if __name__ == "__main__":
+    print(mp.run(job()))

@@ -1,0 +1,156 @@
+"""Every example does what it says: its output is compared with what it should be, computed in another way."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import malstrom_py as mp
+from examples import (
+    alerts,
+    csv_to_parquet,
+    dead_letters,
+    dice,
+    late_readings,
+    sensor_means,
+    sessions,
+    word_count,
+)
+from tests.tree import ROOT
+
+EXAMPLES = ROOT / "examples"
+INPUT = EXAMPLES / "input"
+MODULES = [alerts, csv_to_parquet, dead_letters, dice, late_readings, sensor_means, sessions, word_count]
+
+
+def csv_rows(folder: Path) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = []
+    for file in sorted(folder.glob("*.csv")):
+        with file.open(newline="") as lines:
+            rows.extend(csv.DictReader(lines))
+    return rows
+
+
+def json_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(folder.glob("*.json*")) for line in file.read_text().splitlines()]
+
+
+def test_every_example_is_tested_and_short() -> None:
+    assert {Path(module.__file__ or "").name for module in MODULES} == {file.name for file in EXAMPLES.glob("*.py")}
+    assert [file.name for file in EXAMPLES.glob("*.py") if len(file.read_text().splitlines()) >= 60] == []
+
+
+def test_word_count_counts_every_word(tmp_path: Path) -> None:
+    mp.run(word_count.job(out=str(tmp_path)))
+    words = Counter(re.findall(r"[a-z]+", " ".join(file.read_text().lower() for file in INPUT.glob("*.txt"))))
+    rows = csv_rows(tmp_path)
+    assert {row["key"]: int(row["count"]) for row in rows} == words
+    assert [int(row["count"]) for row in rows] == sorted(words.values(), reverse=True)
+
+
+def test_dead_letters_keep_what_is_broken_and_say_why(tmp_path: Path) -> None:
+    result = mp.run(dead_letters.job(out=str(tmp_path)))
+    assert (result.read, result.dead_letters) == (8, 4)
+    assert [(row["order"], float(row["total"])) for row in csv_rows(tmp_path / "orders")] == [
+        ("1", 39.0),
+        ("2", 196.0),
+        ("5", 180.0),
+        ("8", 18.0),
+    ]
+    broken = json_rows(tmp_path / "broken")
+    assert sorted(row["step"] for row in broken) == ["lines", "lines", "total", "total"]
+    values = [row["value"] for row in broken]
+    assert '["order", 7]' in values
+    assert {"order": 6, "item": "chair", "pieces": 2} in values
+    assert any("KeyError: 'price'" in row["error"] for row in broken)
+
+
+def test_sensor_means_prints_the_mean_after_each_reading(capsys: pytest.CaptureFixture[str]) -> None:
+    result = mp.run(sensor_means.job())
+    lines = capsys.readouterr().out.splitlines()
+    assert result.filtered == 1
+    assert [line for line in lines if line.startswith("n2")] == [
+        "n2: 12.00 °C after 1 readings",
+        "n2: 12.50 °C after 2 readings",
+        "n2: 12.47 °C after 3 readings",
+    ]
+    assert len(lines) == 11
+
+
+def test_alerts_tells_the_unbelievable_from_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mp.run(alerts.job(out=str(tmp_path)))
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "ALERT n1 at 06:30: 41.0 °C",
+        "ALERT n2 at 06:10: no value",
+        "ALERT s1 at 06:30: -9.0 °C",
+    ]
+    good = pl.read_parquet(tmp_path / "*.parquet")
+    assert good.height == 9
+    assert good["celsius"].is_between(alerts.LOWEST, alerts.HIGHEST).all()
+
+
+def test_late_readings_are_those_too_far_behind_their_own_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = mp.run(late_readings.job(out=str(tmp_path)))
+    # The northern reading is 15 minutes behind its file, the southern one 13; the bound is 10.
+    assert sorted((row["sensor"], row["celsius"]) for row in json_rows(tmp_path)) == [("n2", 12.4), ("s1", 15.2)]
+    assert result.late == 2
+    assert "17.0" in capsys.readouterr().out.splitlines()
+
+
+def test_late_readings_under_a_wide_bound_has_none(tmp_path: Path) -> None:
+    assert mp.run(late_readings.job(out=str(tmp_path), bound=timedelta(hours=1))).late == 0
+    assert json_rows(tmp_path) == []
+
+
+def test_sessions_end_where_a_user_is_silent_for_a_minute(tmp_path: Path) -> None:
+    result = mp.run(sessions.job(out=str(tmp_path)))
+    assert sorted((row["key"], int(row["start"]), row["pages"]) for row in csv_rows(tmp_path)) == [
+        ("ann", 10, "home shop cart"),
+        ("ann", 500, "home"),
+        ("bob", 12, "home"),
+        ("bob", 190, "shop help"),
+        ("cid", 520, "home"),
+    ]
+    assert result.steps["sessions"].keys == 0, "a user without open clicks is forgotten"
+
+
+def test_csv_to_parquet_keeps_values_and_types(tmp_path: Path) -> None:
+    mp.run(csv_to_parquet.job(out=str(tmp_path)))
+    written = pl.read_parquet(tmp_path / "*.parquet").sort("sensor", "time", "celsius")
+    read = pl.read_csv(INPUT / "readings-*.csv", null_values=["NA"], try_parse_dates=True)
+    assert written["celsius"].to_list() == read.sort("sensor", "time", "celsius")["celsius"].to_list()
+    assert written.schema["time"] == pl.Datetime("us", "UTC")
+
+
+def test_csv_to_parquet_leaves_malformed_lines_out(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n3\n4,5\n")
+    result = mp.run(csv_to_parquet.job(files=str(tmp_path / "in.csv"), out=str(tmp_path / "out")))
+    assert (result.written, result.skipped) == (2, 1)
+    assert pl.read_parquet(tmp_path / "out" / "*.parquet").rows() == [(1, 2), (4, 5)]
+
+
+def test_dice_counts_every_throw_and_starts_again_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    result = mp.run(dice.job())
+    thrown = Counter(throw for table in (0, 1) for throw in dice.throws(table, 0))
+    assert result.read == sum(thrown.values()) == 2 * dice.THROWS
+    told = [tuple(map(int, re.findall(r"\d+", line))) for line in capsys.readouterr().out.splitlines()]
+    assert {(table, face) for table, face, _ in told} == {throw for throw, times in thrown.items() if times >= 50}
+    assert list(dice.throws(1, 200)) == list(dice.throws(1, 0))[200:]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_an_example_says_how_it_is_run(module: Any) -> None:
+    name = Path(module.__file__).stem
+    assert f"python -m examples.{name} " in (module.__doc__ or "")
+    assert f"malstrom run examples.{name}\n" in (module.__doc__ or "")
+    assert isinstance(module.job(), mp.Job)
