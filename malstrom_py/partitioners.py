@@ -8,7 +8,7 @@
 What is a legal key, and the hash itself, stand in ``docs/key-hash.md``.
 
 >>> stable_hash.bind(1024).slots_of(["user-0001", 1, True])
-[224, 929, 929]
+[365, 193, 193]
 >>> index.bind(1024).slots_of([0, 1, 1025])
 [0, 1, 1]
 """

@@ -52,7 +52,7 @@ class StableHash:
     """The default: a stable hash of the key modulo the number of slots. See ``docs/key-hash.md``.
 
     >>> StableHash().bind(1024).slot_of("user-0001")
-    224
+    365
     """
 
     def bind(self, slots: int, *, step: str = "") -> StableSlots:

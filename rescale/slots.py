@@ -32,7 +32,7 @@ def slot_of(key: object, slots: int, *, step: str = "") -> int:
     gives test vectors.
 
     >>> slot_of("user-0001", 1024), slot_of(1, 1024) == slot_of(1.0, 1024) == slot_of(True, 1024)
-    (224, True)
+    (365, True)
     """
     check_slots(slots)
     check_key(key, step)
