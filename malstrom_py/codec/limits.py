@@ -1,4 +1,4 @@
-"""How large and how deep a stored value may be. A value over a limit is refused when it is written and when it is read."""
+"""How large and how deep a stored value may be. One over a limit is refused when written, and when read."""
 
 from __future__ import annotations
 

@@ -51,8 +51,9 @@ def datetime_to_bytes(value: dt.datetime) -> bytes:
 
 def datetime_from_bytes(data: bytes) -> dt.datetime:
     """The inverse of `datetime_to_bytes`."""
-    *wall, fold = _DATETIME.unpack_from(data)
-    return dt.datetime(*wall, _zone_from_bytes(data[_DATETIME.size :]), fold=fold)
+    year, month, day, hour, minute, second, microsecond, fold = _DATETIME.unpack_from(data)
+    zone = _zone_from_bytes(data[_DATETIME.size :])
+    return dt.datetime(year, month, day, hour, minute, second, microsecond, zone, fold=fold)
 
 
 def timedelta_to_bytes(value: dt.timedelta) -> bytes:
@@ -70,14 +71,14 @@ def timezone_to_bytes(value: dt.timezone) -> bytes:
     given = value.__getinitargs__()  # type: ignore[attr-defined]  # what pickle uses: (offset,) or (offset, name)
     name: str = given[1] if len(given) > 1 else ""
     # An empty name is a name too: the mark tells them apart.
-    return _OFFSET.pack(given[0] // _MICROSECOND) + (b"N" + name.encode() if len(given) > 1 else b"")
+    return _OFFSET.pack(given[0] // _MICROSECOND) + (b"N" + name.encode("utf-8", "surrogatepass") if len(given) > 1 else b"")
 
 
 def timezone_from_bytes(data: bytes) -> dt.timezone:
     """The inverse of `timezone_to_bytes`."""
     offset = dt.timedelta(microseconds=_OFFSET.unpack_from(data)[0])
     name = data[_OFFSET.size :]
-    return dt.timezone(offset, name[1:].decode()) if name else dt.timezone(offset)
+    return dt.timezone(offset, name[1:].decode("utf-8", "surrogatepass")) if name else dt.timezone(offset)
 
 
 def zone_to_bytes(value: zoneinfo.ZoneInfo) -> bytes:

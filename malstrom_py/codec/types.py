@@ -9,12 +9,14 @@ import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from malstrom_py.codec.refusal import Malformed, Refused, is_named_tuple, type_name
 from malstrom_py.errors import PlanError
 
 C = TypeVar("C", bound=type)
+
+_LOST: Final = "it has attributes that are no fields, which would be lost. Declare them as fields"
 
 Shape = tuple[str, ...]
 """What is stored once per class: its kind, then its fields. It must be the same when it is read."""
@@ -31,7 +33,7 @@ class Registered(Protocol):
         ...
 
     def put_together(self, parts: Sequence[Any]) -> Any:
-        """The value that has these parts. Runs no code of the class."""
+        """The value that has these parts, without a call of the class's own ``__init__`` or ``__new__``."""
         ...
 
 
@@ -50,15 +52,19 @@ class _DataclassType:
 
     def take_apart(self, value: Any) -> Iterable[Any]:
         if not self._known.issuperset(getattr(value, "__dict__", ())):
-            raise Refused(self._kind, "it has attributes that are no fields, which would be lost. Declare them as fields")
+            raise Refused(
+                self._kind, _LOST
+            )
         try:
             parts: Any = self._parts(value)
         except AttributeError:
             raise Refused(self._kind, "one of its fields has no value. Give all fields a value") from None
-        return (parts,) if len(self._fields) == 1 else parts  # type: ignore[no-any-return]  # a tuple, by attrgetter
+        except Exception as error:
+            raise Refused(self._kind, f"one of its fields raises {type(error).__name__} when it is read") from error
+        return (parts,) if len(self._fields) == 1 else tuple(parts)
 
     def put_together(self, parts: Sequence[Any]) -> Any:
-        value = object.__new__(self._kind)
+        value: Any = object.__new__(self._kind)
         for field, part in zip(self._fields, parts, strict=True):
             object.__setattr__(value, field, part)
         return value
@@ -76,7 +82,9 @@ class _NamedTupleType:
 
     def take_apart(self, value: Any) -> Iterable[Any]:
         if getattr(value, "__dict__", None):
-            raise Refused(self._kind, "it has attributes that are no fields, which would be lost. Declare them as fields")
+            raise Refused(
+                self._kind, _LOST
+            )
         return value  # type: ignore[no-any-return]  # a tuple
 
     def put_together(self, parts: Sequence[Any]) -> Any:
@@ -102,7 +110,10 @@ class _EnumType:
         if self._flag:
             if type(part) is not int:
                 raise Malformed("a flag is no int")
-            return self._kind(part)
+            flag = self._kind(part)
+            if type(flag) is not self._kind:
+                raise Malformed(f"{self.name} has no such bits (any more)")
+            return flag
         if type(part) is not str or part not in self._kind.__members__:
             raise Malformed(f"{self.name} has no member of that name (any more)")
         return self._kind.__members__[part]
