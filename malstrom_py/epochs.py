@@ -6,7 +6,7 @@ Rule: lateness is decided per record against the running epoch of its own part, 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import MIN_EPOCH
@@ -27,6 +27,14 @@ class EpochTracker(Protocol):
 
     def raise_to(self, epoch: int) -> None:
         """Never judge by less than ``epoch`` from here on."""
+        ...
+
+    def snapshot(self) -> Any:
+        """What `restore` needs to go on here or on another worker, in plain types."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Go on where `snapshot` was taken."""
         ...
 
 
@@ -97,3 +105,9 @@ class _BoundTracker:
 
     def raise_to(self, epoch: int) -> None:
         self.epoch = max(self.epoch, epoch)
+
+    def snapshot(self) -> Any:
+        return [self._largest, self.epoch]
+
+    def restore(self, state: Any) -> None:
+        self._largest, self.epoch = state

@@ -7,6 +7,7 @@ MalstromError
 │   └── MalformedRecord  one record could not be read; the part stands behind it and can be polled on
 ├── SinkError            a sink could not be opened, written or committed
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
+├── PeerError            another worker broke the rules of a channel, or is gone
 └── InternalError        our bug; please report it
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
@@ -71,6 +72,10 @@ class CodecError(MalstromError):
         self.step = step
         self.key = key
         self.type_name = type_name
+
+
+class PeerError(MalstromError):
+    """Another worker is gone, or what came from it breaks the rules of a channel (F1)."""
 
 
 class InternalError(MalstromError):

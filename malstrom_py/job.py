@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, TypeVar, get_args
 
 from malstrom_py import explain
+from malstrom_py.codec import TypeTable, can_register
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import DeadLetter
 from malstrom_py.names import check_name
@@ -14,10 +15,11 @@ from malstrom_py.operators.base import OnError
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import SOURCE_REGION, Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
-from malstrom_py.sinks.base import Sink
-from malstrom_py.sources.base import PartitionedSource
+from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
 from malstrom_py.stream import StreamBuilder
 
+C = TypeVar("C", bound=type)
 V = TypeVar("V")
 
 
@@ -43,21 +45,34 @@ class Job:
             raise PlanError(f"job {name!r}: slots is a whole number from 1 to {1 << 20}, got {slots!r}")
         self.slots = slots
         self._steps: dict[str, Step] = {}
+        self._types = TypeTable()
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {len(self._steps)} steps)"
 
-    def source(self, name: str, source: PartitionedSource[V], *, on_error: OnError = "fail") -> StreamBuilder[None, V]:
+    def source(self, name: str, source: Source[V], *, on_error: OnError = "fail") -> StreamBuilder[None, V]:
         """A stream of what ``source`` reads. ``on_error`` is for records that cannot be read."""
         check_name(name, "step")
-        if not (callable(getattr(source, "list_parts", None)) and callable(getattr(source, "build_part", None))):
-            raise PlanError(f"step {name!r}: {type(source).__name__} is no source: it lacks list_parts or build_part")
+        if not isinstance(source, PartitionedSource | StatelessSource):
+            raise PlanError(
+                f"step {name!r}: {type(source).__name__} is no source: it has neither list_parts and build_part "
+                f"nor build(worker)"
+            )
         if on_error not in get_args(OnError):
             raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         ports = (Port(), Port("dead_letters", epochs=False)) if on_error == "dead-letter" else (Port(),)
         factory = partial(ReadSource, source=source)
         ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=repr(source)))
         return StreamBuilder(self, ref, Traits())
+
+    def register_type(self, kind: C) -> C:
+        """Allow values and state of a class (dataclass, named tuple, Enum) to be persisted. Returns the class."""
+        return self._types.register(kind)
+
+    def register_state(self, kind: type) -> None:
+        """The same for the type of a step's ``default``, if it is of a class that needs it (for builders)."""
+        if can_register(kind):
+            self._types.register(kind)
 
     def dead_letters(self, step: str) -> StreamBuilder[None, DeadLetter]:
         """The records that ``step`` could not take; it must have been given ``on_error="dead-letter"``."""
@@ -72,7 +87,7 @@ class Job:
 
     def plan(self) -> Plan:
         """The checked graph; `PlanError` says which step is wrong and what to do. Every runtime calls it first."""
-        return make_plan(self.name, self.slots, list(self._steps.values()))
+        return make_plan(self.name, self.slots, list(self._steps.values()), self._types)
 
     def explain(self) -> str:
         """The plan as text, one line per step."""
@@ -92,9 +107,10 @@ class Job:
         self._steps[step.name] = step
         return StreamRef(step.name)
 
-    def plan_to(self, stream: StreamBuilder[Any, Any], sink: Sink) -> Plan:
+    def plan_to(self, stream: StreamBuilder[Any, Any], sink: TransactionalSink) -> Plan:
         """A plan of what leads to ``stream``, ended by ``sink``; the job itself stays as it is."""
         names = (f"collected{number or ''}" for number in count())
         name = next(name for name in names if name not in self._steps)
         last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
-        return make_plan(self.name, self.slots, [*ancestors(list(self._steps.values()), {stream.ref.step}), last])
+        steps = [*ancestors(list(self._steps.values()), {stream.ref.step}), last]
+        return make_plan(self.name, self.slots, steps, self._types)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from malstrom_py.errors import PlanError
-from malstrom_py.logic import LogicLike, hooks_of
+from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.count import Count
+from malstrom_py.operators.distinct import Distinct
 from malstrom_py.operators.fold import Fold
 from malstrom_py.operators.max import Max
 from malstrom_py.operators.mean import Mean
 from malstrom_py.operators.min import Min
 from malstrom_py.operators.reduce import Reduce
+from malstrom_py.operators.stateful_flat_map import StatefulFlatMap
 from malstrom_py.operators.stateful_map import StatefulMap
 from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.sum import Sum
-from malstrom_py.stream import StreamBuilder, _function, field_getter
+from malstrom_py.operators.top_n import TopN
+from malstrom_py.operators.ttl_map import TtlMap
+from malstrom_py.stream import StreamBuilder, _function, at_least, field_getter
+from malstrom_py.time import to_span
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -44,8 +51,37 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
 
         ``default`` makes the state of a key that has none; without it such a key's state is None.
         """
-        factory = partial(StatefulMap, fn=_function(fn, name), default=_default(default, name))
+        factory = partial(StatefulMap, fn=_function(fn, name), default=self._default(default, name))
         return self._then("stateful_map", name, factory, fn, on_error=on_error)
+
+    def stateful_flat_map(
+        self,
+        name: str,
+        fn: Callable[[K, V, S], tuple[Iterable[W], S | None]],
+        *,
+        default: Callable[[], S] | None = None,
+        on_error: OnError = "fail",
+    ) -> KeyedStreamBuilder[K, W]:
+        """Any number of outputs per record: ``fn(key, value, state) -> (outputs, new state, or None to drop it)``."""
+        factory = partial(StatefulFlatMap, fn=_function(fn, name), default=self._default(default, name))
+        return self._then("stateful_flat_map", name, factory, fn, on_error=on_error)
+
+    def ttl_map(
+        self,
+        name: str,
+        fn: Callable[[K, V, S], tuple[W, S | None]],
+        *,
+        ttl: timedelta | int,
+        default: Callable[[], S] | None = None,
+        on_error: OnError = "fail",
+    ) -> KeyedStreamBuilder[K, W]:
+        """`stateful_map`, whose state goes once the frontier passes its last record + ``ttl`` (event time)."""
+        self._needs_epochs(name, "ttl_map")
+        span = to_span(ttl, self.traits.unit or "ms")
+        if span <= 0:
+            raise PlanError(f"step {name!r}: ttl must be positive, got {ttl!r}")
+        factory = partial(TtlMap, fn=_function(fn, name), ttl=span, default=self._default(default, name))
+        return self._then("ttl_map", name, factory, fn, on_error=on_error)
 
     def stateful_op(
         self,
@@ -56,12 +92,15 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K, W]:
         """Any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``."""
-        if "on_batch" in hooks_of(logic, name) and on_error != "fail":
+        hooks = hooks_of(logic, name)
+        if "on_timer" in hooks:
+            self._needs_epochs(name, "on_timer")
+        if "on_batch" in hooks and on_error != "fail":
             raise PlanError(
                 f"step {name!r}: on_batch takes whole batches, so on_error={on_error!r} cannot tell which record "
                 f"failed: override on_data instead"
             )
-        factory = partial(StatefulOp, logic=logic, default=_default(default, name))
+        factory = partial(StatefulOp, logic=logic, default=self._default(default, name))
         return self._then("stateful_op", name, factory, logic, on_error=on_error)
 
     def reduce(self, name: str, fn: Callable[[V, V], V], *, on_error: OnError = "fail") -> KeyedStreamBuilder[K, V]:
@@ -72,7 +111,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         self, name: str, fn: Callable[[S, V], S], *, default: Callable[[], S], on_error: OnError = "fail"
     ) -> KeyedStreamBuilder[K, S]:
         """Per record ``fn(accumulated, value)``, from ``default()`` on."""
-        factory = partial(Fold, fn=_function(fn, name), default=_function(default, name))
+        factory = partial(Fold, fn=_function(fn, name), default=self._default(default, name))
         return self._then("fold", name, factory, fn, on_error=on_error)
 
     def count(self, name: str) -> KeyedStreamBuilder[K, int]:
@@ -95,6 +134,46 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         """Per record the mean of its key's values so far."""
         return self._then("mean", name, partial(Mean, by=_by(by, name)), by, on_error=on_error)
 
+    def top_n(
+        self, name: str, n: int, *, by: By[V, Any] = None, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K, list[V]]:
+        """Per record the list of its key's ``n`` largest values so far, largest first."""
+        factory = partial(TopN, n=at_least(1, n, name), by=_by(by, name))
+        return self._then("top_n", name, factory, by, on_error=on_error)
+
+    def distinct(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, V]:
+        """The first record of each value (or of each ``by``) per key."""
+        return self._then("distinct", name, partial(Distinct, by=_by(by, name)), by, on_error=on_error)
+
+    def collect(
+        self, name: str, *, size: int | None = None, every: timedelta | None = None
+    ) -> KeyedStreamBuilder[K, list[V]]:
+        """A key's values as lists: of ``size`` values, or of what came in ``every`` (the runtime's clock)."""
+        if size is None and every is None:
+            raise PlanError(f"step {name!r}: collect needs size= or every=, or nothing would come before the end")
+        size = None if size is None else at_least(1, size, name)
+        every_s = None if every is None else every.total_seconds()
+        return self._then("collect", name, partial(Collect, size=size, every_s=every_s), None)
+
+    def _needs_epochs(self, name: str, what: str) -> None:
+        if not self.traits.epochs:
+            raise PlanError(
+                f"step {name!r}: {what} runs on event time, but the stream has no epochs: put assign_timestamps "
+                f"and generate_epochs before key_by, and go on with its on-time stream"
+            )
+
+    def _default(self, default: object, step: str) -> Any:
+        """``default`` if it can make a state. The type of what it makes may then be persisted."""
+        if default is None:
+            return None
+        if not callable(default):
+            raise PlanError(
+                f"step {step!r}: default is a function that makes a state, such as default=list, "
+                f"got {type(default).__name__}"
+            )
+        self.job.register_state(default if isinstance(default, type) else type(default()))
+        return default
+
     if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again
 
         def map(self, name: str, fn: Callable[[V], W], *, on_error: OnError = ...) -> KeyedStreamBuilder[K, W]: ...
@@ -107,18 +186,12 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         def flatten(
             self: KeyedStreamBuilder[K, Iterable[W]], name: str, *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
+        def stateless_op(
+            self, name: str, logic: StatelessLike[K, V, W], *, on_error: OnError = ...
+        ) -> KeyedStreamBuilder[K, W]: ...
         def _then(
             self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
         ) -> KeyedStreamBuilder[K, Any]: ...
-
-
-def _default(default: object, step: str) -> Any:
-    if default is not None and not callable(default):
-        raise PlanError(
-            f"step {step!r}: default is a function that makes a state, such as default=list, "
-            f"got {type(default).__name__}"
-        )
-    return default
 
 
 def _by(by: Callable[[Any], Any] | str | None, step: str) -> Callable[[Any], Any] | None:

@@ -130,6 +130,17 @@ class KeyedLogic(Generic[K, VI, VO, S]):
 LogicLike = StatefulLogic[K, VI, VO, S] | Callable[[DataMessage[K, VI], S | None, Output[K, VO]], S | None]
 
 
+class StatelessLogic(Protocol[K, VI, VO]):
+    """What ``stateless_op`` takes; it may have ``on_epoch(epoch, output)`` as well. So is a plain function."""
+
+    def on_data(self, message: DataMessage[K, VI], output: Output[K, VO]) -> None:
+        """Take one record."""
+        ...
+
+
+StatelessLike = StatelessLogic[K, VI, VO] | Callable[[DataMessage[K, VI], Output[K, VO]], None]
+
+
 def hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
     """The hooks that a `StatefulLogic` really has, by name. `PlanError` for a near miss, or if none takes data."""
     hooks = _hooks(logic, step, HOOKS, KeyedLogic)
@@ -156,7 +167,5 @@ def _hooks(logic: object, step: str, known: Sequence[str], base: type) -> dict[s
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
             raise PlanError(f"step {step!r}: {kind.__name__}.{name} is no hook of this step; {hint}")
-    hooks = {
-        name: getattr(logic, name) for name in wanted if getattr(kind, name) is not getattr(base, name, None)
-    }
+    hooks = {name: getattr(logic, name) for name in wanted if getattr(kind, name) is not getattr(base, name, None)}
     return {"on_data": logic} if not hooks and callable(logic) else hooks

@@ -40,10 +40,21 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class PartOpened:
-    """A part of a source is about to be read here. ``epoch_state`` is what a former reader left behind."""
+    """A part of a source is about to be read here. ``state`` is what `PartReleased` gathered on its former worker."""
 
     part: str
-    epoch_state: Any = None
+    state: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartReleased:
+    """A part is given to another worker: each operator that keeps something for it adds it under its own id (R2).
+
+    ``state`` then goes into the `PartOpened` on the worker that takes the part.
+    """
+
+    part: str
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +119,10 @@ class SuspendMarker:
 StateMessage = Interrogate | Collect | Acquire | AbsBarrier | Rescale | SuspendMarker
 """What passes every operator of a region, once."""
 
-Control = Epoch | PartOpened | PartFinished | StateMessage
+PartMessage = PartOpened | PartReleased | PartFinished
+"""What says that a part of a source came or went. Seen in source regions only."""
+
+Control = Epoch | PartMessage | StateMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from malstrom_py.codec import TypeTable
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.partition import PartitionerLike
 from malstrom_py.time import Unit
 
 SOURCE_REGION = "source"
@@ -26,7 +28,8 @@ class Traits:
 
     ``unit`` is None on a stream without timestamps; ``epochs`` says whether epochs below the maximum may come,
     ``split`` whether ``generate_epochs`` stands upstream. ``region`` is ``"source"`` or the name of the
-    ``key_by`` that opened the keyed region.
+    ``key_by`` that opened the keyed region; ``partitioner`` is that key_by's, None for the default. ``local``
+    streams have keys that they were not distributed by.
     """
 
     keyed: bool = False
@@ -34,6 +37,8 @@ class Traits:
     epochs: bool = False
     split: bool = False
     region: str = SOURCE_REGION
+    partitioner: PartitionerLike | None = None
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked job: its name, its number of slots and its steps, inputs before outputs."""
+    """A checked job: its name, its number of slots, its steps, inputs before outputs, and the types of its state."""
 
     job: str
     slots: int
     steps: tuple[Step, ...]
+    types: TypeTable = field(default_factory=TypeTable)
 
     def rank(self, name: str) -> int:
         """Where a step stands in ``steps``."""
@@ -80,7 +86,31 @@ class Plan:
         return ((ref, step) for step in self.steps for ref in step.inputs)
 
 
-def make_plan(job: str, slots: int, steps: Sequence[Step]) -> Plan:
+def union_traits(name: str, streams: Sequence[Traits]) -> Traits:
+    """The traits of a union of ``streams``; `PlanError` naming the step if they do not go together."""
+    first, *others = streams
+    for other in others:
+        if (other.keyed, other.local, other.partitioner) != (first.keyed, first.local, first.partitioner):
+            raise PlanError(
+                f"step {name!r}: a union of differently keyed streams, where records of one key would not meet: "
+                f"key all of them alike (same partitioner), or put key_by behind the union"
+            )
+        if (other.unit, other.epochs) != (first.unit, first.epochs):
+            raise PlanError(
+                f"step {name!r}: a union of streams that are timed differently ({_timing(first)}; {_timing(other)}): "
+                f"give all the same timestamps and epochs before it, or put generate_epochs behind it"
+            )
+    region = next((traits.region for traits in streams if traits.region != SOURCE_REGION), SOURCE_REGION)
+    return replace(first, region=region, split=any(traits.split for traits in streams))
+
+
+def _timing(traits: Traits) -> str:
+    if traits.unit is None:
+        return "without timestamps"
+    return f"timestamps in {traits.unit}, {'with' if traits.epochs else 'without'} epochs"
+
+
+def make_plan(job: str, slots: int, steps: Sequence[Step], types: TypeTable | None = None) -> Plan:
     """Check a graph as a whole: `PlanError` for an empty job, or a source from which no path leads to a sink."""
     if not any(step.kind == "source" for step in steps):
         raise PlanError(f"job {job!r} is empty: start with job.source('name', …)")
@@ -91,7 +121,7 @@ def make_plan(job: str, slots: int, steps: Sequence[Step]) -> Plan:
                 f"job {job!r}: no path leads from source {step.name!r} to a sink, so it would be read for "
                 f"nothing: end its stream with .sink('name', …), or use mp.collect(stream) to see its values"
             )
-    return Plan(job, slots, tuple(steps))
+    return Plan(job, slots, tuple(steps), types or TypeTable())
 
 
 def ancestors(steps: Sequence[Step], names: set[str]) -> list[Step]:

@@ -120,23 +120,25 @@ class KeyedState:
         values, timers = self.values, self.timers
         rows = [(key, values.pop(key, None), timers.take(key)) for key in keys]
         rows = [row for row in rows if row[1] is not None or row[2]]
-        return self._codec.encode_in_flight(rows, step=self._step) if rows else None
+        return self._codec.encode_rows_in_flight(rows, step=self._step) if rows else None
 
     def acquire(self, states: bytes) -> None:
         """Install what `collect` gave on another worker. `InternalError` if a key has state here already (R5)."""
-        for key, value, times in self._codec.decode_in_flight(states):
+        for key, value, times in self._codec.decode_in_flight(states, step=self._step):
             if self.values.get(key) is not None:
-                raise InternalError(f"step {self._step!r}: state of key {key!r} was acquired onto state of its own (R5)")
+                raise InternalError(
+                    f"step {self._step!r}: state of key {key!r} was acquired onto state of its own (R5)"
+                )
             self._install(key, value, times)
 
     def snapshot(self) -> bytes:
         """All state, encoded at rest."""
         rows = [[key, self.values.get(key), self.timers.times(key)] for key in self.keys()]
-        return self._codec.encode_at_rest(rows, step=self._step)
+        return self._codec.encode_rows_at_rest(rows, step=self._step)
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Install what `snapshot` gave, as far as the keys are ``owned`` here (S5: any N restores on any M)."""
-        for key, value, times in self._codec.decode_at_rest(state):
+        for key, value, times in self._codec.decode_at_rest(state, step=self._step):
             if owned(key):
                 self._install(key, value, times)
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_arg
 
 from malstrom_py.epochs import EpochGenerator
 from malstrom_py.errors import PlanError
+from malstrom_py.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.names import check_name
 from malstrom_py.operators.assign_timestamps import AssignTimestamps
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branch import Branch
+from malstrom_py.operators.cloned import Cloned
 from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.filter import Filter
 from malstrom_py.operators.filter_map import FilterMap
@@ -26,10 +28,16 @@ from malstrom_py.operators.flatten import Flatten
 from malstrom_py.operators.generate_epochs import GenerateEpochs
 from malstrom_py.operators.inspect import Inspect
 from malstrom_py.operators.key_by import KeyBy
+from malstrom_py.operators.key_local import KeyLocal
 from malstrom_py.operators.map import Map
+from malstrom_py.operators.split import Split
+from malstrom_py.operators.stateless_op import StatelessOp
+from malstrom_py.operators.union import Union
+from malstrom_py.operators.write_parts import KeyByPart, WriteParts
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.plan import SOURCE_REGION, Port, Step, StreamRef, Traits
-from malstrom_py.sinks.base import Sink, StatelessSink, TransactionalSink
+from malstrom_py.partition import PartitionerLike
+from malstrom_py.plan import SOURCE_REGION, Port, Step, StreamRef, Traits, union_traits
+from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink
 from malstrom_py.time import Unit, check_unit
 
 if TYPE_CHECKING:
@@ -41,7 +49,12 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 W = TypeVar("W")
 
-KEYED_METHODS = frozenset(("stateful_map", "stateful_op", "reduce", "fold", "count", "sum", "min", "max", "mean"))
+KEYED_METHODS = frozenset(
+    (
+        *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum"),
+        *("min", "max", "mean", "top_n", "distinct", "collect"),
+    )
+)
 
 
 class StreamBuilder(Generic[K, V]):
@@ -87,22 +100,77 @@ class StreamBuilder(Generic[K, V]):
         ref = self._add("branch", name, factory, predicate, ports=ports, on_error=on_error)
         return self._at(ref, 0), self._at(ref, 1)
 
+    def split(
+        self, name: str, n: int, fn: Callable[[V], Iterable[int]], *, on_error: OnError = "fail"
+    ) -> tuple[Self, ...]:
+        """``n`` streams: each record goes to those whose numbers ``fn(value)`` gives, one, several or none."""
+        factory = partial(Split, n=at_least(1, n, name), fn=_function(fn, name))
+        ports = tuple(Port(str(number)) for number in range(n))
+        ref = self._add("split", name, factory, fn, ports=ports, on_error=on_error)
+        return tuple(self._at(ref, number) for number in range(n))
+
+    def cloned(self, name: str, n: int) -> tuple[Self, ...]:
+        """``n`` streams of all records each."""
+        ports = tuple(Port(str(number)) for number in range(at_least(1, n, name)))
+        ref = self._add("cloned", name, partial(Cloned, n=n), None, ports=ports)
+        return tuple(self._at(ref, number) for number in range(n))
+
+    def union(self, name: str, *streams: StreamBuilder[K, V]) -> Self:
+        """This stream and ``streams`` as one. All keyed alike or none, all timed alike or none."""
+        if any(stream.job is not self.job for stream in streams):
+            raise PlanError(f"step {name!r}: a union is of streams of one job")
+        traits = union_traits(name, [self.traits, *(stream.traits for stream in streams)])
+        also = tuple(stream.ref for stream in streams)
+        return self._at(self._add("union", name, Union, None, traits=traits, also=also), 0, traits)
+
+    def stateless_op(
+        self, name: str, logic: StatelessLike[K, V, W], *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K, W]:
+        """Any number of outputs per record, by a logic with ``on_data(message, output)`` or such a function."""
+        stateless_hooks_of(logic, name)
+        return self._then("stateless_op", name, partial(StatelessOp, logic=logic), logic, on_error=on_error)
+
     def key_by(
-        self, name: str, key: Callable[[V], K2] | str, *, on_error: OnError = "fail"
+        self,
+        name: str,
+        key: Callable[[V], K2] | str,
+        *,
+        partitioner: PartitionerLike | None = None,
+        on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K2, V]:
-        """Key each record by ``key(value)``, or by the column of that name, and distribute by key."""
+        """Key each record by ``key(value)``, or by the column of that name, and distribute by key.
+
+        ``partitioner`` is one of `malstrom_py.partitioners` or a function key -> slot; the default is a stable hash.
+        """
         from malstrom_py.keyed_stream import KeyedStreamBuilder
 
-        traits = replace(self.traits, keyed=True, region=name)
+        if partitioner is not None and not (callable(partitioner) or hasattr(partitioner, "bind")):
+            raise PlanError(
+                f"step {name!r}: partitioner is one of malstrom_py.partitioners or a function key -> slot, "
+                f"got {type(partitioner).__name__}"
+            )
+        traits = replace(self.traits, keyed=True, local=False, region=name, partitioner=partitioner)
         function = field_getter(key, name)
         ref = self._add("key_by", name, partial(KeyBy, fn=function), function, traits=traits, on_error=on_error)
         return KeyedStreamBuilder(self.job, ref, traits)
 
     def key_distribute(
-        self, name: str, key: Callable[[V], K2] | str, *, on_error: OnError = "fail"
+        self,
+        name: str,
+        key: Callable[[V], K2] | str,
+        *,
+        partitioner: PartitionerLike | None = None,
+        on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K2, V]:
         """The same as `key_by`, by Malstrom's name for it."""
-        return self.key_by(name, key, on_error=on_error)
+        return self.key_by(name, key, partitioner=partitioner, on_error=on_error)
+
+    def key_local(self, name: str, key: Callable[[V], K2] | str, *, on_error: OnError = "fail") -> StreamBuilder[K2, V]:
+        """Key each record where it is, without distributing: no stateful step may follow (R11)."""
+        traits = replace(self.traits, keyed=False, local=True)
+        function = field_getter(key, name)
+        ref = self._add("key_local", name, partial(KeyLocal, fn=function), function, traits=traits, on_error=on_error)
+        return StreamBuilder(self.job, ref, traits)
 
     def assign_timestamps(
         self, name: str, fn: Callable[[V], int | datetime], *, unit: Unit = "ms", on_error: OnError = "fail"
@@ -142,13 +210,24 @@ class StreamBuilder(Generic[K, V]):
         return self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
 
     def sink(self, name: str, sink: Sink) -> None:
-        """Write the stream to ``sink``."""
+        """Write the stream to ``sink``. For a `PartitionedSink` it is distributed by part first."""
+        if isinstance(sink, PartitionedSink):
+            self._sink_parts(name, sink)
+            return
         if not isinstance(sink, TransactionalSink | StatelessSink):
             raise PlanError(
                 f"step {name!r}: {type(sink).__name__} is no sink: it has neither build(worker) nor "
                 f"open(worker), commit, abort and recover"
             )
         self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=_short(sink))
+
+    def _sink_parts(self, name: str, sink: PartitionedSink) -> None:
+        parts, keyed = f"{check_name(name, 'step')}-parts", self.traits.keyed or self.traits.local
+        traits = replace(self.traits, keyed=True, local=False, region=parts, partitioner=None)
+        ref = self._add("key_by", parts, partial(KeyByPart, sink=sink), sink.assign_part, traits=traits)
+        by_part = StreamBuilder[Any, Any](self.job, ref, traits)
+        factory = partial(WriteParts, sink=sink, keyed=keyed)
+        by_part._add("sink", name, factory, None, ports=(), detail=_short(sink))
 
     if not TYPE_CHECKING:
 
@@ -157,6 +236,11 @@ class StreamBuilder(Generic[K, V]):
                 raise AttributeError(f"{type(self).__name__} has no method {attribute!r}")
 
             def refuse(name: str = "?", *_: object, **__: object) -> NoReturn:
+                if self.traits.local:
+                    raise PlanError(
+                        f"step {name!r}: {attribute} keeps state per key, but key_local does not bring all records "
+                        f"of a key to one worker (R11): use .key_by('…', fn) instead of it"
+                    )
                 raise PlanError(
                     f"step {name!r}: {attribute} keeps state per key, but stream {self.ref.step!r} has no keys: "
                     f"put .key_by('…', fn) before it"
@@ -175,6 +259,7 @@ class StreamBuilder(Generic[K, V]):
         traits: Traits | None = None,
         on_error: OnError = "fail",
         detail: str | None = None,
+        also: tuple[StreamRef, ...] = (),
     ) -> StreamRef:
         check_name(name, "step")
         if on_error not in get_args(OnError):
@@ -183,7 +268,7 @@ class StreamBuilder(Generic[K, V]):
             ports = (*ports, Port("dead_letters", epochs=False))
         if detail is None:
             detail = describe_function(function) if function is not None else ""
-        step = Step(name, kind, factory, (self.ref,), ports, on_error, traits or self.traits, detail)
+        step = Step(name, kind, factory, (self.ref, *also), ports, on_error, traits or self.traits, detail)
         return self.job.add(step)
 
     def _at(self, ref: StreamRef, port: int, traits: Traits | None = None) -> Self:
@@ -205,6 +290,13 @@ def _function(function: object, step: str) -> Any:
     if not callable(function):
         raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
     return function
+
+
+def at_least(smallest: int, number: int, step: str) -> int:
+    """``number``, if it is a whole number of at least ``smallest``, else `PlanError` naming ``step``."""
+    if not isinstance(number, int) or number < smallest:
+        raise PlanError(f"step {step!r}: expected a whole number of at least {smallest}, got {number!r}")
+    return number
 
 
 def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any], Any]:

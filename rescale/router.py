@@ -9,27 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.messages import MAX_EPOCH
 from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelOut, Credit, Frame, Suspend
-
-_OWNERS_MAX: Final = 1 << 18
-
-
-class _Owners(dict[Any, int]):
-    """key -> worker, as far as it has been asked. Keys that are equal share an entry, as they share a slot (F4)."""
-
-    def __init__(self, slot_of: Callable[[Any], int], table: Sequence[int]) -> None:
-        self._slot_of = slot_of
-        self._table = table
-
-    def __missing__(self, key: Any) -> int:
-        if len(self) >= _OWNERS_MAX:
-            self.clear()
-        owner = self[key] = self._table[self._slot_of(key)]
-        return owner
 
 
 class _Gathering:
@@ -47,8 +31,8 @@ class _Gathering:
 class Router:
     """Routes the output of one ``key_by``.
 
-    ``table[slot]`` is the worker that owns a slot. ``encode`` makes bytes of a batch; it raises the typed error
-    for what it cannot encode.
+    ``table[slot]`` is the worker that owns a slot, ``slots_of`` gives the slots of keys and ``check`` only makes
+    sure that they are legal. ``encode`` makes bytes of a batch. All three raise typed errors.
     """
 
     def __init__(
@@ -58,7 +42,8 @@ class Router:
         members: Sequence[int],
         table: Sequence[int],
         *,
-        slot_of: Callable[[Any], int],
+        slots_of: Callable[[Sequence[Any]], list[int]],
+        check: Callable[[Sequence[Any]], object],
         encode: Callable[[Batch], bytes],
         rows_max: int,
         bytes_max: int,
@@ -74,25 +59,29 @@ class Router:
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._row_bytes = 1.0
-        self._owners = _Owners(slot_of, table)
+        self._table = table
+        self._slots_of = slots_of
+        self._check = check
         self._gathering = {member: _Gathering() for member in members if member != worker}
 
     def route(self, batch: Batch) -> None:
         """Send each row to the worker that owns its key's slot."""
+        keys = batch.keys or []
         if not self._gathering:
+            self._check(keys)
             self._loop_back(batch)
             return
-        indices: dict[int, list[int]] = {}
-        for index, owner in enumerate(map(self._owners.__getitem__, batch.keys or ())):
-            try:
-                indices[owner].append(index)
-            except KeyError:
-                indices[owner] = [index]
-        for owner, rows in indices.items():
+        rows: dict[int, list[int]] = {member: [] for member in self.channels}
+        append = {member: indices.append for member, indices in rows.items()}
+        for index, owner in enumerate(map(self._table.__getitem__, self._slots_of(keys))):
+            append[owner](index)
+        for owner, indices in rows.items():
+            if not indices:
+                continue
             if owner == self._worker:
-                self._loop_back(batch.take(rows))
+                self._loop_back(batch.take(indices))
             else:
-                self._gather(owner, batch, rows)
+                self._gather(owner, batch, indices)
 
     def epoch(self, time: int) -> None:
         """Tell every receiver of ``time``, behind the rows before it."""

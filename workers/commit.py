@@ -24,53 +24,54 @@ def fresh_snapshot_id(now_s: float) -> SnapshotId:
 
 
 class FinalCommit:
-    """The commit at the end of one run of a job, over the sinks of its worker."""
+    """The commit at the end of one run of a job, over the sink steps of all its workers."""
 
     def __init__(self, job: str, sinks: Sequence[WriteSink], now_s: float) -> None:
-        self._sinks = sinks
+        self._steps: dict[str, list[WriteSink]] = {}
+        for sink in sinks:
+            if isinstance(sink.sink, TransactionalSink):
+                self._steps.setdefault(sink.context.step, []).append(sink)
         snapshot = fresh_snapshot_id(now_s)
-        self._contexts = {
-            sink.context.step: CommitContext(job, sink.context.step, snapshot, incarnation=1) for sink in sinks
-        }
-        self._payloads: dict[str, list[bytes]] = {}
+        self._contexts = {step: CommitContext(job, step, snapshot, incarnation=1) for step in self._steps}
+        self._payloads: dict[str, list[bytes]] = {step: [] for step in self._steps}
         self._committed: list[str] = []
 
     def recover(self) -> None:
         """Before anything is opened: have each sink clear what an earlier run left half done."""
-        for step in self._sinks:
-            if isinstance(step.sink, TransactionalSink):
-                try:
-                    step.sink.recover(self._contexts[step.context.step], [])
-                except Exception as error:
-                    raise step.error(error, "could not clear what an earlier run left") from error
+        for step, writers in self._steps.items():
+            try:
+                _sink_of(writers).recover(self._contexts[step], [])
+            except Exception as error:
+                raise writers[0].error(error, "could not clear what an earlier run left") from error
 
     def commit(self) -> None:
         """Pre-commit all, then commit all. On a failure `abort` discards what is not committed yet."""
-        for step in self._sinks:
-            name, writer = step.context.step, step.writer
-            if isinstance(step.sink, TransactionalSink):
+        for step, writers in self._steps.items():
+            for writer in writers:
                 try:
-                    self._payloads[name] = [writer.pre_commit(self._contexts[name])]  # type: ignore[union-attr]
+                    payload = writer.writer.pre_commit(self._contexts[step])  # type: ignore[union-attr]
                 except Exception as error:
-                    raise step.error(error, "could not pre-commit") from error
-        for step in self._sinks:
-            name = step.context.step
-            if isinstance(step.sink, TransactionalSink):
-                try:
-                    step.sink.commit(self._contexts[name], self._payloads[name])
-                except Exception as error:
-                    done = f"; already visible: {', '.join(self._committed)}" if self._committed else ""
-                    raise step.error(error, f"could not commit{done}") from error
-                self._committed.append(name)
+                    raise writer.error(error, "could not pre-commit") from error
+                self._payloads[step].append(payload)
+        for step, writers in self._steps.items():
+            try:
+                _sink_of(writers).commit(self._contexts[step], self._payloads[step])
+            except Exception as error:
+                done = f"; already visible: {', '.join(self._committed)}" if self._committed else ""
+                raise writers[0].error(error, f"could not commit{done}") from error
+            self._committed.append(step)
 
     def abort(self) -> list[SinkError]:
         """Discard what was pre-committed but not committed. Returns what went wrong, for there is more to close."""
         errors: list[SinkError] = []
-        for step in self._sinks:
-            name = step.context.step
-            if isinstance(step.sink, TransactionalSink) and name not in self._committed:
+        for step, writers in self._steps.items():
+            if step not in self._committed:
                 try:
-                    step.sink.abort(self._contexts[name], self._payloads.get(name, []))
+                    _sink_of(writers).abort(self._contexts[step], self._payloads[step])
                 except Exception as error:
-                    errors.append(step.error(error, "could not discard what was not committed"))
+                    errors.append(writers[0].error(error, "could not discard what was not committed"))
         return errors
+
+
+def _sink_of(writers: list[WriteSink]) -> TransactionalSink:
+    return writers[0].sink  # type: ignore[return-value]  # only transactional ones were kept

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import AbsBarrier, Epoch, PartFinished, PartOpened, StateMessage, SuspendMarker
+from malstrom_py.messages import AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelIn, Frame, Grant, Suspend
 from malstrom_py.rescale.router import Router
@@ -28,7 +28,7 @@ class SendToExchange(Operator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self._router.epoch(epoch.time)
 
-    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
         """Parts belong to the source region, which ends here."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
@@ -50,9 +50,7 @@ class Inbox:
     ) -> None:
         self._decode = decode
         self.members = list(members)
-        self._channels = {
-            member: ChannelIn(ChannelId(exchange, member, worker), incarnation) for member in members
-        }
+        self._channels = {member: ChannelIn(ChannelId(exchange, member, worker), incarnation) for member in members}
         self._items: dict[int, deque[Item]] = {member: deque() for member in members}
         self._owed: dict[int, Grant | None] = dict.fromkeys(members)
 

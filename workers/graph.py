@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from malstrom_py.codec import Codec
 from malstrom_py.dag.executor import Executor, NodeSpec
@@ -12,6 +12,8 @@ from malstrom_py.messages import AbsBarrier
 from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.plan import Plan, Step
 from malstrom_py.regions import is_exchanged, regions_of
+from malstrom_py.rescale.key_check import check_keys
+from malstrom_py.rescale.partitioners import partitioner_of
 from malstrom_py.rescale.router import Router
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.exchange import Inbox, SendToExchange
@@ -25,7 +27,6 @@ class Membership:
     worker: int
     members: Sequence[int]
     table: Sequence[int]
-    slot_of: Callable[[str], Callable[[Any], int]]
     incarnation: int = 1
 
 
@@ -61,9 +62,13 @@ def build_graph(
         nodes[step.name] = len(specs)
         specs.append(_spec(plan, step, operators[step.name], nodes, entries))
         if step.kind == "key_by":
-            routers[step.name] = _router(step.name, member, batching, codec)
+            routers[step.name] = _router(plan, step, member, batching, codec)
             inboxes[step.name] = Inbox(
-                step.name, member.worker, member.members, codec.decode_batch, member.incarnation
+                step.name,
+                member.worker,
+                member.members,
+                partial(codec.decode_batch, step=step.name),
+                member.incarnation,
             )
             context = _context(plan, step, member.worker, codec)
             send = SendToExchange(context, router=routers[step.name])
@@ -92,14 +97,17 @@ def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], ent
     return NodeSpec(step.name, operator, inputs, tuple(port.epochs for port in step.ports))
 
 
-def _router(exchange: str, member: Membership, batching: Batching, codec: Codec) -> Router:
+def _router(plan: Plan, step: Step, member: Membership, batching: Batching, codec: Codec) -> Router:
+    exchange = step.name
+    partitioner = partitioner_of(step.traits.partitioner, exchange)
     return Router(
         exchange,
         member.worker,
         member.members,
         member.table,
-        slot_of=member.slot_of(exchange),
-        encode=lambda batch: codec.encode_batch(batch, step=exchange),
+        slots_of=partitioner.bind(plan.slots, step=exchange).slots_of,
+        check=partial(check_keys, step=exchange),
+        encode=partial(codec.encode_batch, step=exchange),
         rows_max=batching.rows_max,
         bytes_max=batching.bytes_max,
         incarnation=member.incarnation,
@@ -115,5 +123,6 @@ def _context(plan: Plan, step: Step, worker: int, codec: Codec) -> StepContext:
         on_error=step.on_error,
         dead_letter_port=step.dead_letter_port,
         timed=step.traits.unit is not None,
+        keyed=step.traits.keyed or step.traits.local,
         codec=codec,
     )

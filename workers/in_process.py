@@ -1,29 +1,31 @@
-"""The in-process runtime: one worker in the calling thread. A thin shell: it owns the clock, the loop and the end."""
+"""The in-process runtime: workers in the calling thread. A thin shell: it owns the clock, the loop and the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from malstrom_py import sinks
 from malstrom_py.clock import Clock, SystemClock
-from malstrom_py.errors import MalstromError
+from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.job import Job
 from malstrom_py.plan import Plan
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.commit import FinalCommit
+from malstrom_py.workers.crew import Crew
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.tracebacks import without_internals
-from malstrom_py.workers.worker import Worker
+
+WORKERS_MAX: Final = 1024
 
 V = TypeVar("V")
 
 
 class InProcess:
-    """Runs jobs in this process, in the calling thread.
+    """Runs jobs in this process, in the calling thread: ``workers`` workers in turn, over real channels.
 
     ``batch``: how batches are cut. ``clock``: the runtime's clock. ``progress``: True to show progress on
     standard error, False to be quiet, None to show it where that is a terminal.
@@ -37,8 +39,16 @@ class InProcess:
     """
 
     def __init__(
-        self, *, batch: Batching | None = None, clock: Clock | None = None, progress: bool | None = None
+        self,
+        workers: int = 1,
+        *,
+        batch: Batching | None = None,
+        clock: Clock | None = None,
+        progress: bool | None = None,
     ) -> None:
+        if not isinstance(workers, int) or not 1 <= workers <= WORKERS_MAX:
+            raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
+        self._workers = workers
         self._batching = batch or Batching()
         self._clock = clock or SystemClock()
         self._progress = progress
@@ -51,10 +61,12 @@ class InProcess:
         """
         return self.run_plan(job.plan())
 
-    def run_plan(self, plan: Plan, *, until: Callable[[Worker], bool] | None = None) -> RunResult:
-        """The same for a plan. Ends early, and commits, once ``until(worker)`` is true after a step."""
+    def run_plan(self, plan: Plan, *, until: Callable[[Crew], bool] | None = None) -> RunResult:
+        """The same for a plan. Ends early, and commits, once ``until(crew)`` is true after a step."""
         try:
-            return _Run(plan, self._batching, self._clock).execute(progress_for(plan, self._progress), until)
+            return _Run(plan, self._workers, self._batching, self._clock).execute(
+                progress_for(plan, self._progress), until
+            )
         except MalstromError as error:
             raise without_internals(error) from error.__cause__
 
@@ -62,37 +74,36 @@ class InProcess:
 class _Run:
     """One run of a plan, from opening to closing."""
 
-    def __init__(self, plan: Plan, batching: Batching, clock: Clock) -> None:
+    def __init__(self, plan: Plan, workers: int, batching: Batching, clock: Clock) -> None:
         self._plan = plan
         self._clock = clock
         self._started_s = clock.monotonic_s()
-        self._worker = Worker(plan, worker=0, batching=batching, clock=clock)
-        self._commit = FinalCommit(plan.job, self._worker.sinks, clock.now_s())
+        self._crew = Crew(plan, workers=workers, batching=batching, clock=clock)
+        self._commit = FinalCommit(plan.job, self._crew.sinks, clock.now_s())
 
-    def execute(self, progress: Progress | None, until: Callable[[Worker], bool] | None) -> RunResult:
+    def execute(self, progress: Progress | None, until: Callable[[Crew], bool] | None) -> RunResult:
         try:
             self._commit.recover()
             with progress or nullcontext():
-                self._worker.open()
+                self._crew.open()
                 self._loop(progress, until)
             self._commit.commit()
-            self._worker.close()
+            self._crew.close()
         except BaseException as error:
             self._undo(error)
             raise
         return self.result()
 
     def result(self) -> RunResult:
-        return RunResult(self._plan.job, self._worker.counts(), self._clock.monotonic_s() - self._started_s)
+        return RunResult(self._plan.job, self._crew.counts(), self._clock.monotonic_s() - self._started_s)
 
-    def _loop(self, progress: Progress | None, until: Callable[[Worker], bool] | None) -> None:
-        worker, clock = self._worker, self._clock
-        while not worker.finished:
-            if not worker.step() and (idle_s := worker.idle_s()):
-                clock.sleep_s(idle_s)
+    def _loop(self, progress: Progress | None, until: Callable[[Crew], bool] | None) -> None:
+        crew, clock = self._crew, self._clock
+        while not crew.finished:
+            crew.step()
             if progress is not None and progress.due(clock.monotonic_s()):
                 progress.show(self.result())
-            if until is not None and until(worker):
+            if until is not None and until(crew):
                 return
         if progress is not None:
             progress.show(self.result())
@@ -102,7 +113,7 @@ class _Run:
         for failure in self._commit.abort():
             error.add_note(str(failure))
         try:
-            self._worker.close()
+            self._crew.close()
         except Exception as failure:
             error.add_note(str(failure))
         if isinstance(error, KeyboardInterrupt):
@@ -110,9 +121,16 @@ class _Run:
 
 
 def run(
-    job: Job, *, batch: Batching | None = None, clock: Clock | None = None, progress: bool | None = None
+    job: Job,
+    workers: int = 1,
+    *,
+    batch: Batching | None = None,
+    clock: Clock | None = None,
+    progress: bool | None = None,
 ) -> RunResult:
-    """Run ``job`` in this process to its end; see `InProcess` for the options and `RunResult` for the answer.
+    """Run ``job`` in this process to its end, on ``workers`` workers in turn.
+
+    See `InProcess` for the options and `RunResult` for the answer.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -122,7 +140,7 @@ def run(
     >>> result.read, out.items
     (2, ['A', 'B'])
     """
-    return InProcess(batch=batch, clock=clock, progress=progress).run(job)
+    return InProcess(workers, batch=batch, clock=clock, progress=progress).run(job)
 
 
 def collect(
@@ -148,8 +166,8 @@ def collect(
     plan = stream.job.plan_to(stream, sink)
     started_s = time.monotonic_s()
 
-    def enough(worker: Worker) -> bool:
-        if count is not None and worker.rows_in(plan.steps[-1].name) >= count:
+    def enough(crew: Crew) -> bool:
+        if count is not None and crew.rows_in(plan.steps[-1].name) >= count:
             return True
         return timeout_s is not None and time.monotonic_s() - started_s >= timeout_s
 

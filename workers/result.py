@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -24,6 +24,27 @@ class StepCounts:
     def rows_out(self) -> int:
         """Rows sent on all output streams but that of the dead letters."""
         return sum(rows for port, rows in self.ports.items() if port != "dead_letters")
+
+
+def merged_counts(workers: Sequence[Mapping[str, StepCounts]]) -> dict[str, StepCounts]:
+    """The counts of several workers as one: sums, and of the epochs the smallest."""
+    return {name: _merged([counts[name] for counts in workers]) for name in workers[0]}
+
+
+def _merged(counts: Sequence[StepCounts]) -> StepCounts:
+    first = counts[0]
+    epochs = [count.epoch for count in counts]
+    return StepCounts(
+        kind=first.kind,
+        rows_in=sum(count.rows_in for count in counts),
+        ports={port: sum(count.ports[port] for count in counts) for port in first.ports},
+        filtered=sum(count.filtered for count in counts),
+        late=sum(count.late for count in counts),
+        skipped=sum(count.skipped for count in counts),
+        dead_letters=sum(count.dead_letters for count in counts),
+        keys=None if first.keys is None else sum(count.keys or 0 for count in counts),
+        epoch=None if None in epochs else min(epoch for epoch in epochs if epoch is not None),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, PersistenceBackend, StateMessage
 from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_parts import WriteParts
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Step
 from malstrom_py.rescale.channel import Barrier, Frame, Grant, Suspend
@@ -47,13 +48,10 @@ class Worker:
         self._backend = backend
         self._graph = build_graph(plan, member, batching=batching, codec=codec, make_barrier=self._make_barrier)
         operators = self._graph.operators
-        self._sources = [
-            (self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)
-        ]
+        self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
-        self._scheduled = [
-            (self._graph.nodes[name], op) for name, op in operators.items() if op.scheduled
-        ]
+        self._closing = [op for op in operators.values() if isinstance(op, ReadSource | WriteSink | WriteParts)]
+        self._scheduled = [(self._graph.nodes[name], op) for name, op in operators.items() if op.scheduled]
         self._linger_until_s = 0.0
 
     def open(self, parts: Mapping[str, Sequence[Part]]) -> list[Outgoing]:
@@ -111,17 +109,23 @@ class Worker:
             all(source.finished for _, source in self._sources)
             and not any(len(inbox) for inbox in graph.inboxes.values())
             and not any(router.backlog for router in graph.routers.values())
-            and all(
-                graph.executor.frontier(node) == MAX_EPOCH for node in graph.receiving
-            )
+            and all(graph.executor.frontier(node) == MAX_EPOCH for node in graph.receiving)
         )
 
-    def idle_s(self) -> float:
-        """How long there is nothing to do, as far as this worker knows."""
-        due_s = min((source.next_poll_s() for _, source in self._sources if not source.finished), default=0.0)
+    def due_s(self) -> float | None:
+        """When this worker next has something to do of itself, on the clock's monotonic time; None if never."""
+        due_s = [source.next_poll_s() for _, source in self._sources if not source.finished]
         if self._scheduled:
-            due_s = min(due_s, self._linger_until_s) if due_s else self._linger_until_s
-        return max(0.0, due_s - self._clock.monotonic_s())
+            due_s.append(self._linger_until_s)
+        return min(due_s, default=None)
+
+    def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
+        """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
+        dealt: dict[int, dict[str, list[Part]]] = {worker: {} for worker in workers}
+        for _, source in self._sources:
+            for worker, parts in source.list_parts(workers).items():
+                dealt[worker][source.context.step] = parts
+        return dealt
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far."""
@@ -134,7 +138,7 @@ class Worker:
     def close(self) -> None:
         """Close sources and writers; the first error is raised when all have been closed."""
         errors: list[Exception] = []
-        for thing in (*(source for _, source in self._sources), *self.sinks):
+        for thing in self._closing:
             try:
                 thing.close()
             except Exception as error:
@@ -160,7 +164,7 @@ class Worker:
         if now_s >= self._linger_until_s:
             self._linger_until_s = now_s + self._batching.linger_s
             for node, operator in self._scheduled:
-                self._graph.executor.call(node, operator.on_schedule)
+                self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
             self._graph.executor.run()
 
     def _outgoing(self) -> list[Outgoing]:

@@ -7,6 +7,7 @@ code: classes are found in the job's `TypeTable` only, and nothing that bytes cl
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgpack
@@ -14,7 +15,7 @@ import msgpack
 from malstrom_py.codec.extensions import FROZENSET, MARKS, OBJECT, SET, TUPLE, extension_of, value_of
 from malstrom_py.codec.limits import Limits
 from malstrom_py.codec.refusal import Malformed, Refused, cannot_decode, cannot_encode, refusal_of
-from malstrom_py.codec.sweep import PLAIN, sweep, too_deep
+from malstrom_py.codec.sweep import PLAIN, sweep, too_deep, too_many
 from malstrom_py.codec.types import Registered, TypeTable
 from malstrom_py.errors import CodecError
 
@@ -66,7 +67,7 @@ class AtRestEncoder:
             self._classes = {}
         try:
             if type(value) not in PLAIN:
-                self._look_into([value])
+                self._look_into([value], type(value))
             try:
                 packed = self._packer.pack(value)
             except UnicodeEncodeError:
@@ -90,21 +91,23 @@ class AtRestEncoder:
             default=self._extend, strict_types=True, unicode_errors=unicode_errors, buf_size=_BUFFER_BYTES
         )
 
-    def _look_into(self, items: list[Any]) -> None:
-        self._count += sweep(items, self._limits.items_max)
-        if self._count > self._limits.items_max:
-            raise Refused(type(items[0]), f"there are more than {self._limits.items_max:,} values in it")
+    def _look_into(self, items: list[Any], kind: type) -> None:
+        """Count ``items``, the contents of a ``kind``, and refuse what msgpack would take for something else."""
+        limit = self._limits.items_max
+        self._count += len(items) if PLAIN.issuperset(map(type, items)) else sweep(items, limit)
+        if self._count > limit:
+            raise too_many(kind, limit)
 
     def _extend(self, value: Any) -> Any:
         """What msgpack packs in place of a value that it does not take: an extension, or a list behind a mark."""
         self._flags |= _EXTENDED
         kind = type(value)
         if kind is tuple:
-            return self._marked(TUPLE, value)
+            return self._marked(TUPLE, value, value)
         if kind is set:
-            return self._marked(SET, value)
+            return self._marked(SET, value, value)
         if kind is frozenset:
-            return self._marked(FROZENSET, value)
+            return self._marked(FROZENSET, value, value)
         known = self._classes.get(kind)
         if known is None:
             extension = extension_of(value)
@@ -115,16 +118,12 @@ class AtRestEncoder:
                 raise refusal_of(kind)
             known = self._classes[kind] = len(self._classes), entry
         index, entry = known
-        return self._marked(OBJECT, entry.take_apart(value), index)
+        return self._marked(OBJECT, value, entry.take_apart(value), index)
 
-    def _marked(self, code: int, parts: Any, *before: int) -> list[Any]:
-        marked = [_MARKS[code], *before, *parts]
-        contents = marked[1:]
-        if not PLAIN.issuperset(map(type, contents)):
-            self._look_into(contents)
-        else:
-            self._count += len(contents)
-        return marked
+    def _marked(self, code: int, value: Any, parts: Iterable[Any], *before: int) -> list[Any]:
+        contents = [*parts]
+        self._look_into(contents, type(value))
+        return [_MARKS[code], *before, *contents]
 
 
 def _over_limit(kind: type, error: ValueError) -> Refused:

@@ -36,17 +36,19 @@ def sweep(items: Sequence[Any], items_max: int) -> int:
     level = _containers(items, kinds)
     for _ in range(_LEVELS_MAX):
         if not level:
-            return count
+            break
         count += sum(map(len, level))
         if count > items_max:
-            raise Refused(type(level[0]), f"there are more than {items_max:,} values in it. Split it into several keys")
+            raise too_many(type(level[0]), items_max)
         below: list[Any] = []
         containers = iter(level)
         while chunk := list(islice(containers, _AT_ONCE)):
             contents = get_referents(*chunk)
             below += _containers(contents, set(map(type, contents)))
         level = below
-    raise too_deep(type(level[0]))
+    if level:
+        raise too_deep(type(level[0]))
+    return count
 
 
 def too_deep(kind: type) -> Refused:
@@ -54,12 +56,23 @@ def too_deep(kind: type) -> Refused:
     return Refused(kind, "it is nested too deep, or contains itself. Store it flat")
 
 
+def too_many(kind: type, items_max: int) -> Refused:
+    """How a value of too many parts is refused."""
+    return Refused(kind, f"there are more than {items_max:,} values in it. Split it into several keys")
+
+
+def _refusal(kind: type) -> Refused:
+    if kind is ExtType or kind is Timestamp:
+        return Refused(kind, "it belongs to msgpack itself. Store its parts, or a datetime")
+    return refusal_of(kind)
+
+
 def _containers(items: Sequence[Any], kinds: set[type]) -> list[Any]:
     if kinds <= PLAIN:
         return []
     mistaken = kinds & _MISTAKEN
     if mistaken:
-        raise refusal_of(mistaken.pop())
+        raise _refusal(mistaken.pop())
     if list not in kinds and dict not in kinds:
         return []
     return [item for item in items if type(item) is list or type(item) is dict]

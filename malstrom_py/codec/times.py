@@ -71,7 +71,9 @@ def timezone_to_bytes(value: dt.timezone) -> bytes:
     given = value.__getinitargs__()  # type: ignore[attr-defined]  # what pickle uses: (offset,) or (offset, name)
     name: str = given[1] if len(given) > 1 else ""
     # An empty name is a name too: the mark tells them apart.
-    return _OFFSET.pack(given[0] // _MICROSECOND) + (b"N" + name.encode("utf-8", "surrogatepass") if len(given) > 1 else b"")
+    return _OFFSET.pack(given[0] // _MICROSECOND) + (
+        b"N" + name.encode("utf-8", "surrogatepass") if len(given) > 1 else b""
+    )
 
 
 def timezone_from_bytes(data: bytes) -> dt.timezone:

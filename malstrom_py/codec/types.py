@@ -52,9 +52,7 @@ class _DataclassType:
 
     def take_apart(self, value: Any) -> Iterable[Any]:
         if not self._known.issuperset(getattr(value, "__dict__", ())):
-            raise Refused(
-                self._kind, _LOST
-            )
+            raise Refused(self._kind, _LOST)
         try:
             parts: Any = self._parts(value)
         except AttributeError:
@@ -82,9 +80,7 @@ class _NamedTupleType:
 
     def take_apart(self, value: Any) -> Iterable[Any]:
         if getattr(value, "__dict__", None):
-            raise Refused(
-                self._kind, _LOST
-            )
+            raise Refused(self._kind, _LOST)
         return value  # type: ignore[no-any-return]  # a tuple
 
     def put_together(self, parts: Sequence[Any]) -> Any:

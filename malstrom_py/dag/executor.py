@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened, StateMessage
+from malstrom_py.messages import MAX_EPOCH, Control, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Counters, Operator, Outlet
 from malstrom_py.time import Frontier
 
@@ -153,7 +153,7 @@ class Executor:
                 node.send(message)
             else:
                 operator.on_batch(message, node)
-        elif type(message) is Epoch:
+        elif isinstance(message, Epoch):
             merged = node.frontier.advance(index, message.time)
             if merged is None:
                 return
@@ -164,7 +164,7 @@ class Executor:
                 operator.on_epoch(epoch, node)
         elif operator is None:
             node.forward(message)
-        elif isinstance(message, PartOpened | PartFinished):
+        elif isinstance(message, PartMessage):
             operator.on_part(message, node)
         elif node.has_all(message):
             operator.on_control(message, node)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
-from malstrom_py.messages import Control, Epoch, PartFinished, PartOpened, StateMessage
+from malstrom_py.messages import Control, Epoch, PartMessage, StateMessage
 
 OnError = Literal["fail", "skip", "dead-letter"]
 
@@ -71,7 +71,7 @@ class Operator:
         """The step's own frontier (T6: merged over its inputs) has reached ``epoch``. Pass it on."""
         out.forward(epoch)
 
-    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
         """A part of a source upstream came or went. Seen in source regions only."""
         out.forward(message)
 

@@ -12,7 +12,16 @@ from typing import Final
 from malstrom_py.batches import Batch
 from malstrom_py.epochs import EpochGenerator, EpochTracker
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MIN_EPOCH, Epoch, PartFinished, PartOpened
+from malstrom_py.messages import (
+    MIN_EPOCH,
+    AbsBarrier,
+    Epoch,
+    PartFinished,
+    PartMessage,
+    PartOpened,
+    PartReleased,
+    StateMessage,
+)
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.time import Unit
 
@@ -39,14 +48,28 @@ class GenerateEpochs(Operator):
         self._trackers: dict[str, EpochTracker] = {}
         self._sent = MIN_EPOCH
 
-    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
-        if isinstance(message, PartOpened):
-            tracker = self._generator.tracker(self._unit)
-            tracker.raise_to(self._sent)
-            self._trackers.setdefault(message.part, tracker)
-        else:
-            self._trackers.pop(message.part, None)
-            self._advance(out)
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        match message:
+            case PartOpened():
+                tracker = self._generator.tracker(self._unit)
+                state = (message.state or {}).get(self.context.step)
+                if state is not None:
+                    tracker.restore(state)
+                tracker.raise_to(self._sent)
+                self._trackers.setdefault(message.part, tracker)
+            case PartReleased():
+                # T2: the part's epoch moves with it.
+                if message.part in self._trackers:
+                    message.state[self.context.step] = self._trackers.pop(message.part).snapshot()
+            case PartFinished():
+                self._trackers.pop(message.part, None)
+                self._advance(out)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        if isinstance(message, AbsBarrier):
+            state = {part: tracker.snapshot() for part, tracker in self._trackers.items()}
+            message.backend.persist(self.context.step, self.context.codec.encode_at_rest(state, step=self.context.step))
+        out.forward(message)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         timestamps = batch.timestamps

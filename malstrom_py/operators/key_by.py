@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from malstrom_py.batches import Batch
-from malstrom_py.messages import PartFinished, PartOpened
+from malstrom_py.messages import PartMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
 
@@ -33,7 +33,7 @@ class KeyBy(Operator):
         batch, keys = call_each(self._fn, batch, self._failures, out)
         out.send(batch.with_keys(keys))
 
-    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
         """Parts belong to the source region, which ends here; records that got no key are still in it."""
         if self.context.dead_letter_port is not None:
             out.send(message, self.context.dead_letter_port)

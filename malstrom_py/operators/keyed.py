@@ -67,7 +67,7 @@ class KeyedOperator(StatefulOperator):
 
     @property
     def states(self) -> dict[Any, Any]:
-        """key -> state."""
+        """Key -> state."""
         return self.state.values
 
     def update(self, rows: Rows, results: list[Any]) -> None:

@@ -7,15 +7,26 @@ finished the maximum epoch follows (T5).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from malstrom_py.batches import Batch, rows_of
 from malstrom_py.clock import Clock
-from malstrom_py.errors import MalformedRecord, MalstromError, SourceError
-from malstrom_py.messages import MAX_EPOCH, DeadLetter, Epoch, PartFinished, PartOpened
+from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError
+from malstrom_py.messages import (
+    MAX_EPOCH,
+    AbsBarrier,
+    DeadLetter,
+    Epoch,
+    PartFinished,
+    PartOpened,
+    PartReleased,
+    StateMessage,
+)
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures
-from malstrom_py.sources.base import Part, PartitionedSource, SourcePart
+from malstrom_py.sources.base import Part, PartitionedSource, Source, SourcePart
+from malstrom_py.worker_info import WorkerId, WorkerInfo
 
 _BACKOFF_MAX_S: Final = 0.5
 _OPEN_MAX: Final = 256
@@ -50,23 +61,72 @@ class ReadSource(Operator):
     [1, 3, 2]
     """
 
-    def __init__(self, context: StepContext, *, source: PartitionedSource[Any]) -> None:
+    def __init__(self, context: StepContext, *, source: Source[Any]) -> None:
         super().__init__(context)
         self._source = source
         self._failures = Failures(context)
-        self._waiting: deque[Part] = deque()
+        self._waiting: deque[tuple[Part, Any]] = deque()
         self._readers: deque[_Reader] = deque()
+        self._done: dict[Part, Any] = {}
         self.finished = False
 
-    def open(self, out: Outlet) -> None:
-        """List the parts, announce them, open the first of them at their start."""
+    def list_parts(self, workers: Sequence[int]) -> dict[int, list[Part]]:
+        """All parts of the source, dealt to ``workers``; asked once for the whole job."""
+        dealt: dict[int, list[Part]] = {worker: [] for worker in workers}
+        if not isinstance(self._source, PartitionedSource):
+            return {worker: [Part(f"worker-{worker}")] for worker in workers}
         try:
-            self._waiting.extend(self._source.list_parts())
+            parts = self._source.list_parts()
         except Exception as error:
             raise self._error(error, "could not list its parts") from error
-        for part in self._waiting:
-            out.forward(PartOpened(self._name(part)))
+        for index, part in enumerate(parts):
+            dealt[workers[index % len(workers)]].append(part)
+        return dealt
+
+    def open(self, out: Outlet, *, parts: Sequence[Part]) -> None:
+        """Announce ``parts``, which live on this worker, and open the first of them at their start."""
+        for part in parts:
+            self.take(out, part=part, position=None, state=None, open_now=False)
         self._open_more(out)
+
+    def take(
+        self, out: Outlet, *, part: Part, position: Any, state: Mapping[str, Any] | None, open_now: bool = True
+    ) -> None:
+        """Read ``part`` here, from ``position`` on. ``state`` is what operators kept for it on its former worker."""
+        self.finished = False
+        self._waiting.append((part, position))
+        out.forward(PartOpened(self._name(part), state))
+        if open_now:
+            self._open_more(out)
+
+    def release(self, out: Outlet, *, part: Part) -> tuple[Any, PartReleased]:
+        """Stop reading ``part`` here: its position, and the message that gathers what operators keep for it (R2).
+
+        The message has passed them once the executor has run.
+        """
+        reader = next((reader for reader in self._readers if reader.part == part), None)
+        if reader is not None:
+            self._readers.remove(reader)
+            position = reader.source_part.snapshot()
+            reader.source_part.close()
+        else:
+            waiting = next((pair for pair in self._waiting if pair[0] == part), None)
+            if waiting is None:
+                raise InternalError(f"source {self.context.step!r}: part {part!r} is not read on this worker")
+            self._waiting.remove(waiting)
+            position = waiting[1]
+        released = PartReleased(self._name(part))
+        out.forward(released)
+        self._open_more(out)
+        return position, released
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        if isinstance(message, AbsBarrier) and isinstance(self._source, PartitionedSource):
+            positions = dict(self._waiting) | self._done
+            positions |= {reader.part: reader.source_part.snapshot() for reader in self._readers}
+            state = self.context.codec.encode_at_rest(positions, step=self.context.step)
+            message.backend.persist(self.context.step, state)
+        out.forward(message)
 
     def poll(self, out: Outlet, *, rows_max: int, linger_s: float, clock: Clock) -> int:
         """Poll the next part that is due, once; how many records came."""
@@ -112,6 +172,7 @@ class ReadSource(Operator):
         self.counters.rows_in += count
         if finished:
             self._readers.remove(reader)
+            self._done[reader.part] = reader.source_part.snapshot()
             reader.source_part.close()
             out.forward(PartFinished(reader.name))
             self._open_more(out)
@@ -131,15 +192,20 @@ class ReadSource(Operator):
 
     def _open_more(self, out: Outlet) -> None:
         while self._waiting and len(self._readers) < _OPEN_MAX:
-            part = self._waiting.popleft()
+            part, position = self._waiting.popleft()
             try:
-                source_part = self._source.build_part(part, None)
+                source_part = self._build(part, position)
             except Exception as error:
                 raise self._error(error, f"could not open part {part!r}") from error
             self._readers.append(_Reader(part, self._name(part), source_part))
         if not self._readers:
             self.finished = True
             out.forward(Epoch(MAX_EPOCH))
+
+    def _build(self, part: Part, position: Any) -> SourcePart[Any]:
+        if isinstance(self._source, PartitionedSource):
+            return self._source.build_part(part, position)
+        return self._source.build(WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker)))
 
     def _name(self, part: Part) -> str:
         return f"{self.context.step}/{part}"

@@ -55,9 +55,7 @@ class StatelessOp(Operator):
         out.forward(epoch)
 
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
-        rows = enumerate(
-            zip(batch.keys or repeat(None), batch.values, batch.timestamps or repeat(None), strict=False)
-        )
+        rows = enumerate(zip(batch.keys or repeat(None), batch.values, batch.timestamps or repeat(None), strict=False))
         index, mark = 0, 0
         while True:
             try:

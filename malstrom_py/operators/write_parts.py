@@ -10,7 +10,7 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.messages import Acquire, AbsBarrier, Collect, DataMessage, Epoch, PartFinished, PartOpened, StateMessage
+from malstrom_py.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
@@ -37,7 +37,7 @@ class KeyByPart(Operator):
         pairs = list(zip(keys, batch.values, strict=True)) if batch.keys is not None else batch.values
         out.send(batch.with_values(pairs).with_keys(parts))
 
-    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
         """Parts of sources belong to the source region, which ends here."""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.messages import Epoch, PartFinished, PartOpened
+from malstrom_py.messages import Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.sinks.base import Sink, SinkWriter, TransactionalSink, WorkerId, WorkerInfo
+from malstrom_py.sinks.base import SinkWriter, StatelessSink, TransactionalSink
+from malstrom_py.worker_info import WorkerId, WorkerInfo
 
 
 class WriteSink(Operator):
@@ -20,7 +21,7 @@ class WriteSink(Operator):
     (2, [1, 2])
     """
 
-    def __init__(self, context: StepContext, *, sink: Sink) -> None:
+    def __init__(self, context: StepContext, *, sink: StatelessSink | TransactionalSink) -> None:
         super().__init__(context)
         self.sink = sink
         self.writer: SinkWriter | None = None
@@ -45,7 +46,10 @@ class WriteSink(Operator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         """The stream ends here."""
 
-    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        """Pre-committing at a barrier comes with snapshots; there is no keyed state here."""
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
         """The stream ends here."""
 
     def close(self) -> None:

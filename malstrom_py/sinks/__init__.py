@@ -2,23 +2,27 @@
 
 from malstrom_py.sinks.base import (
     CommitContext,
+    PartitionedSink,
+    SinkPart,
     SinkWriter,
     SnapshotId,
     StatelessSink,
     TransactionalSink,
     TransactionalWriter,
-    WorkerInfo,
 )
 from malstrom_py.sinks.callable import Callable
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.sinks.stdout import Stdout
+from malstrom_py.worker_info import WorkerInfo
 
 __all__ = [
     "Callable",
     "CommitContext",
     "Files",
     "Memory",
+    "PartitionedSink",
+    "SinkPart",
     "SinkWriter",
     "SnapshotId",
     "StatelessSink",

@@ -8,23 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol, runtime_checkable
+from typing import Any, NewType, Protocol, runtime_checkable
 
 from malstrom_py.batches import Batch
+from malstrom_py.messages import DataMessage
+from malstrom_py.worker_info import WorkerInfo
 
 SnapshotId = NewType("SnapshotId", str)
 """Time-sortable, never reused, matches ``[A-Za-z0-9_-]{1,64}``."""
-
-WorkerId = NewType("WorkerId", int)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
-    """Which worker of which job a writer is opened on, and for which step."""
-
-    job: str
-    step: str
-    worker: WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +86,33 @@ class TransactionalSink(Protocol):
         ...
 
 
-Sink = StatelessSink | TransactionalSink
+class SinkPart(Protocol):
+    """The writer of one part of a `PartitionedSink`."""
+
+    def write(self, batch: Batch) -> None:
+        """Take rows of this part, in order. Never change the batch's lists."""
+        ...
+
+    def snapshot(self) -> Any:
+        """The position after what has been written, in plain types; what `build_part` needs to go on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+@runtime_checkable
+class PartitionedSink(Protocol):
+    """A sink of parts, each written in one place: rows are distributed by part, and parts move between workers."""
+
+    def assign_part(self, message: DataMessage[Any, Any]) -> str:
+        """The stable name of the part that a record belongs to."""
+        ...
+
+    def build_part(self, part: str, state: Any) -> SinkPart:
+        """Open ``part`` where ``state`` (what `SinkPart.snapshot` gave) says; anew if None."""
+        ...
+
+
+Sink = StatelessSink | TransactionalSink | PartitionedSink

@@ -8,7 +8,7 @@ from typing import Any
 from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.operators.failures import describe_function
-from malstrom_py.sinks.base import WorkerInfo
+from malstrom_py.worker_info import WorkerInfo
 
 
 class Callable:

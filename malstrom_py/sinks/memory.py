@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch
-from malstrom_py.sinks.base import CommitContext, SnapshotId, WorkerInfo
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.worker_info import WorkerInfo
 
 
 class Memory:

@@ -1,8 +1,8 @@
 """Where records come from. `base` holds the contracts for your own sources."""
 
-from malstrom_py.sources.base import Part, PartitionedSource, SourcePart
+from malstrom_py.sources.base import Part, PartitionedSource, SourcePart, StatelessSource
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.generator import Generator
 from malstrom_py.sources.memory import Memory
 
-__all__ = ["Files", "Generator", "Memory", "Part", "PartitionedSource", "SourcePart"]
+__all__ = ["Files", "Generator", "Memory", "Part", "PartitionedSource", "SourcePart", "StatelessSource"]

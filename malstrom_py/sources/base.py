@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NewType, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NewType, Protocol, TypeVar, runtime_checkable
+
+from malstrom_py.worker_info import WorkerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +41,7 @@ class SourcePart(Protocol[V_co]):
         ...
 
 
+@runtime_checkable
 class PartitionedSource(Protocol[V_co]):
     """A source whose parts are read, moved between workers and rewound one by one."""
 
@@ -49,3 +52,15 @@ class PartitionedSource(Protocol[V_co]):
     def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
         """Open ``part`` where ``state`` (what `SourcePart.snapshot` gave) says; at its start if None."""
         ...
+
+
+@runtime_checkable
+class StatelessSource(Protocol[V_co]):
+    """A source without parts or positions: each worker reads one of its own, and nothing of it is restored."""
+
+    def build(self, worker: WorkerInfo) -> SourcePart[V_co]:
+        """What one worker reads. Its ``snapshot`` is not asked for."""
+        ...
+
+
+Source = PartitionedSource[V_co] | StatelessSource[V_co]

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError
-from malstrom_py.sinks.base import CommitContext, SnapshotId, WorkerInfo
+from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.encoders import CsvEncoder, Encoder, JsonEncoder, ParquetEncoder
 from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.staging import (
@@ -24,6 +24,7 @@ from malstrom_py.sinks.files.staging import (
     sink_errors,
     staged_files,
 )
+from malstrom_py.worker_info import WorkerInfo
 
 _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
     "csv": CsvEncoder,
@@ -53,7 +54,7 @@ class Files:
     not go into one column.
 
     >>> import tempfile
-    >>> from malstrom_py.sinks.base import CommitContext, SnapshotId, WorkerId
+    >>> from malstrom_py.sinks import CommitContext, SnapshotId, WorkerId, WorkerInfo
     >>> folder = tempfile.mkdtemp()
     >>> sink = Files(folder, format="csv")
     >>> writer = sink.open(WorkerInfo("docs", "out", WorkerId(0)))

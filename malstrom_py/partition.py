@@ -1,0 +1,18 @@
+"""What ``key_by`` takes as ``partitioner=``; `malstrom_py.partitioners` has those that come with this package (F3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Bindable(Protocol):
+    """A partitioner as the builder knows it: something that can be bound to a number of slots."""
+
+    def bind(self, slots: int, *, step: str = "") -> Any:
+        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        ...
+
+
+PartitionerLike = Bindable | Callable[[Any], int]
+"""A partitioner, or a function of your own: key -> slot."""

@@ -1,0 +1,88 @@
+"""All workers of one run in one process: steps them in turn and carries what they have for each other.
+
+Deterministic: the same job, input, clock and number of workers give the same steps.
+"""
+
+from __future__ import annotations
+
+from malstrom_py.clock import Clock
+from malstrom_py.codec import Codec
+from malstrom_py.errors import InternalError
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.plan import Plan
+from malstrom_py.rescale.placement import first_table
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.graph import Membership
+from malstrom_py.workers.result import StepCounts, merged_counts
+from malstrom_py.workers.worker import Outgoing, Worker
+
+
+class Crew:
+    """``workers`` workers over one plan."""
+
+    def __init__(self, plan: Plan, *, workers: int, batching: Batching, clock: Clock) -> None:
+        members = range(workers)
+        table = first_table(plan.slots, members)
+        self._clock = clock
+        self._workers = [
+            Worker(
+                plan,
+                Membership(worker, members, table),
+                batching=batching,
+                clock=clock,
+                codec=Codec(plan.types),
+            )
+            for worker in members
+        ]
+
+    def open(self) -> None:
+        """Deal the parts of the sources and open every worker."""
+        parts = self._workers[0].list_parts([worker.id for worker in self._workers])
+        for worker in self._workers:
+            self._deliver(worker.open(parts[worker.id]))
+
+    def step(self) -> None:
+        """Step every worker once; when none has anything to do, let the time pass until one has."""
+        busy = False
+        for worker in self._workers:
+            done, outgoing = worker.step()
+            busy = busy or bool(done or outgoing)
+            self._deliver(outgoing)
+        if not busy and not self.finished:
+            due_s = min((due for worker in self._workers if (due := worker.due_s()) is not None), default=None)
+            if due_s is None:
+                raise InternalError("no worker has anything to do, yet the job has not finished")
+            self._clock.sleep_s(max(0.0, due_s - self._clock.monotonic_s()))
+
+    @property
+    def finished(self) -> bool:
+        """Whether every worker has."""
+        return all(worker.finished for worker in self._workers)
+
+    @property
+    def sinks(self) -> list[WriteSink]:
+        """The sink steps of all workers."""
+        return [sink for worker in self._workers for sink in worker.sinks]
+
+    def counts(self) -> dict[str, StepCounts]:
+        """What each step has done so far, on all workers together."""
+        return merged_counts([worker.counts() for worker in self._workers])
+
+    def rows_in(self, step: str) -> int:
+        """How many records a step has taken so far, on all workers together."""
+        return sum(worker.rows_in(step) for worker in self._workers)
+
+    def close(self) -> None:
+        """Close every worker; the first error is raised when all have been closed."""
+        errors: list[Exception] = []
+        for worker in self._workers:
+            try:
+                worker.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _deliver(self, outgoing: list[Outgoing]) -> None:
+        for receiver, message in outgoing:
+            self._workers[receiver].receive(message)
