@@ -62,15 +62,18 @@ class Failures:
         if self._context.dead_letter_port is not None:
             out.send(Batch([letter], part=part), self._context.dead_letter_port)
 
-    def error(self, error: Exception, function: object, *, key: Any = None) -> OperatorError:
-        """``error`` as the `OperatorError` that names this step; for the caller to raise."""
+    def error(self, error: Exception, function: object, *, key: Any = None, policy: bool = True) -> OperatorError:
+        """``error`` as the `OperatorError` that names this step; for the caller to raise.
+
+        ``policy``: whether ``on_error`` has a say, which it has only about single records.
+        """
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {key!r}"
         # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.
         remedy = f" in {where}. Mend the function" if where else ". Filter such values out before it"
+        other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
         return OperatorError(
-            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}, "
-            f"or give the step on_error='skip' or on_error='dead-letter'.",
+            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",
             step=self._context.step,
             key=key,
             function=where,

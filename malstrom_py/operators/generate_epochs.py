@@ -14,6 +14,7 @@ from malstrom_py.epochs import EpochGenerator, EpochTracker
 from malstrom_py.errors import InternalError
 from malstrom_py.messages import MIN_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures
 from malstrom_py.time import Unit
 
 ON_TIME: Final = 0
@@ -38,12 +39,11 @@ class GenerateEpochs(Operator):
         self._unit = unit
         self._trackers: dict[str, EpochTracker] = {}
         self._sent = MIN_EPOCH
+        self._failures = Failures(context)
 
     def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
         if isinstance(message, PartOpened):
-            tracker = self._generator.tracker(self._unit)
-            tracker.raise_to(self._sent)
-            self._trackers.setdefault(message.part, tracker)
+            self._trackers.setdefault(message.part, self._tracker())
         else:
             self._trackers.pop(message.part, None)
             self._advance(out)
@@ -52,7 +52,11 @@ class GenerateEpochs(Operator):
         timestamps = batch.timestamps
         if timestamps is None or batch.part is None or batch.part not in self._trackers:
             raise InternalError(f"step {self.context.step!r} was sent {batch} of part {batch.part!r}, not open here")
-        late = self._trackers[batch.part].observe(timestamps)
+        observe = self._trackers[batch.part].observe
+        try:
+            late = observe(timestamps)
+        except Exception as error:
+            raise self._failures.error(error, observe, policy=False) from error
         if late:
             self.counters.late += len(late)
             out.send(batch.take(late), LATE)
@@ -63,6 +67,14 @@ class GenerateEpochs(Operator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self._sent = epoch.time
         out.forward(epoch)
+
+    def _tracker(self) -> EpochTracker:
+        try:
+            tracker = self._generator.tracker(self._unit)
+            tracker.raise_to(self._sent)
+        except Exception as error:
+            raise self._failures.error(error, self._generator.tracker, policy=False) from error
+        return tracker
 
     def _advance(self, out: Outlet) -> None:
         epoch = min((tracker.epoch for tracker in self._trackers.values()), default=MIN_EPOCH)

@@ -13,7 +13,7 @@ from typing import Any
 from malstrom_py.batches import Batch
 from malstrom_py.errors import OperatorError
 from malstrom_py.logic import Output, hooks_of
-from malstrom_py.messages import MIN_EPOCH, DataMessage, Epoch
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, describe_function
 from malstrom_py.operators.keyed import check_hashable, keys_of
@@ -62,7 +62,7 @@ class StatefulOp(Operator):
             try:
                 self._on_epoch(epoch, self.states, output)
             except Exception as error:
-                raise self._failures.error(error, self._on_epoch) from error
+                raise self._failures.error(error, self._on_epoch, policy=False) from error
             self._check_keys(output, held, self._on_epoch)
             self._discard(held | self.states.keys())
             self._send(output, out)
@@ -75,11 +75,11 @@ class StatefulOp(Operator):
 
     def _whole(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any]) -> None:
         keys = keys_of(batch, self.context.step)
+        touched = _distinct(keys, self.context.step)
         try:
             function(keys, batch.values, batch.timestamps, self.states, output)
         except Exception as error:
-            raise self._failures.error(error, function) from error
-        touched = set(keys)
+            raise self._failures.error(error, function, policy=False) from error
         self._check_keys(output, touched, function)
         self._discard(touched)
 
@@ -134,16 +134,27 @@ class StatefulOp(Operator):
                 f"give it one, for instance its input's",
                 step=step,
             )
-        elif min(timestamps) <= self._passed:
+        else:
+            self._check_times(timestamps)
+        out.send(batch)
+
+    def _check_times(self, timestamps: list[int]) -> None:
+        step = self.context.step
+        for kind in set(map(type, timestamps)) - {int}:
+            raise OperatorError(
+                f"step {step!r} sent a timestamp of type {kind.__name__}: send an int in the stream's unit", step=step
+            )
+        if min(timestamps) <= self._passed:
             raise OperatorError(
                 f"step {step!r} sent a record at {min(timestamps)}, at or below the epoch {self._passed} "
                 f"it has passed on: nothing may follow an epoch that it has closed",
                 step=step,
             )
-        out.send(batch)
+        if max(timestamps) >= MAX_EPOCH:
+            raise OperatorError(f"step {step!r} sent a timestamp that does not fit an int64", step=step)
 
     def _check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object) -> None:
-        foreign = set(output.keys) - allowed
+        foreign = _distinct(output.keys, self.context.step) - allowed
         if foreign:
             raise self._foreign_key(next(iter(foreign)), function)
 
@@ -156,3 +167,12 @@ class StatefulOp(Operator):
             key=key,
             function=where,
         )
+
+
+def _distinct(keys: list[Any], step: str) -> set[Any]:
+    try:
+        return set(keys)
+    except TypeError:
+        for key in keys:
+            check_hashable(key, step)
+        raise
