@@ -36,6 +36,15 @@ def describe_function(function: object) -> str:
     return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else str(name)
 
 
+def said(error: Exception) -> str:
+    """What a message may repeat of an error: of the system's all, of others the type, for a text may hold a value.
+
+    >>> said(OSError(28, "No space left on device")), said(ValueError("secret"))
+    ('OSError: [Errno 28] No space left on device', 'ValueError')
+    """
+    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
+
+
 class Failures:
     """The ``on_error`` policy of one step."""
 
