@@ -29,7 +29,7 @@ def alert(reading: dict[str, Any]) -> str:
 def job(readings: str = str(READINGS), out: str = "demo-out/alerts") -> mp.Job:
     """Believable readings -> Parquet files in ``out``, the others -> alerts on standard output."""
     job = mp.Job("alerts")
-    rows: mp.StreamBuilder[None, dict[str, Any]] = job.source("readings", sources.Files(readings, null_values=["NA"]))
+    rows = job.source("readings", sources.Files(readings, null_values=["NA"]))
     good, bad = rows.branch("believable", is_believable)
     good.sink("good", sinks.Files(out, format="parquet"))
     bad.map("alert", alert).sink("alerts", sinks.Stdout())

@@ -6,7 +6,6 @@ python -m examples.csv_to_parquet          or          malstrom run examples.csv
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
@@ -17,9 +16,7 @@ READINGS = Path(__file__).parent / "input" / "readings-*.csv"
 def job(files: str = str(READINGS), out: str = "demo-out/csv_to_parquet") -> mp.Job:
     """CSV files -> Parquet files in ``out``. Nothing shows there before all has been written."""
     job = mp.Job("csv-to-parquet")
-    rows: mp.StreamBuilder[None, dict[str, Any]] = job.source(
-        "rows", sources.Files(files, null_values=["NA"]), on_error="skip"
-    )
+    rows = job.source("rows", sources.Files(files, null_values=["NA"]), on_error="skip")
     rows.sink("parquet", sinks.Files(out, format="parquet"))
     return job
 

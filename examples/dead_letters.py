@@ -22,7 +22,7 @@ def total(order: dict[str, Any]) -> dict[str, Any]:
 def job(orders: str = str(ORDERS), out: str = "demo-out/dead_letters") -> mp.Job:
     """Good orders -> ``out``/orders, lines that are no JSON and orders without a total -> ``out``/broken."""
     job = mp.Job("orders")
-    lines: mp.StreamBuilder[None, dict[str, Any]] = job.source("lines", sources.Files(orders), on_error="dead-letter")
+    lines = job.source("lines", sources.Files(orders), on_error="dead-letter")
     lines.map("total", total, on_error="dead-letter").sink("orders", sinks.Files(f"{out}/orders", format="csv"))
     for step in ("lines", "total"):
         job.dead_letters(step).sink(f"{step}-broken", sinks.Files(f"{out}/broken", format="json"))

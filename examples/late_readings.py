@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
@@ -21,7 +20,7 @@ def job(
 ) -> mp.Job:
     """Running maxima -> standard output, readings more than ``bound`` behind -> JSON lines in ``out``."""
     job = mp.Job("late-readings")
-    rows: mp.StreamBuilder[None, dict[str, Any]] = job.source("readings", sources.Files(readings, null_values=["NA"]))
+    rows = job.source("readings", sources.Files(readings, null_values=["NA"]))
     on_time, late = (
         rows.filter("measured", lambda reading: reading["celsius"] is not None)
         .assign_timestamps("time", lambda reading: reading["time"])

@@ -31,7 +31,7 @@ def update(sensor: str, reading: dict[str, Any], mean: Mean) -> tuple[str, Mean]
 def job(readings: str = str(READINGS)) -> mp.Job:
     """Readings -> one line per reading on standard output."""
     job = mp.Job("sensor-means")
-    rows: mp.StreamBuilder[None, dict[str, Any]] = job.source("readings", sources.Files(readings, null_values=["NA"]))
+    rows = job.source("readings", sources.Files(readings, null_values=["NA"]))
     (
         rows.filter("measured", lambda reading: reading["celsius"] is not None)
         .key_by("sensor", "sensor")

@@ -46,7 +46,7 @@ class Sessions(mp.KeyedLogic[str, dict[str, Any], dict[str, Any], Clicks]):
 def job(clicks: str = str(CLICKS), out: str = "demo-out/sessions") -> mp.Job:
     """Clicks -> CSV files ``key,start,pages`` in ``out``."""
     job = mp.Job("sessions")
-    rows: mp.StreamBuilder[None, dict[str, Any]] = job.source("clicks", sources.Files(clicks))
+    rows = job.source("clicks", sources.Files(clicks))
     on_time, _ = rows.assign_timestamps("second", lambda click: click["second"], unit="s").generate_epochs(
         "epochs", mp.limit_out_of_orderness(15)
     )

@@ -30,7 +30,7 @@ class Totals(mp.KeyedLogic[str, str, int, int]):
 def job(texts: str = f"{INPUT}/*.txt", out: str = "demo-out/word_count") -> mp.Job:
     """Words of ``texts`` -> CSV files ``key,count`` in ``out``, the most frequent first."""
     job = mp.Job("word-count")
-    lines: mp.StreamBuilder[None, str] = job.source("lines", sources.Files(texts, format="text"))
+    lines = job.source("lines", sources.Files(texts, format="text"))
     (
         lines.flat_map("words", lambda line: re.findall(r"[a-z]+", line.lower()))
         .key_by("word", lambda word: word)

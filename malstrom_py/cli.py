@@ -1,7 +1,8 @@
 """The command line ``malstrom``: run a job, explain it, and see whether this machine can run one.
 
 Rule: standard output belongs to the job and to what was asked for. What went wrong is told on standard error, after
-``error:``, with the user's own file and line; a traceback comes only if ``--traceback`` asks for it. Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C.
+``error:``, with the user's own file and line; a traceback comes only if ``--traceback`` asks for it.
+Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -87,7 +88,10 @@ def run(
     ] = None,
     traceback: TracebackOption = False,
 ) -> None:
-    """Run a job in this process to its end; the counts of the run go to standard error."""
+    """Run a job to its end.
+
+    It runs in this process. Progress and the counts of the run go to standard error.
+    """
     with _told(traceback):
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
         result = mp.run(load_job(job), batch=batching, progress=False if quiet else None)
@@ -109,7 +113,10 @@ def explain(
 
 @app.command()
 def doctor() -> None:
-    """See what works on this machine, and what to do about the rest. Exit code 0 if jobs can run."""
+    """See what works on this machine.
+
+    And what to do about the rest. The exit code is 0 if jobs can run.
+    """
     from malstrom_py.doctor import examine
 
     findings = examine()
@@ -276,6 +283,8 @@ def _shown(file: str) -> str:
 
 def _no_such_module(name: str, missing: str) -> str:
     parent, _, last = missing.rpartition(".")
+    if hasattr(sys.modules.get(parent), last):
+        return f"{parent!r} is a module with {last!r} in it: write {parent}:{last}"
     folders = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else [str(Path.cwd())]
     near = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(folders)], n=1)
     suggestion = ".".join(filter(None, (parent, near[0], name[len(missing) + 1 :]))) if near else ""

@@ -87,7 +87,7 @@ def examine_optional(name: str, extra: str) -> Finding:
         said = f"{metadata.version(name)}, not used by this release"
     except metadata.PackageNotFoundError:
         return Finding(
-            "missing", name, "not installed; this release does not use it", f"pip install malstrom-py[{extra}]"
+            "missing", name, "not installed; this release does not use it", f"pip install 'malstrom-py[{extra}]'"
         )
     return Finding("ok", name, said)
 

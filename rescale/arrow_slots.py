@@ -72,6 +72,8 @@ def _dictionary_of(keys: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]] |
     """A column as (indices, distinct values); None for a type of which Arrow cannot make one."""
     import pyarrow as pa
 
+    if keys.type in (pa.string_view(), pa.binary_view()):  # Arrow does not take from views
+        keys = keys.cast(pa.large_string() if keys.type == pa.string_view() else pa.large_binary())
     if not isinstance(keys, pa.DictionaryArray):
         try:
             keys = keys.dictionary_encode()

@@ -47,7 +47,7 @@ class Progress:
     """
 
     def __init__(self, plan: Plan, console: Console) -> None:
-        self._units = {step.name: step.traits.unit for step in plan.steps}
+        self._units: dict[str, Unit | None] = {step.name: step.traits.unit for step in plan.steps}
         self._console = console
         self._live: Live | None = None
         self._next_s = 0.0

@@ -44,6 +44,7 @@ def interleave(
     reps: int,
     fresh: Callable[[Any], Any] | None = None,
     each_round: Callable[[], None] | None = None,
+    clock: Callable[[], float] = perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds per variant and round. ``fresh`` makes new input of ``data`` before each call, outside the clock;
     ``each_round`` is called at the end of each round, for what measures itself.
@@ -59,9 +60,9 @@ def interleave(
             given = data if fresh is None else fresh(data)
             gc.collect()
             gc.freeze()
-            started = perf_counter()
+            started = clock()
             variant(given)
-            seconds[name].append(perf_counter() - started)
+            seconds[name].append(clock() - started)
         if each_round is not None:
             each_round()
     return seconds

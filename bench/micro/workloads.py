@@ -57,13 +57,15 @@ class Tally:
 Build = Callable[[mp.StreamBuilder[None, Any]], mp.StreamBuilder[Any, Any]]
 
 
-def through(build: Build, total: Callable[[list[Any]], int]) -> Callable[[list[Any]], Check]:
+def through(
+    build: Build, total: Callable[[list[Any]], int], *, batch: mp.Batching | None = None
+) -> Callable[[list[Any]], Check]:
     """A job from memory through what ``build`` adds to a `Tally`. The time it takes is that of all of ``run``."""
 
     def run(rows: list[Any]) -> Check:
         job, tally = mp.Job("bench"), Tally(total)
         build(job.source("in", sources.Memory(rows))).sink("out", tally)
-        mp.run(job, progress=False)
+        mp.run(job, batch=batch, progress=False)
         return tally.check
 
     return run
@@ -113,7 +115,11 @@ class AddBatch(mp.KeyedLogic[str, Pair, int, int]):
         output.timestamps.extend([None] * len(keys))
 
 
-w1_job = through(lambda s: s.key_by("key", key_of).stateful_map("add", add), sum)
+def w1_build(stream: mp.StreamBuilder[None, Any]) -> mp.StreamBuilder[Any, Any]:
+    return stream.key_by("key", key_of).stateful_map("add", add)
+
+
+w1_job = through(w1_build, sum)
 w1_on_data = through(lambda s: s.key_by("key", key_of).stateful_op("add", add_message), sum)
 w1_on_batch = through(lambda s: s.key_by("key", key_of).stateful_op("add", AddBatch()), sum)
 
@@ -146,8 +152,24 @@ def q2_loop(rows: list[Bid]) -> Check:
     return count, total
 
 
-q1_job = through(lambda s: s.map("in-euros", in_euros), lambda values: sum([value[2] for value in values]))
-q2_job = through(lambda s: s.filter("of-interest", of_interest), lambda values: sum([v[0] + v[2] for v in values]))
+def q1_build(stream: mp.StreamBuilder[None, Any]) -> mp.StreamBuilder[Any, Any]:
+    return stream.map("in-euros", in_euros)
+
+
+def q1_total(values: list[Any]) -> int:
+    return sum([value[2] for value in values])
+
+
+def q2_build(stream: mp.StreamBuilder[None, Any]) -> mp.StreamBuilder[Any, Any]:
+    return stream.filter("of-interest", of_interest)
+
+
+def q2_total(values: list[Any]) -> int:
+    return sum([value[0] + value[2] for value in values])
+
+
+q1_job = through(q1_build, q1_total)
+q2_job = through(q2_build, q2_total)
 
 # Fan-out: both of them on one stream.
 
@@ -167,9 +189,9 @@ def fan_out_loop(rows: list[Bid]) -> Check:
 def fan_out_job(rows: list[Bid]) -> Check:
     job = mp.Job("bench")
     stream: mp.StreamBuilder[None, Any] = job.source("in", sources.Memory(rows))
-    prices, hits = Tally(lambda values: sum([v[2] for v in values])), Tally(lambda vs: sum([v[0] + v[2] for v in vs]))
-    stream.map("in-euros", in_euros).sink("prices", prices)
-    stream.filter("of-interest", of_interest).sink("hits", hits)
+    prices, hits = Tally(q1_total), Tally(q2_total)
+    q1_build(stream).sink("prices", prices)
+    q2_build(stream).sink("hits", hits)
     mp.run(job, progress=False)
     return prices.check[0] + hits.check[0], prices.check[1] + hits.check[1]
 

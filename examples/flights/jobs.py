@@ -79,5 +79,5 @@ def lateness_job(files: str, out: Path, *, bound: timedelta) -> mp.Job:
 
 def timed_flights(job: mp.Job, files: str) -> mp.StreamBuilder[None, Flight]:
     """The flights with the hour of their planned departure as event time, in milliseconds."""
-    flights: mp.StreamBuilder[None, Flight] = job.source("flights", sources.Files(files, null_values=["NA"]))
+    flights = job.source("flights", sources.Files(files, null_values=["NA"]))
     return flights.assign_timestamps("departure", lambda flight: flight["time_hour"], unit="ms")

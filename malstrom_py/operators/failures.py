@@ -36,6 +36,15 @@ def describe_function(function: object) -> str:
     return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else str(name)
 
 
+def said(error: Exception) -> str:
+    """What a message may repeat of an error: of the system's all, of others the type, for a text may hold a value.
+
+    >>> said(OSError(28, "No space left on device")), said(ValueError("secret"))
+    ('OSError: [Errno 28] No space left on device', 'ValueError')
+    """
+    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
+
+
 class Failures:
     """The ``on_error`` policy of one step."""
 
@@ -62,15 +71,18 @@ class Failures:
         if self._context.dead_letter_port is not None:
             out.send(Batch([letter], part=part), self._context.dead_letter_port)
 
-    def error(self, error: Exception, function: object, *, key: Any = None) -> OperatorError:
-        """``error`` as the `OperatorError` that names this step; for the caller to raise."""
+    def error(self, error: Exception, function: object, *, key: Any = None, policy: bool = True) -> OperatorError:
+        """``error`` as the `OperatorError` that names this step; for the caller to raise.
+
+        ``policy``: whether ``on_error`` has a say, which it has only about single records.
+        """
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {key!r}"
         # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.
         remedy = f" in {where}. Mend the function" if where else ". Filter such values out before it"
+        other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
         return OperatorError(
-            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}, "
-            f"or give the step on_error='skip' or on_error='dead-letter'.",
+            f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",
             step=self._context.step,
             key=key,
             function=where,

@@ -7,7 +7,7 @@ source, when all its parts are finished.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.epochs import EpochGenerator, EpochTracker
@@ -23,6 +23,7 @@ from malstrom_py.messages import (
     StateMessage,
 )
 from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures
 from malstrom_py.time import Unit
 
 ON_TIME: Final = 0
@@ -47,16 +48,13 @@ class GenerateEpochs(Operator):
         self._unit = unit
         self._trackers: dict[str, EpochTracker] = {}
         self._sent = MIN_EPOCH
+        self._failures = Failures(context)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         match message:
             case PartOpened():
-                tracker = self._generator.tracker(self._unit)
                 state = (message.state or {}).get(self.context.step)
-                if state is not None:
-                    tracker.restore(state)
-                tracker.raise_to(self._sent)
-                self._trackers.setdefault(message.part, tracker)
+                self._trackers.setdefault(message.part, self._tracker(state))
             case PartReleased():
                 # T2: the part's epoch moves with it.
                 if message.part in self._trackers:
@@ -75,7 +73,11 @@ class GenerateEpochs(Operator):
         timestamps = batch.timestamps
         if timestamps is None or batch.part is None or batch.part not in self._trackers:
             raise InternalError(f"step {self.context.step!r} was sent {batch} of part {batch.part!r}, not open here")
-        late = self._trackers[batch.part].observe(timestamps)
+        observe = self._trackers[batch.part].observe
+        try:
+            late = observe(timestamps)
+        except Exception as error:
+            raise self._failures.error(error, observe, policy=False) from error
         if late:
             self.counters.late += len(late)
             out.send(batch.take(late), LATE)
@@ -86,6 +88,17 @@ class GenerateEpochs(Operator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self._sent = epoch.time
         out.forward(epoch)
+
+    def _tracker(self, state: Any) -> EpochTracker:
+        """A tracker that goes on from ``state``, if there is one."""
+        try:
+            tracker = self._generator.tracker(self._unit)
+            if state is not None:
+                tracker.restore(state)
+            tracker.raise_to(self._sent)
+        except Exception as error:
+            raise self._failures.error(error, self._generator.tracker, policy=False) from error
+        return tracker
 
     def _advance(self, out: Outlet) -> None:
         epoch = min((tracker.epoch for tracker in self._trackers.values()), default=MIN_EPOCH)

@@ -38,6 +38,16 @@ def keys_of(batch: Batch, step: str) -> list[Any]:
     return batch.keys
 
 
+def distinct(keys: list[Any], step: str) -> set[Any]:
+    """The set of ``keys``; `OperatorError` if one cannot be hashed."""
+    try:
+        return set(keys)
+    except TypeError:
+        for key in keys:
+            check_hashable(key, step)
+        raise
+
+
 class StatefulOperator(Operator):
     """Keeps ``state``: values and timers of the keys that live on this worker. Handles all control messages."""
 

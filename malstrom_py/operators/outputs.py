@@ -12,9 +12,10 @@ from typing import Any
 from malstrom_py.batches import Batch
 from malstrom_py.errors import OperatorError
 from malstrom_py.logic import Output
-from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.failures import describe_function
+from malstrom_py.operators.keyed import distinct
 
 
 class CheckedOutput:
@@ -38,16 +39,24 @@ class CheckedOutput:
             raise self._error(
                 "sent a record without a timestamp on a timed stream: give it one, for instance its input's"
             )
-        elif min(timestamps) <= self.passed:
+        else:
+            self._check_times(timestamps)
+        out.send(Batch(output.values, keys=output.keys if self._keyed else None, timestamps=timestamps, part=part))
+
+    def _check_times(self, timestamps: list[int]) -> None:
+        for kind in set(map(type, timestamps)) - {int}:
+            raise self._error(f"sent a timestamp of type {kind.__name__}: send an int in the stream's unit")
+        if min(timestamps) <= self.passed:
             raise self._error(
                 f"sent a record at {min(timestamps)}, at or below the epoch {self.passed} it has passed on: "
                 f"nothing may follow an epoch that it has closed"
             )
-        out.send(Batch(output.values, keys=output.keys if self._keyed else None, timestamps=timestamps, part=part))
+        if max(timestamps) >= MAX_EPOCH:
+            raise self._error("sent a timestamp that does not fit an int64")
 
     def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object) -> None:
         """`OperatorError` if ``output`` has a record or a timer under a key that is not ``allowed``."""
-        foreign = (set(output.keys) | {key for key, _ in output.timers}) - allowed
+        foreign = distinct([*output.keys, *(key for key, _ in output.timers)], self._step) - allowed
         if foreign:
             raise self.foreign_key(next(iter(foreign)), function)
 

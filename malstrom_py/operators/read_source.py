@@ -6,9 +6,9 @@ finished the maximum epoch follows (T5).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from malstrom_py.batches import Batch, rows_of
 from malstrom_py.clock import Clock
@@ -24,10 +24,11 @@ from malstrom_py.messages import (
     StateMessage,
 )
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.failures import Failures, said
 from malstrom_py.sources.base import Part, PartitionedSource, Source, SourcePart
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 
+_BACKOFF_MIN_S: Final = 0.001
 _BACKOFF_MAX_S: Final = 0.5
 _OPEN_MAX: Final = 256
 
@@ -45,8 +46,8 @@ class _Reader:
         self.wait_s = 0.0
 
     def delay(self, now_s: float, linger_s: float) -> None:
-        """Nothing came: ask again after ``linger_s``, twice as late each time."""
-        self.wait_s = min(max(linger_s, self.wait_s * 2), _BACKOFF_MAX_S)
+        """Nothing came: ask again after ``linger_s``, twice as late each time up to half a second."""
+        self.wait_s = max(linger_s, min(max(self.wait_s * 2, _BACKOFF_MIN_S), _BACKOFF_MAX_S))
         self.poll_at_s = now_s + self.wait_s
 
 
@@ -78,7 +79,10 @@ class ReadSource(Operator):
         try:
             parts = self._source.list_parts()
         except Exception as error:
-            raise self._error(error, "could not list its parts") from error
+            self._raise(error, "could not list its parts")
+        for part, times in Counter(parts).items():
+            if times > 1:
+                raise SourceError(f"source {self.context.step!r} lists part {part!r} twice: parts go by their names")
         for index, part in enumerate(parts):
             dealt[workers[index % len(workers)]].append(part)
         return dealt
@@ -108,7 +112,7 @@ class ReadSource(Operator):
         if reader is not None:
             self._readers.remove(reader)
             position = reader.source_part.snapshot()
-            reader.source_part.close()
+            self._close(reader)
         else:
             waiting = next((pair for pair in self._waiting if pair[0] == part), None)
             if waiting is None:
@@ -149,31 +153,40 @@ class ReadSource(Operator):
 
     def close(self) -> None:
         """Close every part that is still open."""
+        errors = []
         while self._readers:
-            self._readers.pop().source_part.close()
+            try:
+                self._close(self._readers.pop())
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         out.send(batch)
 
     def _poll_part(self, reader: _Reader, rows_max: int, out: Outlet) -> int:
-        count = 0
+        malformed: MalformedRecord | None = None
+        rows: list[Any] = []
         try:
-            polled = reader.source_part.poll(rows_max)
-            if polled is not None:
-                rows = polled if isinstance(polled, list) else _as_list(polled)
-                count = len(rows)
-                out.send(Batch(rows, part=reader.name))
+            try:
+                polled = reader.source_part.poll(rows_max)
+                if polled is not None:
+                    rows = polled if isinstance(polled, list) else _as_list(polled)
+            except MalformedRecord as error:
+                malformed = error
             finished = reader.source_part.is_finished()
-        except MalformedRecord as error:
-            self._malformed(error, reader, out)
-            count, finished = 1, reader.source_part.is_finished()
         except Exception as error:
-            raise self._error(error, f"failed in part {reader.part!r}") from error
+            self._raise(error, f"failed in part {reader.part!r}")
+        if malformed is not None:
+            self._malformed(malformed, reader, out)
+        out.send(Batch(rows, part=reader.name))
+        count = len(rows) if malformed is None else 1
         self.counters.rows_in += count
         if finished:
             self._readers.remove(reader)
             self._done[reader.part] = reader.source_part.snapshot()
-            reader.source_part.close()
+            self._close(reader)
             out.forward(PartFinished(reader.name))
             self._open_more(out)
         return count
@@ -196,7 +209,7 @@ class ReadSource(Operator):
             try:
                 source_part = self._build(part, position)
             except Exception as error:
-                raise self._error(error, f"could not open part {part!r}") from error
+                self._raise(error, f"could not open part {part!r}")
             self._readers.append(_Reader(part, self._name(part), source_part))
         if not self._readers:
             self.finished = True
@@ -210,10 +223,19 @@ class ReadSource(Operator):
     def _name(self, part: Part) -> str:
         return f"{self.context.step}/{part}"
 
-    def _error(self, error: Exception, what: str) -> MalstromError:
+    def _close(self, reader: _Reader) -> None:
+        try:
+            reader.source_part.close()
+        except Exception as error:
+            self._raise(error, f"could not close part {reader.part!r}")
+
+    def _raise(self, error: Exception, what: str) -> NoReturn:
+        """Raise ``error`` as a `SourceError` that names this step; errors that are not of reading as they are."""
+        if isinstance(error, SourceError):
+            raise SourceError(f"source {self.context.step!r}: {error}") from error
         if isinstance(error, MalstromError):
-            return type(error)(f"source {self.context.step!r}: {error}") if type(error) is SourceError else error
-        return SourceError(f"source {self.context.step!r} {what}: {type(error).__name__}: {error}")
+            raise error
+        raise SourceError(f"source {self.context.step!r} {what}: {said(error)}") from error
 
 
 def _as_list(polled: Any) -> list[Any]:

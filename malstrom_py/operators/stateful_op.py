@@ -16,7 +16,7 @@ from malstrom_py.errors import OperatorError
 from malstrom_py.logic import Output, hooks_of
 from malstrom_py.messages import DataMessage, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
+from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.outputs import CheckedOutput
 
 
@@ -74,11 +74,11 @@ class StatefulOp(StatefulOperator):
 
     def _whole(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any]) -> None:
         keys = keys_of(batch, self.context.step)
+        touched = distinct(keys, self.context.step)
         try:
             function(keys, batch.values, batch.timestamps, self.state.values, output)
         except Exception as error:
-            raise self.failures.error(error, function) from error
-        touched = set(keys)
+            raise self.failures.error(error, function, policy=False) from error
         self._checked.check_keys(output, touched, function)
         self._discard(touched)
 
@@ -112,7 +112,7 @@ class StatefulOp(StatefulOperator):
         try:
             function(*arguments, states, output)
         except Exception as error:
-            raise self.failures.error(error, function) from error
+            raise self.failures.error(error, function, policy=False) from error
         if len(output) > sent or output.timers:
             self._checked.check_keys(output, held, function)
         self._discard(held | states.keys())
@@ -132,7 +132,7 @@ class StatefulOp(StatefulOperator):
             try:
                 state = function(key, time, states.get(key), output)
             except Exception as error:
-                raise self.failures.error(error, function, key=key) from error
+                raise self.failures.error(error, function, key=key, policy=False) from error
             self._check_key(key, mark, timers, output, function)
             self._set(key, state)
             self._set_timers(output)

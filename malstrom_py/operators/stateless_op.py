@@ -49,7 +49,7 @@ class StatelessOp(Operator):
             try:
                 self._on_epoch(epoch, output)
             except Exception as error:
-                raise self._failures.error(error, self._on_epoch) from error
+                raise self._failures.error(error, self._on_epoch, policy=False) from error
             self._send(output, out, part=None)
         self._checked.passed = epoch.time
         out.forward(epoch)

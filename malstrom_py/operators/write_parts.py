@@ -12,7 +12,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.failures import Failures, said
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.sinks.base import PartitionedSink, SinkPart
 
@@ -33,7 +33,7 @@ class KeyByPart(Operator):
             for key, value, timestamp in zip(keys, batch.values, times, strict=True):
                 parts.append(self._sink.assign_part(DataMessage(key, value, timestamp)))
         except Exception as error:
-            raise self._failures.error(error, self._sink.assign_part) from error
+            raise self._failures.error(error, self._sink.assign_part, policy=False) from error
         pairs = list(zip(keys, batch.values, strict=True)) if batch.keys is not None else batch.values
         out.send(batch.with_values(pairs).with_keys(parts))
 
@@ -126,7 +126,7 @@ class WriteParts(StatefulOperator):
             raise self._error(error, f"could not close part {part!r}") from error
 
     def _error(self, error: Exception, what: str) -> SinkError:
-        return SinkError(f"sink {self.context.step!r} {what}: {type(error).__name__}: {error}")
+        return SinkError(f"sink {self.context.step!r} {what}: {said(error)}")
 
 
 _OPENED = "malstrom_py: part without a position"

@@ -6,6 +6,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.messages import Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import said
 from malstrom_py.sinks.base import SinkWriter, StatelessSink, TransactionalSink
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 
@@ -63,5 +64,5 @@ class WriteSink(Operator):
 
     def error(self, error: Exception, what: str) -> SinkError:
         """``error`` as a `SinkError` that names this step; for the caller to raise."""
-        text = str(error) if isinstance(error, SinkError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, SinkError) else said(error)
         return SinkError(f"sink {self.context.step!r} {what}: {text}")

@@ -6,6 +6,7 @@ Run a long one with ``python -m tests.fuzz.codec --n 1000000``; a failure prints
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import random
 import time
@@ -52,7 +53,7 @@ CLAIMS = [bytes.fromhex(claim) for claim in ("ddffffffff", "dcffff", "dfffffffff
 """Beginnings of containers that claim to be huge."""
 
 BYTES_PER_BYTE_MAX = 100
-BYTES_MAX = 1 << 18
+BYTES_MAX = 1 << 16
 """What reading may allocate: so much per byte that is read, and so much in any case."""
 
 
@@ -90,23 +91,33 @@ def damaged(data: bytes, chance: random.Random, others: list[bytes]) -> bytes:
     return bytes(hurt)
 
 
-def check_at_rest(codec: Codec, data: bytes, outcome: Outcome) -> None:
-    """Read ``data``: what comes out must be legal, that is: it can be stored again."""
+def bytes_allocated(codec: Codec, data: bytes) -> int:
+    """The most that reading ``data`` holds at one time."""
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
+    with contextlib.suppress(CodecError):
+        codec.decode_at_rest(data)
+    return tracemalloc.get_traced_memory()[1] - before
+
+
+def check_at_rest(codec: Codec, data: bytes, outcome: Outcome) -> None:
+    """Read ``data``: what comes out must be legal, that is: it can be stored again."""
+    if tracemalloc.is_tracing():
+        bound = BYTES_PER_BYTE_MAX * len(data) + BYTES_MAX
+        used = bytes_allocated(codec, data)
+        if used > bound:
+            # The interpreter's table of interned strings may just have been enlarged, which happens once.
+            used = bytes_allocated(codec, data)
+        assert used <= bound, f"{used} bytes for {len(data)}"
+        if len(data) > 1000:
+            outcome.bytes_per_byte = max(outcome.bytes_per_byte, used / len(data))
     try:
         value = codec.decode_at_rest(data)
     except CodecError:
         outcome.refused += 1
-        value = None
     else:
         outcome.legal += 1
-    if tracemalloc.is_tracing():
-        used = tracemalloc.get_traced_memory()[1] - before
-        assert used <= BYTES_PER_BYTE_MAX * len(data) + BYTES_MAX, f"{used} bytes for {len(data)}"
-        if len(data) > 1000:
-            outcome.bytes_per_byte = max(outcome.bytes_per_byte, used / len(data))
-    codec.encode_at_rest(value, step="fuzz")
+        codec.encode_at_rest(value, step="fuzz")
 
 
 def check_in_flight(codec: Codec, data: bytes, whole: set[bytes], outcome: Outcome) -> None:

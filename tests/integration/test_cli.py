@@ -1,0 +1,186 @@
+"""The command line from outside: what it prints where, and its exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py.cli import UserCodeFailed, WrongCommand, load_job
+from tests.tree import ROOT
+
+JOBS = """
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+
+def ratio(number):
+    return inverse(number)
+
+
+def inverse(number):
+    return 10 / number
+
+
+def make(name, numbers):
+    made = mp.Job(name)
+    made.source("numbers", sources.Memory(numbers)).map("ratio", ratio).sink("out", sinks.Stdout())
+    return made
+
+
+job = make("good", [1, 2, 5])
+bad = make("bad", [1, 0, 5])
+empty = mp.Job("empty")
+number = 3
+
+
+def maker():
+    return job
+
+
+def raiser():
+    return {}["missing"]
+
+
+def nothing():
+    return None
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "importing.py").write_text("import math\n\nimport no_such_package\n")
+    (tmp_path / "wrong_syntax.py").write_text("job = (\n")
+    (tmp_path / "illegal.py").write_text("import malstrom_py as mp\n\njob = mp.Job('two words')\n")
+    return tmp_path
+
+
+def malstrom(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    return subprocess.run(
+        [sys.executable, "-m", "malstrom_py.cli", *arguments],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_run_prints_the_output_of_the_job_and_beside_it_the_counts(folder: Path) -> None:
+    done = malstrom(folder, "run", "jobs:job")
+    assert (done.returncode, done.stdout) == (0, "10.0\n5.0\n2.0\n")
+    assert done.stderr.startswith("job good: 3 read, 3 written, ")
+
+
+def test_run_takes_the_name_job_if_none_is_given_and_is_quiet_if_told_so(folder: Path) -> None:
+    done = malstrom(folder, "run", "jobs", "--quiet", "--batch-rows", "1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "10.0\n5.0\n2.0\n", "")
+
+
+def test_run_finds_an_example_of_the_repository() -> None:
+    done = malstrom(ROOT, "run", "examples.sensor_means:job")
+    assert done.returncode == 0
+    assert done.stdout.startswith("n1: 11.50")
+
+
+def test_run_takes_a_file_from_elsewhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "beside.py").write_text("from jobs import maker as job\n")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    assert malstrom(elsewhere, "run", str(folder / "beside.py")).stdout == "10.0\n5.0\n2.0\n"
+    assert malstrom(elsewhere, "run", f"{folder / 'jobs.py'}:maker").stdout == "10.0\n5.0\n2.0\n"
+
+
+def test_a_failed_job_is_told_with_the_users_own_line_and_without_a_traceback(folder: Path) -> None:
+    done = malstrom(folder, "run", "jobs:bad")
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: step 'ratio' failed: ZeroDivisionError")
+    assert "ZeroDivisionError: division by zero" in done.stderr
+    assert lines[-1] == "  raised at jobs.py:11, in inverse"
+
+
+def test_the_traceback_is_there_for_who_asks(folder: Path) -> None:
+    done = malstrom(folder, "run", "jobs:bad", "--traceback")
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert "return 10 / number" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "said"),
+    [
+        ("jobs:jop", 2, "error: jobs has no 'jop'; did you mean jobs:job?"),
+        ("jobs:number", 2, "error: jobs:number is of type int, not a job: "),
+        ("jobs:nothing", 2, "error: jobs:nothing returns None, not a job: "),
+        ("jobs:make", 2, "error: jobs:make cannot be called without arguments: "),
+        ("jobs:raiser", 1, "error: calling jobs:raiser failed: KeyError: 'missing'\n  raised at jobs.py:31, in raiser"),
+        ("jobs:empty", 1, "error: job 'empty' is empty: "),
+        ("jbos", 2, "error: there is no module 'jbos' (looked in "),
+        ("jobs.job", 2, "error: 'jobs' is a module with 'job' in it: write jobs:job"),
+        ("no-name", 2, "error: 'no-name' is no name of a module: "),
+        ("jobs:", 2, "error: 'jobs:' names no job: "),
+        ("nowhere/jobs.py:job", 2, "error: there is no file "),
+        ("importing", 1, "error: importing importing failed: ModuleNotFoundError: No module named 'no_such_package'"),
+        ("wrong_syntax", 1, "error: importing wrong_syntax failed: SyntaxError: "),
+        ("illegal", 1, "error: job name 'two words' is not legal: "),
+    ],
+)
+def test_what_is_no_job_is_told_in_lines(job: str, code: int, said: str, folder: Path) -> None:
+    done = malstrom(folder, "run", job)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(said)
+    assert "Traceback" not in done.stderr
+
+
+def test_an_import_that_fails_inside_the_users_module_names_its_line(folder: Path) -> None:
+    assert "\n  raised at importing.py:3\n" in malstrom(folder, "explain", "importing").stderr
+    assert "\n  raised at wrong_syntax.py:1\n" in malstrom(folder, "explain", "wrong_syntax").stderr
+    assert "\n  at illegal.py:3\n" in malstrom(folder, "explain", "illegal").stderr
+
+
+def test_a_misspelt_module_is_answered_with_the_one_that_is_there(folder: Path) -> None:
+    assert "did you mean 'jobs'?" in malstrom(folder, "run", "jobz:job").stderr
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "jobs", "--rows"], ["run", "jobs", "--batch-rows", "0"], ["x"]])
+def test_a_wrong_command_ends_with_2(arguments: list[str], folder: Path) -> None:
+    assert malstrom(folder, *arguments).returncode == 2
+
+
+def test_explain_prints_the_plan_as_text_or_as_mermaid_without_running_it(folder: Path) -> None:
+    text = malstrom(folder, "explain", "jobs:bad")
+    assert (text.returncode, text.stdout.splitlines()[0]) == (0, "job bad (3 steps, 1024 slots)")
+    chart = malstrom(folder, "explain", "jobs:bad", "--mermaid")
+    assert (chart.returncode, chart.stdout.splitlines()[0]) == (0, "flowchart LR")
+
+
+def test_version_and_help(folder: Path) -> None:
+    assert malstrom(folder, "--version").stdout == f"malstrom {mp.__version__}\n"
+    shown = malstrom(folder, "--help").stdout
+    assert all(command in shown for command in ("run", "explain", "doctor"))
+
+
+def test_a_job_is_loaded_from_a_file_under_a_name_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("import malstrom_py as mp\n\njob = mp.Job('mine')\n")
+    assert load_job(f"{tmp_path}/json.py").name == "mine"
+    assert sys.modules["json"].__name__ == "json"
+    assert hasattr(sys.modules["json"], "loads")
+
+
+def test_a_file_that_raises_is_not_left_half_loaded(tmp_path: Path) -> None:
+    (tmp_path / "half_loaded.py").write_text("1 / 0\n")
+    with pytest.raises(UserCodeFailed, match="ZeroDivisionError"):
+        load_job(f"{tmp_path}/half_loaded.py")
+    assert "half_loaded" not in sys.modules
+
+
+def test_a_name_is_looked_for_in_the_module_it_was_asked_of() -> None:
+    with pytest.raises(WrongCommand, match="its jobs: none"):
+        load_job("json:job")

@@ -1,0 +1,109 @@
+"""``malstrom doctor``: what it finds on this machine, and on machines that lack something."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from malstrom_py.doctor import CORE, examine_core, examine_java, examine_optional, examine_python, examine_store
+from tests.tree import ROOT, pyproject
+
+
+def fake_java(folder: Path, said: str) -> Path:
+    """A Java that says what it is and does nothing else; its home."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    java.chmod(0o755)
+    return folder
+
+
+def test_doctor_ends_with_0_where_jobs_can_run() -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "malstrom_py.cli", "doctor"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout
+    for what in ("Python: ", "pyarrow: ", "polars: ", "temporary folder: ", "ray: ", "pyspark: ", "Java: "):
+        assert what in done.stdout
+
+
+def test_doctor_ends_with_1_where_nothing_can_be_written() -> None:
+    code = (
+        "import sys, tempfile\n"
+        "tempfile.tempdir = '/nowhere'\n"
+        "sys.argv = ['malstrom', 'doctor']\n"
+        "from malstrom_py.cli import main\n"
+        "main()\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "broken   temporary folder: /nowhere cannot be written: No such file or directory. Free some" in done.stdout
+
+
+def test_doctor_imports_no_optional_package() -> None:
+    code = (
+        "import sys\nfrom malstrom_py.doctor import examine\nexamine()\nprint({'ray', 'pyspark'} & set(sys.modules))\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_the_core_that_is_examined_is_the_core_that_is_required() -> None:
+    required = [requirement.partition(">")[0] for requirement in pyproject()["project"]["dependencies"]]
+    assert sorted(CORE) == sorted(required)
+
+
+def test_an_old_python_is_fatal() -> None:
+    assert examine_python((3, 10), "3.10.2", "/usr/bin/python3").is_fatal
+    assert not examine_python((3, 11), "3.11.0", "/usr/bin/python3").is_fatal
+
+
+def test_a_missing_core_package_is_fatal_and_a_missing_optional_one_is_not() -> None:
+    core, optional = examine_core("no-such-package"), examine_optional("no-such-package", "ray")
+    assert core.is_fatal
+    assert core.what_to_do == "pip install no-such-package"
+    assert not optional.is_fatal
+    assert optional.what_to_do == "pip install 'malstrom-py[ray]'"
+
+
+def test_a_folder_that_cannot_be_written_is_fatal(tmp_path: Path) -> None:
+    assert examine_store(str(tmp_path)).state == "ok"
+    assert list(tmp_path.iterdir()) == []
+    assert examine_store(str(tmp_path / "missing")).is_fatal
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', "ok"),
+        ('openjdk version "21" 2023-09-19', "ok"),
+        ('java version "1.8.0_412"', "missing"),
+        ('openjdk version "11.0.2" 2019-01-15', "missing"),
+        ("not what it says", "missing"),
+    ],
+)
+def test_java_is_judged_by_its_major_version(said: str, state: str, tmp_path: Path) -> None:
+    home = fake_java(tmp_path, said)
+    assert examine_java({"JAVA_HOME": str(home), "PATH": ""}).state == state
+    assert examine_java({"PATH": str(home / "bin")}).state == state
+
+
+def test_the_java_of_java_home_goes_before_that_of_the_path(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "home", 'openjdk version "21.0.1"')
+    other = fake_java(tmp_path / "other", 'openjdk version "11.0.1"')
+    found = examine_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+    assert (found.state, "by JAVA_HOME" in found.said) == ("ok", True)
+
+
+def test_no_java_says_what_to_do(tmp_path: Path) -> None:
+    nowhere = examine_java({"PATH": ""})
+    assert (nowhere.state, nowhere.said) == ("missing", "not found")
+    assert "JAVA_HOME" in nowhere.what_to_do
+    assert str(tmp_path) in examine_java({"JAVA_HOME": str(tmp_path), "PATH": ""}).said

@@ -1,0 +1,124 @@
+"""Ctrl-C for real: an endless job in a process of its own is sent SIGINT while it runs."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tree import ROOT
+
+ENDLESS = """
+from itertools import count
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+job = mp.Job("endless")
+numbers = job.source("numbers", sources.Generator(lambda part, start: count(start)))
+numbers.map("row", lambda number: {"number": number}).sink("out", sinks.Files("out", format="csv"))
+
+if __name__ == "__main__":
+    mp.run(job)
+"""
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    return tmp_path
+
+
+def start(arguments: list[str], folder: Path, stderr: int) -> subprocess.Popen[str]:
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "COLUMNS": "120"}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**environ, "TERM": "xterm"},
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until_written(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Until a file is staged, and something is in it."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not any(file.stat().st_size for file in (folder / "out").rglob("*.csv")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def left_over(folder: Path) -> list[str]:
+    """What stands in the output folder, hidden or not."""
+    return [str(path) for path in (folder / "out").rglob("*")]
+
+
+def test_ctrl_c_on_the_command_line_prints_the_counts_and_leaves_nothing(folder: Path) -> None:
+    process = start(["-m", "malstrom_py.cli", "run", "endless"], folder, subprocess.PIPE)
+    wait_until_written(folder, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.startswith("interrupted: stopped by the user; nothing was committed; so far job endless: ")
+    assert "Traceback" not in err
+    assert left_over(folder) == []
+
+
+def test_ctrl_c_behind_the_progress_of_a_terminal_leaves_the_terminal_tidy(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = start(["-m", "malstrom_py.cli", "run", "endless"], folder, theirs)
+    os.close(theirs)
+    seen = ""
+    while "rows/s" not in seen:
+        seen += os.read(ours, 65536).decode(errors="replace")
+    process.send_signal(signal.SIGINT)
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # Linux says so when the other end is closed.
+            break
+        if not chunk:
+            break
+        seen += chunk.decode(errors="replace")
+    os.close(ours)
+    assert process.wait(timeout=DEADLINE_S) == 130
+    assert process.stdout is not None
+    process.stdout.close()
+    assert "interrupted: stopped by the user" in seen
+    shown_cursor, hidden_cursor = "\x1b[?25h", "\x1b[?25l"
+    assert seen.rfind(shown_cursor) > seen.rfind(hidden_cursor)
+    assert left_over(folder) == []
+
+
+def test_ctrl_c_in_a_script_prints_the_counts_and_ends_by_the_signal(folder: Path) -> None:
+    process = start(["endless.py"], folder, subprocess.PIPE)
+    wait_until_written(folder, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    # Python ends itself by the signal, which a shell shows as 130.
+    assert process.returncode == -signal.SIGINT
+    assert "stopped by the user; nothing was committed; so far job endless: " in err
+    assert left_over(folder) == []
+
+
+def test_ctrl_c_before_the_job_runs_is_told_too(folder: Path) -> None:
+    (folder / "slow.py").write_text("import time\nopen('started', 'w').close()\ntime.sleep(600)\n")
+    process = start(["-m", "malstrom_py.cli", "run", "slow"], folder, subprocess.PIPE)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (folder / "started").exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, err) == (130, "interrupted: nothing had run yet\n")

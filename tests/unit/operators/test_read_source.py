@@ -1,0 +1,311 @@
+"""`source`: opens parts, polls them in turn, backs off, ends with the maximum epoch, and closes what it opened."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import InternalError, MalformedRecord, PlanError, SourceError
+from malstrom_py.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.sources.base import Part
+from malstrom_py.testing import VirtualClock
+from tests.unit.operators.scripted import Scripted
+from tests.unit.operators.stepping import Stepped
+
+
+class Reading:
+    """A source step that is opened and polled by hand."""
+
+    def __init__(self, source: Any, on_error: Any = "fail", linger_s: float = 1.0) -> None:
+        self.step = Stepped(partial(ReadSource, source=source), on_error=on_error)
+        operator = self.step.operator
+        assert isinstance(operator, ReadSource)
+        self.operator = operator
+        self.clock = VirtualClock()
+        self._poll = partial(operator.poll, rows_max=10, linger_s=linger_s, clock=self.clock)
+
+    def open(self) -> Reading:
+        self.step.call(self.operator.open)
+        return self
+
+    def poll(self, times: int = 1) -> list[int]:
+        return [self.step.call(self._poll) for _ in range(times)]
+
+    def read_all(self) -> Reading:
+        while not self.operator.finished:
+            self.poll()
+            self.clock.advance(max(0.0, self.operator.next_poll_s() - self.clock.monotonic_s()))
+        return self
+
+
+def test_all_parts_are_announced_before_any_record_and_finished_one_by_one() -> None:
+    step = Reading(Scripted({"a": [[1]], "b": [[2]]})).open().read_all().step
+    seen = [message.values if isinstance(message, Batch) else message for message in step.messages()]
+    assert seen == [
+        PartOpened("under-test/a"),
+        PartOpened("under-test/b"),
+        [1],
+        PartFinished("under-test/a"),
+        [2],
+        PartFinished("under-test/b"),
+        Epoch(MAX_EPOCH),
+    ]
+
+
+def test_a_batch_comes_from_one_part_and_says_which() -> None:
+    step = Reading(Scripted({"a": [[1]], "b": [[2]]})).open().read_all().step
+    assert [batch.part for batch in step.batches()] == ["under-test/a", "under-test/b"]
+
+
+def test_parts_are_polled_in_turn() -> None:
+    step = Reading(Scripted({"a": [[1], [2], [3]], "b": [[10], [20]]})).open().read_all().step
+    assert step.values() == [1, 10, 2, 20, 3]
+
+
+def test_t5_the_end_is_the_maximum_epoch_once_all_parts_are_finished() -> None:
+    reading = Reading(Scripted({"a": [[1]], "b": [[2]]})).open()
+    reading.poll()
+    assert reading.step.epochs() == []
+    reading.poll()
+    assert (reading.step.epochs(), reading.operator.finished) == ([MAX_EPOCH], True)
+
+
+def test_t5_a_source_without_parts_ends_at_once() -> None:
+    reading = Reading(Scripted({})).open()
+    assert (reading.step.messages(), reading.operator.finished) == ([Epoch(MAX_EPOCH)], True)
+
+
+def test_an_empty_list_is_nothing_now_and_sends_no_batch() -> None:
+    step = Reading(Scripted({"a": [[], None, [1]]})).open().read_all().step
+    assert [batch.values for batch in step.batches()] == [[1]]
+    assert step.counters.rows_in == 1
+
+
+def test_rows_may_come_as_any_sequence_or_as_arrow_columns() -> None:
+    columns = pa.RecordBatch.from_pydict({"n": [1, None]})
+    step = Reading(Scripted({"a": [(1, 2), range(2), columns]})).open().read_all().step
+    assert step.values() == [1, 2, 0, 1, {"n": 1}, {"n": None}]
+
+
+def test_an_idle_part_is_asked_again_after_twice_the_wait_up_to_half_a_second() -> None:
+    source = Scripted({"a": [None] * 100})
+    reading = Reading(source, linger_s=0.1).open()
+    asked_at: list[float] = []
+    for _ in range(6):
+        polls = source.parts["a"].polls
+        reading.poll()
+        assert source.parts["a"].polls == polls + 1
+        asked_at.append(reading.clock.monotonic_s())
+        assert reading.poll(5) == [0] * 5  # not due: not asked
+        assert source.parts["a"].polls == polls + 1
+        reading.clock.advance(reading.operator.next_poll_s() - reading.clock.monotonic_s())
+    waits = [later - earlier for earlier, later in pairwise(asked_at)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
+
+
+def test_a_wait_longer_than_half_a_second_is_kept() -> None:
+    reading = Reading(Scripted({"a": [None] * 10}), linger_s=20.0).open()
+    reading.poll()
+    assert reading.operator.next_poll_s() == 20.0
+
+
+def test_without_a_linger_an_idle_part_is_still_left_alone_longer_and_longer() -> None:
+    reading = Reading(Scripted({"a": [None] * 100}), linger_s=0.0).open()
+    waits = []
+    for _ in range(4):
+        reading.poll()
+        waits.append(reading.operator.next_poll_s() - reading.clock.monotonic_s())
+        reading.clock.advance(waits[-1])
+    assert waits == sorted(set(waits))
+    assert waits[0] > 0
+
+
+def test_rows_end_the_back_off() -> None:
+    reading = Reading(Scripted({"a": [None, [1], [2]]})).open()
+    assert reading.poll() == [0]
+    reading.clock.advance(1.0)
+    assert reading.poll(2) == [1, 1]
+
+
+def test_an_idle_part_does_not_hold_up_the_others() -> None:
+    reading = Reading(Scripted({"idle": [None] * 10, "busy": [[1], [2], [3]]})).open()
+    reading.poll(4)
+    assert reading.step.values() == [1, 2, 3]
+
+
+def test_at_most_256_parts_are_open_at_once_and_all_are_read() -> None:
+    source = Scripted({f"p{n}": [[n]] for n in range(600)})
+    reading = Reading(source).open().read_all()
+    assert source.open_at_once_max == 256
+    assert reading.step.values() == list(range(600))
+    assert set(source.closed.values()) == {1}
+
+
+def test_parts_of_one_name_are_refused() -> None:
+    class Twice(Scripted):
+        def list_parts(self) -> list[Part]:
+            return [Part("same"), Part("other"), Part("same")]
+
+    with pytest.raises(SourceError, match=r"source 'under-test'.*'same' twice"):
+        Reading(Twice({"same": [], "other": []})).open()
+
+
+def test_a_finished_part_is_closed_at_once_and_only_once() -> None:
+    source = Scripted({"a": [[1]], "b": [[1], [2]]})
+    reading = Reading(source).open()
+    reading.poll()
+    assert source.closed == {"a": 1, "b": 0}
+    reading.operator.close()
+    assert source.closed == {"a": 1, "b": 1}
+
+
+MALFORMED = {"a": [[1], MalformedRecord("line 2 is no number", record="x"), [3]]}
+
+
+def test_a_malformed_record_fails_and_names_step_and_part() -> None:
+    reading = Reading(Scripted(MALFORMED)).open()
+    with pytest.raises(SourceError, match=r"'under-test', part 'a': line 2 is no number.*on_error=") as caught:
+        reading.read_all()
+    assert type(caught.value) is SourceError
+    assert isinstance(caught.value.__cause__, MalformedRecord)
+
+
+def test_a_malformed_record_is_skipped_and_the_part_read_on() -> None:
+    step = Reading(Scripted(MALFORMED), on_error="skip").open().read_all().step
+    assert step.values() == [1, 3]
+    assert (step.counters.rows_in, step.counters.skipped) == (3, 1)
+
+
+def test_a_malformed_record_becomes_a_dead_letter() -> None:
+    step = Reading(Scripted(MALFORMED), on_error="dead-letter").open().read_all().step
+    assert step.values() == [1, 3]
+    letter = step.dead_letters[0]
+    assert (letter.step, letter.key, letter.value, letter.timestamp) == ("under-test", None, "x", None)
+    assert letter.error == "line 2 is no number"
+    assert step.batches(port=1)[0].part == "under-test/a"
+
+
+def test_a_part_may_end_with_a_malformed_record() -> None:
+    source = Scripted({"a": [[1], MalformedRecord("cut off", record="x")]})
+    step = Reading(source, on_error="skip").open().read_all().step
+    assert step.epochs() == [MAX_EPOCH]
+    assert source.closed == {"a": 1}
+
+
+ANY_ERROR = pytest.mark.parametrize(
+    "error",
+    [
+        OSError("disk"),
+        SourceError("gone"),
+        MalformedRecord("odd", record=1),
+        StopIteration(),
+        RuntimeError("generator"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+
+
+@ANY_ERROR
+def test_an_error_while_listing_names_the_source(error: Exception) -> None:
+    with pytest.raises(SourceError, match="source 'under-test'") as caught:
+        Reading(Scripted({}, list_error=error)).open()
+    assert caught.value.__cause__ is error
+
+
+@ANY_ERROR
+def test_an_error_while_opening_names_the_source_and_leaves_the_rest_to_be_closed(error: Exception) -> None:
+    source = Scripted({"a": [[1]], "b": error})
+    reading = Reading(source)
+    with pytest.raises(SourceError, match="source 'under-test'") as caught:
+        reading.open()
+    assert caught.value.__cause__ is error
+    reading.operator.close()
+    assert source.closed == {"a": 1}
+
+
+@ANY_ERROR
+def test_an_error_while_polling_names_the_source_and_leaves_the_part_to_be_closed(error: Exception) -> None:
+    source = Scripted({"a": [[1], error, [3]]})
+    reading = Reading(source).open()
+    with pytest.raises(SourceError, match="source 'under-test'") as caught:
+        reading.read_all()
+    assert caught.value.__cause__ is error
+    reading.operator.close()
+    assert source.closed == {"a": 1}
+
+
+def test_an_error_while_a_finished_part_is_closed_names_the_source() -> None:
+    source = Scripted({"a": [[1]]}, close_error=OSError("disk"))
+    reading = Reading(source).open()
+    with pytest.raises(SourceError, match=r"source 'under-test'.*part 'a'") as caught:
+        reading.read_all()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert source.closed == {"a": 1}
+
+
+def test_closing_closes_every_part_also_when_one_of_them_fails() -> None:
+    source = Scripted({"a": [[1]], "b": [[1]], "c": [[1]]}, close_error=OSError("disk"))
+    reading = Reading(source).open()
+    with pytest.raises(SourceError, match="source 'under-test'"):
+        reading.operator.close()
+    reading.operator.close()
+    assert source.closed == {"a": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("error", [PlanError("no such option"), InternalError("our bug")])
+def test_errors_that_are_not_of_reading_pass_as_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        Reading(Scripted({}, list_error=error)).open()
+    assert caught.value is error
+    assert error.__cause__ is None
+    polled = type(error)("again")
+    with pytest.raises(type(error)) as caught:
+        Reading(Scripted({"a": [polled]})).open().poll()
+    assert caught.value is polled
+    assert polled.__cause__ is None
+
+
+@pytest.mark.parametrize("where", ["list", "open", "poll"])
+def test_an_interrupt_passes(where: str) -> None:
+    class Interrupted(Scripted):
+        def list_parts(self) -> Any:
+            if where == "list":
+                raise KeyboardInterrupt
+            return super().list_parts()
+
+        def build_part(self, part: Part, state: Any) -> Any:
+            if where == "open":
+                raise KeyboardInterrupt
+            return super().build_part(part, state)
+
+    reading = Reading(Interrupted({"a": [KeyboardInterrupt()]}), on_error="skip")
+    with pytest.raises(KeyboardInterrupt):
+        reading.open().poll()
+
+
+def test_is_finished_that_raises_behind_a_malformed_record_names_the_source() -> None:
+    class Torn(Scripted):
+        def build_part(self, part: Part, state: Any) -> Any:
+            built = super().build_part(part, state)
+
+            def is_finished() -> bool:
+                raise OSError("torn")
+
+            built.is_finished = is_finished  # type: ignore[method-assign]
+            return built
+
+    with pytest.raises(SourceError, match="source 'under-test'"):
+        Reading(Torn({"a": [MalformedRecord("odd", record=1)]}), on_error="skip").open().poll()
+
+
+def test_the_text_of_a_users_error_is_not_repeated_that_of_the_system_is() -> None:
+    with pytest.raises(SourceError, match=r"failed in part 'a': ValueError$"):
+        Reading(Scripted({"a": [ValueError("secret")]})).open().poll()
+    with pytest.raises(SourceError, match="failed in part 'a': OSError: disk"):
+        Reading(Scripted({"a": [OSError("disk")]})).open().poll()

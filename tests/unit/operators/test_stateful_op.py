@@ -1,0 +1,263 @@
+"""`stateful_op`: records, batches and epochs reach the user's logic; state follows what it returns and assigns."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import OperatorError
+from malstrom_py.logic import KeyedLogic, Output
+from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.operators.stateful_op import StatefulOp
+from tests.unit.operators.stepping import Stepped
+
+State = MutableMapping[str, Any]
+
+
+class Pairs(KeyedLogic[str, Any, tuple[Any, Any], Any]):
+    """Emits (value, former value) and keeps the value; keeps the batches and epochs it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_data(self, message: DataMessage[str, Any], key_state: Any, output: Output[str, tuple[Any, Any]]) -> Any:
+        self.seen.append(message)
+        output.emit(message.key, (message.value, key_state), message.timestamp)
+        return message.value
+
+
+class Totals(KeyedLogic[str, int, int, int]):
+    """Adds whole batches up and tells the totals at each epoch, dated at the epoch itself."""
+
+    def __init__(self, timed: bool = True) -> None:
+        self.timed = timed
+
+    def on_batch(
+        self, keys: list[str], values: list[int], timestamps: list[int] | None, state: State, output: Output[str, int]
+    ) -> None:
+        for key, value in zip(keys, values, strict=True):
+            state[key] = state.get(key, 0) + value
+
+    def on_epoch(self, epoch: Epoch, state: State, output: Output[str, int]) -> None:
+        for key, total in state.items():
+            output.emit(key, total, epoch.time if self.timed else None)
+
+
+def stepped(logic: Any, default: Any = None, **options: Any) -> Stepped:
+    return Stepped(partial(StatefulOp, logic=logic, default=default), **options)
+
+
+def test_on_data_meets_message_and_state_of_the_key_in_order() -> None:
+    logic = Pairs()
+    step = stepped(logic, timed=True)
+    step.push(Batch([1, 2, 3], keys=["a", "b", "a"], timestamps=[7, 8, 9]))
+    assert logic.seen == [DataMessage("a", 1, 7), DataMessage("b", 2, 8), DataMessage("a", 3, 9)]
+    assert step.rows() == [("a", (1, None), 7), ("b", (2, None), 8), ("a", (3, 1), 9)]
+
+
+def test_a_plain_function_is_a_logic() -> None:
+    def twice(message: DataMessage[str, int], state: None, output: Output[str, int]) -> None:
+        output.send(message)
+        output.send(message)
+
+    assert stepped(twice).push(Batch([1], keys=["a"])).rows() == [("a", 1, None), ("a", 1, None)]
+
+
+def test_default_is_called_for_each_key_without_state() -> None:
+    def gather(message: DataMessage[str, int], state: list[int], output: Output[str, list[int]]) -> list[int]:
+        output.emit(message.key, state)
+        return [*state, message.value]
+
+    step = stepped(gather, default=list).push(Batch([1, 2, 3], keys=["a", "b", "a"]))
+    assert step.values() == [[], [], [1]]
+
+
+def test_a_state_of_none_drops_the_key() -> None:
+    step = stepped(Pairs()).push(Batch([1], keys=["a"]))
+    assert step.operator.keys == 1
+    assert step.push(Batch([None], keys=["a"])).operator.keys == 0
+
+
+@pytest.mark.parametrize("state", [0, "", False, [], np.zeros(2)], ids=repr)
+def test_other_false_states_are_kept(state: Any) -> None:
+    assert stepped(lambda *_: state).push(Batch([1], keys=["a"])).operator.keys == 1
+
+
+def test_a_logic_that_says_nothing_sends_no_batch() -> None:
+    assert stepped(lambda *_: 1).push(Batch([1], keys=["a"])).messages() == []
+
+
+def test_a_record_it_raises_on_leaves_state_and_outputs_as_they_were() -> None:
+    def add(message: DataMessage[str, Any], state: int, output: Output[str, int]) -> int:
+        output.emit(message.key, -1)
+        total: int = state + message.value
+        output.emit(message.key, total)
+        return total
+
+    step = stepped(add, default=int, on_error="skip").push(Batch([1, "x", 2], keys=["a"] * 3))
+    assert step.values() == [-1, 1, -1, 3]
+    assert step.counters.skipped == 1
+
+
+def test_on_batch_gets_whole_columns_and_changes_state_by_assignment() -> None:
+    step = stepped(Totals(), timed=True).push(Batch([1, 2, 3], keys=["a", "b", "a"], timestamps=[1, 2, 3]), Epoch(9))
+    assert step.rows() == [("a", 4, 9), ("b", 2, 9)]
+
+
+def test_on_batch_wins_over_on_data() -> None:
+    class Both(Totals):
+        def on_data(self, message: DataMessage[str, int], key_state: int | None, output: Output[str, int]) -> None:
+            raise AssertionError
+
+    assert stepped(Both(), timed=True).push(Batch([1], keys=["a"], timestamps=[1])).operator.keys == 1
+
+
+def test_on_batch_may_drop_a_key_or_assign_none() -> None:
+    class Dropping(KeyedLogic[str, int, int, int]):
+        def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
+            for key, value in zip(keys, values, strict=True):
+                state[key] = value
+                if value == 0:
+                    del state[key]
+                if value == -1:
+                    state[key] = None
+
+    step = stepped(Dropping()).push(Batch([1, 2, 3], keys=["a", "b", "c"]))
+    assert step.push(Batch([0, -1], keys=["a", "b"])).operator.keys == 1
+
+
+def test_on_epoch_comes_before_the_epoch_is_passed_on() -> None:
+    step = stepped(Totals(), timed=True).push(Batch([1], keys=["a"], timestamps=[1]), Epoch(5))
+    batch, epoch = step.messages()
+    assert isinstance(batch, Batch)
+    assert epoch == Epoch(5)
+
+
+def test_on_epoch_sees_the_end_of_an_untimed_stream_too() -> None:
+    step = stepped(Totals(timed=False)).push(Batch([1], keys=["a"]), Epoch(MAX_EPOCH))
+    assert step.rows() == [("a", 1, None)]
+    assert step.epochs() == [MAX_EPOCH]
+
+
+def test_on_epoch_may_make_change_and_drop_keys() -> None:
+    class Turning(Pairs):
+        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
+            output.emit("a", ("gone", state.pop("a")), epoch.time)
+            state["b"] = None
+            state["new"] = 1
+
+    step = stepped(Turning(), timed=True).push(Batch([1, 2], keys=["a", "b"], timestamps=[1, 2]), Epoch(5))
+    assert step.rows()[-1] == ("a", ("gone", 1), 5)
+    assert step.operator.keys == 1
+
+
+def emit_at(timestamp: Any, key: str = "a") -> Any:
+    class Late(Pairs):
+        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
+            if epoch.time > 5:
+                output.emit(key, (0, 0), timestamp)
+
+    return Late()
+
+
+@pytest.mark.parametrize("timestamp", [6, 9, 100])
+def test_on_epoch_may_send_above_the_former_epoch(timestamp: int) -> None:
+    step = stepped(emit_at(timestamp), timed=True)
+    step.push(Batch([1], keys=["a"], timestamps=[8]), Epoch(5), Epoch(9))
+    assert step.rows()[-1] == ("a", (0, 0), timestamp)
+
+
+@pytest.mark.parametrize("timestamp", [5, 4, -1])
+def test_on_epoch_may_not_send_at_or_below_the_former_epoch(timestamp: int) -> None:
+    step = stepped(emit_at(timestamp), timed=True).push(Batch([1], keys=["a"], timestamps=[8]), Epoch(5))
+    with pytest.raises(OperatorError, match=rf"'under-test' sent a record at {timestamp}, at or below the epoch 5"):
+        step.push(Epoch(9))
+    assert step.epochs() == [5]
+
+
+def test_on_data_may_not_send_at_or_below_the_epoch_passed_on() -> None:
+    step = stepped(lambda message, _, output: output.emit(message.key, 1, 5), timed=True).push(Epoch(5))
+    with pytest.raises(OperatorError, match="at or below the epoch 5"):
+        step.push(Batch([1], keys=["a"], timestamps=[8]))
+    assert step.batches() == []
+
+
+def test_a_timestamp_on_an_untimed_stream_is_refused() -> None:
+    with pytest.raises(OperatorError, match=r"'under-test' sent a timestamp on an untimed stream: send None"):
+        stepped(lambda message, _, output: output.emit(message.key, 1, 5)).push(Batch([1], keys=["a"]))
+
+
+def test_a_record_without_timestamp_on_a_timed_stream_is_refused() -> None:
+    def mixed(message: DataMessage[str, int], _: None, output: Output[str, int]) -> None:
+        output.send(message)
+        output.emit(message.key, 1)
+
+    with pytest.raises(OperatorError, match="without a timestamp on a timed stream"):
+        stepped(mixed, timed=True).push(Batch([1], keys=["a"], timestamps=[1]))
+
+
+@pytest.mark.parametrize("timestamp", ["noon", 1.5, True, MAX_EPOCH, 1 << 80], ids=repr)
+def test_a_timestamp_that_is_no_time_is_refused(timestamp: Any) -> None:
+    with pytest.raises(OperatorError, match="'under-test' sent a"):
+        stepped(lambda message, _, output: output.emit(message.key, 1, timestamp), timed=True).push(
+            Batch([1], keys=["a"], timestamps=[1])
+        )
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
+def test_a_foreign_key_from_on_data_is_refused_whatever_the_policy(on_error: Any) -> None:
+    step = stepped(lambda message, _, output: output.emit("other", 1), on_error=on_error)
+    with pytest.raises(OperatorError, match=r"'under-test'.*'other'.*<lambda> at .*key_by behind this step"):
+        step.push(Batch([1], keys=["a"]))
+
+
+def test_a_foreign_key_from_on_epoch_is_refused() -> None:
+    step = stepped(emit_at(9, key="other"), timed=True).push(Batch([1], keys=["a"], timestamps=[8]))
+    with pytest.raises(OperatorError, match=r"'other'.*on_epoch at "):
+        step.push(Epoch(9))
+
+
+@pytest.mark.parametrize("key", ["other", ["no", "key"]])
+def test_a_foreign_or_impossible_key_from_on_batch_is_refused(key: Any) -> None:
+    class Foreign(Totals):
+        def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
+            output.emit(key, 1)
+
+    with pytest.raises(OperatorError, match=r"'under-test'"):
+        stepped(Foreign()).push(Batch([1], keys=["a"]))
+
+
+def test_an_impossible_key_is_refused_by_on_batch_too() -> None:
+    class Deaf(Totals):
+        def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
+            """Looks at nothing."""
+
+    with pytest.raises(OperatorError, match="list cannot be hashed"):
+        stepped(Deaf()).push(Batch([1], keys=[[1]]))
+
+
+def test_keys_that_differ_from_themselves_may_be_sent() -> None:
+    nan = float("nan")
+    step = stepped(lambda message, _, output: output.send(message)).push(Batch([1], keys=[nan]))
+    assert step.values() == [1]
+
+
+@pytest.mark.parametrize("hook", ["on_batch", "on_epoch"])
+def test_a_hook_that_raises_is_named(hook: str) -> None:
+    class Failing(Totals):
+        def on_batch(self, *args: Any) -> None:
+            if hook == "on_batch":
+                raise ValueError("secret")
+
+        def on_epoch(self, *args: Any) -> None:
+            raise ValueError("secret")
+
+    with pytest.raises(OperatorError, match=rf"'under-test'.*Failing\.{hook} at .*test_stateful_op\.py") as caught:
+        stepped(Failing()).push(Batch([1], keys=["a"]), Epoch(1))
+    assert "secret" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)

@@ -1,0 +1,136 @@
+"""`sink`: hands batches to a writer, and turns whatever goes wrong into an error that names the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import SinkError
+from malstrom_py.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.sinks.base import CommitContext, SnapshotId, WorkerId, WorkerInfo
+from tests.unit.operators.stepping import Stepped
+
+
+class Plain:
+    """A sink without transactions that is its own writer, and fails where it is told."""
+
+    def __init__(self, failing: str = "", error: BaseException | None = None) -> None:
+        self._failing, self._error = failing, error or OSError(28, "No space left on device")
+        self.workers: list[WorkerInfo] = []
+        self.batches: list[Batch] = []
+        self.closed = 0
+
+    def _at(self, where: str) -> None:
+        if where == self._failing:
+            raise self._error
+
+    def build(self, worker: WorkerInfo) -> Plain:
+        self.workers.append(worker)
+        self._at("open")
+        return self
+
+    def write(self, batch: Batch) -> None:
+        self._at("write")
+        self.batches.append(batch)
+
+    def close(self) -> None:
+        self.closed += 1
+        self._at("close")
+
+
+class Transactional(Plain):
+    """One that offers both ways."""
+
+    def open(self, worker: WorkerInfo) -> Transactional:
+        self.workers.append(worker)
+        return self
+
+    def build(self, worker: WorkerInfo) -> Plain:
+        raise AssertionError("a transactional sink is opened as one")
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        return b""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Nothing to show."""
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Nothing to undo."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        """Nothing to clear."""
+
+
+def operator_of(sink: Any) -> tuple[Stepped, WriteSink]:
+    step = Stepped(partial(WriteSink, sink=sink), ports=0)
+    assert isinstance(step.operator, WriteSink)
+    return step, step.operator
+
+
+def test_batches_reach_the_writer_as_they_are() -> None:
+    sink, batch = Plain(), Batch([1, 2], keys=["a", "b"], timestamps=[1, 2])
+    step, operator = operator_of(sink)
+    operator.open()
+    step.push(PartOpened("p"), batch, Epoch(5), PartFinished("p"), Epoch(MAX_EPOCH))
+    assert sink.batches == [batch]
+    assert sink.workers == [WorkerInfo("test", "under-test", WorkerId(0))]
+    assert step.counters.rows_in == 2
+
+
+def test_a_sink_that_is_both_is_opened_as_transactional() -> None:
+    sink = Transactional()
+    _, operator = operator_of(sink)
+    operator.open()
+    assert operator.writer is sink
+
+
+def test_a_sink_that_is_not_open_takes_nothing() -> None:
+    step, _ = operator_of(Plain())
+    with pytest.raises(SinkError, match="sink 'under-test' is not open"):
+        step.push(Batch([1]))
+
+
+@pytest.mark.parametrize("where", ["open", "write", "close"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SinkError("No space left on device")])
+def test_an_error_names_the_step_and_what_it_was(where: str, error: Exception) -> None:
+    step, operator = operator_of(Plain(where, error))
+
+    def live() -> None:
+        operator.open()
+        step.push(Batch([1]))
+        operator.close()
+
+    with pytest.raises(SinkError, match=r"sink 'under-test' could not .*No space left on device") as caught:
+        live()
+    assert caught.value.__cause__ is error
+
+
+def test_closing_happens_once_also_when_it_fails() -> None:
+    sink = Plain("close")
+    _, operator = operator_of(sink)
+    operator.close()
+    operator.open()
+    with pytest.raises(SinkError, match="could not be closed"):
+        operator.close()
+    operator.close()
+    assert sink.closed == 1
+
+
+def test_an_interrupt_passes() -> None:
+    step, operator = operator_of(Plain("write", KeyboardInterrupt()))
+    operator.open()
+    with pytest.raises(KeyboardInterrupt):
+        step.push(Batch([1]))
+
+
+def test_the_text_of_a_users_error_is_not_repeated() -> None:
+    step, operator = operator_of(Plain("write", ValueError("secret")))
+    operator.open()
+    with pytest.raises(SinkError, match="'under-test' could not write: ValueError") as caught:
+        step.push(Batch([1]))
+    assert "secret" not in str(caught.value)

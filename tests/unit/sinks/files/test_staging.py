@@ -1,0 +1,214 @@
+"""Staged files: hidden until their commit, moved once, taken back or cleared away; never outside their folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.sinks.base import SnapshotId, WorkerId, WorkerInfo
+from malstrom_py.sinks.files import Files
+from malstrom_py.sinks.files.staging import local_path, publish
+from tests.unit.sinks.writing import WORKER, context, everything
+
+
+def pre_committed(folder: Path, snapshot: str = "s1", *, worker: int = 0, number: int = 1) -> bytes:
+    """The payload of a worker that wrote one row, pre-committed it and was closed."""
+    writer = Files(folder, format="json").open(WorkerInfo("job", "out", WorkerId(worker)))
+    writer.write(Batch([{"n": number}]))
+    payload = writer.pre_commit(context(snapshot))
+    writer.close()
+    return payload
+
+
+def visible(folder: Path) -> list[str]:
+    return [name for name in everything(folder) if not name.startswith(("_", "."))]
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("/a/b", "/a/b"),
+        (Path("/a/b"), "/a/b"),
+        ("file:///a/b%20c", "/a/b c"),
+        ("file://localhost/a", "/a"),
+        ("a", str(Path("a").absolute())),
+    ],
+)
+def test_paths_and_file_uris_name_folders(uri: Any, expected: str) -> None:
+    assert str(local_path(uri)) == expected
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/a", "file://host/a", "file:///", "", None, 5, b"a", "a\0"])
+def test_anything_else_is_refused(uri: Any) -> None:
+    with pytest.raises(PlanError, match=r"sinks\.Files"):
+        local_path(uri)
+
+
+def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
+    writer = Files(tmp_path, format="json").open(WORKER)
+    writer.write(Batch([{"n": 1}]))
+    assert visible(tmp_path) == []
+    writer.pre_commit(context())
+    assert visible(tmp_path) == []
+    assert all(name.split("/")[0] == "_staging" for name in everything(tmp_path))
+    writer.close()
+    assert len([name for name in everything(tmp_path) if name.endswith(".json")]) == 1
+
+
+def test_a_commit_can_be_repeated_in_any_order_of_payloads(tmp_path: Path) -> None:
+    payloads = [pre_committed(tmp_path, worker=number, number=number) for number in range(3)]
+    sink = Files(tmp_path, format="json")
+    sink.commit(context(), payloads)
+    contents = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    sink.commit(context(), payloads[::-1])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == contents
+    assert sorted(contents) == [f"out-s1-0000{number}.json" for number in range(3)]
+
+
+def test_a_commit_that_was_interrupted_is_finished_by_the_next(tmp_path: Path) -> None:
+    payloads = [pre_committed(tmp_path, worker=number, number=number) for number in range(3)]
+    first = min(tmp_path / name for payload in payloads for name in json.loads(payload)["files"])
+    first.rename(tmp_path / "out-s1-00000.json")
+    Files(tmp_path, format="json").commit(context(), payloads)
+    numbers = {json.loads(path.read_text())["n"] for path in tmp_path.glob("*.json")}
+    assert numbers == {0, 1, 2}
+    assert len(everything(tmp_path)) == 3
+
+
+def test_a_file_that_is_gone_or_in_the_way_stops_the_commit_before_anything_moves(tmp_path: Path) -> None:
+    payloads = sorted(pre_committed(tmp_path, worker=number) for number in range(2))
+    staged = sorted(tmp_path / json.loads(payload)["files"][0] for payload in payloads)
+    sink = Files(tmp_path, format="json")
+    in_the_way = tmp_path / "out-s1-00001.json"
+    in_the_way.touch()
+    with pytest.raises(SinkError, match="is there already"):
+        sink.commit(context(), payloads)
+    in_the_way.unlink()
+    staged[1].unlink()
+    with pytest.raises(SinkError, match="is lost before its commit"):
+        sink.commit(context(), payloads)
+    assert visible(tmp_path) == []
+
+
+def test_a_commit_that_fails_half_way_takes_back_what_it_moved(tmp_path: Path) -> None:
+    payload = pre_committed(tmp_path)
+    (name,) = json.loads(payload)["files"]
+    # No folder can be moved into itself: the second move fails, the first is done by then.
+    with pytest.raises(SinkError, match="cannot commit to"):
+        publish(tmp_path, context(), [tmp_path / name, tmp_path])
+    assert visible(tmp_path) == []
+    Files(tmp_path, format="json").commit(context(), [payload])
+    assert visible(tmp_path) == ["out-s1-00000.json"]
+
+
+def test_an_abort_removes_what_was_pre_committed_and_can_be_repeated(tmp_path: Path) -> None:
+    payloads = [pre_committed(tmp_path, worker=number) for number in range(2)]
+    sink = Files(tmp_path, format="json")
+    for _ in range(2):
+        sink.abort(context(), payloads)
+        assert everything(tmp_path) == []
+
+
+def test_recovery_clears_what_this_step_left_and_nothing_else(tmp_path: Path) -> None:
+    kept = pre_committed(tmp_path, "kept")
+    pre_committed(tmp_path, "dropped")
+    abandoned = Files(tmp_path, format="json").open(WORKER)
+    abandoned.write(Batch([{"n": 1}]))
+    other_step = Files(tmp_path, format="json").open(WorkerInfo("job", "other", WorkerId(0)))
+    other_step.write(Batch([{"n": 2}]))
+    sink = Files(tmp_path, format="json")
+    sink.recover(context("s9"), [SnapshotId("kept")])
+    left = {Path(name).name for name in everything(tmp_path) if name.endswith(".json")}
+    assert left == {"kept-0.json", "open-0.json"}
+    sink.commit(context("kept"), [kept])
+    other_step.close()
+    abandoned.close()
+    assert everything(tmp_path) == ["out-kept-00000.json"]
+
+
+def test_recovery_of_a_folder_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+    Files(tmp_path / "none").recover(context(), [])
+    assert everything(tmp_path) == []
+
+
+def test_a_writer_goes_on_though_a_commit_removed_its_empty_folder(tmp_path: Path) -> None:
+    sink = Files(tmp_path, format="json")
+    writer = sink.open(WORKER)
+    for snapshot in ("s1", "s2"):
+        writer.write(Batch([{"n": 1}]))
+        sink.commit(context(snapshot), [writer.pre_commit(context(snapshot))])
+        assert not (tmp_path / "_staging").exists()
+    writer.close()
+    assert everything(tmp_path) == ["out-s1-00000.json", "out-s2-00000.json"]
+
+
+@pytest.mark.parametrize("linked", ["_staging", "_staging/job", "_staging/job/out"])
+def test_staging_through_a_link_is_refused(linked: str, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "job" / "out").mkdir(parents=True)
+    (elsewhere / "keep").touch()
+    root = tmp_path / "out"
+    (root / linked).parent.mkdir(parents=True)
+    (root / linked).symlink_to(elsewhere)
+    sink = Files(root)
+    with pytest.raises(SinkError, match="symbolic link"):
+        sink.open(WORKER)
+    with pytest.raises(SinkError, match="symbolic link"):
+        sink.recover(context(), [])
+    assert (elsewhere / "keep").exists()
+
+
+def test_recovery_removes_links_and_not_what_they_lead_to(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "keep").touch()
+    run = tmp_path / "out" / "_staging" / "job" / "out" / "run"
+    run.mkdir(parents=True)
+    (run / "open-0.json").symlink_to(elsewhere)
+    (run.parent / "link").symlink_to(elsewhere)
+    Files(tmp_path / "out").recover(context(), [])
+    assert everything(tmp_path) == ["elsewhere", "elsewhere/keep", "out"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"files": 5}',
+        b'{"files": ["../../etc/passwd"]}',
+        b'{"files": ["_staging/job/out/../../../x.json"]}',
+        b'{"files": ["_staging/other/out/0123456789abcdef/s1-0.json"]}',
+        b'{"files": ["/etc/passwd"]}',
+        b'{"files": [5]}',
+    ],
+)
+def test_a_damaged_payload_is_refused(payload: bytes, tmp_path: Path) -> None:
+    sink = Files(tmp_path, format="json")
+    for use in (sink.commit, sink.abort):
+        with pytest.raises(SinkError, match="payload of step 'out'"):
+            use(context(), [payload])
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", "a b", "x" * 65])
+def test_names_that_are_no_file_names_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="file name"):
+        Files(tmp_path).open(WorkerInfo(name, "out", WorkerId(0)))
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for uri in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(SinkError, match="a file stands where a folder is needed"):
+            Files(uri).open(WORKER)
+
+
+def test_staged_files_are_for_this_user_alone(tmp_path: Path) -> None:
+    pre_committed(tmp_path)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_dir()} == {0o700}

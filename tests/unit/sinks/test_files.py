@@ -1,0 +1,258 @@
+"""`Files`: what is written becomes visible whole, once, at the commit; and what the values look like then."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.sinks.files import Files, encoders, rolling
+from malstrom_py.sources.files import Files as FilesSource
+from tests.unit.sinks.writing import WORKER, Format, context, everything, write
+from tests.unit.sources.reading import read_source
+
+FORMATS: list[Format] = ["csv", "json", "parquet"]
+
+
+@dataclasses.dataclass
+class Leg:
+    carrier: str
+    delay: int | None
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
+
+def rows(folder: Path, format: Format = "parquet") -> list[Any]:
+    return read_source(FilesSource(folder / f"*.{format}"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_committed_can_be_read_back(format: Format, tmp_path: Path) -> None:
+    values = [{"n": n, "x": n / 4, "t": ["é", '"quoted"\n', "", None][n % 4], "b": n % 2 == 0} for n in range(50)]
+    write(tmp_path / "new" / "out", values[:20], values[20:], format=format)
+    assert rows(tmp_path / "new" / "out", format) == values
+    assert everything(tmp_path / "new" / "out") == [f"out-s1-00000.{format}"]
+
+
+def test_it_is_a_transactional_sink() -> None:
+    assert isinstance(Files("out"), TransactionalSink)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_job_without_rows_makes_the_folder_and_no_file(format: Format, tmp_path: Path) -> None:
+    write(tmp_path / "out", [], format=format)
+    assert (tmp_path / "out").is_dir()
+    assert everything(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_writer_that_is_closed_before_its_commit_leaves_nothing(format: Format, tmp_path: Path) -> None:
+    writer = Files(tmp_path, format=format).open(WORKER)
+    writer.write(Batch([{"n": 1}]))
+    writer.close()
+    assert everything(tmp_path) == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_only_what_was_pre_committed_is_committed(format: Format, tmp_path: Path) -> None:
+    sink = Files(tmp_path, format=format)
+    writer = sink.open(WORKER)
+    payloads = {}
+    for snapshot, number in (("s1", 1), ("s2", 2), ("s3", 3)):
+        writer.write(Batch([{"n": number}]))
+        payloads[snapshot] = writer.pre_commit(context(snapshot))
+    writer.write(Batch([{"n": 4}]))
+    sink.commit(context("s1"), [payloads["s1"]])
+    sink.abort(context("s3"), [payloads["s3"]])
+    writer.close()
+    assert rows(tmp_path, format) == [{"n": 1}]
+    sink.commit(context("s2"), [payloads["s2"]])
+    assert rows(tmp_path, format) == [{"n": 1}, {"n": 2}]
+    assert everything(tmp_path) == [f"out-s1-00000.{format}", f"out-s2-00000.{format}"]
+
+
+def test_files_roll_over_and_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rolling, "FILE_BYTES_MAX", 1000)
+    monkeypatch.setattr(encoders, "_GROUP_ROWS", 100)
+    values = [{"n": n} for n in range(1000)]
+    for format in FORMATS:
+        folder = tmp_path / format
+        write(folder, *(values[start : start + 50] for start in range(0, 1000, 50)), format=format)
+        assert len(everything(folder)) >= 3
+        assert rows(folder, format) == values
+
+
+def test_values_that_are_no_dict_become_columns(tmp_path: Path) -> None:
+    for name, values, expected in (
+        (
+            "dataclass",
+            [Leg("UA", None), Leg("B6", 3)],
+            [{"carrier": "UA", "delay": None}, {"carrier": "B6", "delay": 3}],
+        ),
+        ("namedtuple", [Pair(1, 2)], [{"left": 1, "right": 2}]),
+        ("number", [1, None, 2], [{"value": 1}, {"value": None}, {"value": 2}]),
+        ("tuple", [(1, 2)], [{"value": [1, 2]}]),
+    ):
+        for format in ("parquet", "json"):
+            write(tmp_path / name / format, values, format=format)
+            assert rows(tmp_path / name / format, format) == expected
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_key_comes_first_unless_the_value_has_one(format: Format, tmp_path: Path) -> None:
+    write(tmp_path / "a", Batch([{"n": 1}, {"n": 2}], keys=["x", "y"]), format=format)
+    assert rows(tmp_path / "a", format) == [{"key": "x", "n": 1}, {"key": "y", "n": 2}]
+    assert list(rows(tmp_path / "a", format)[0]) == ["key", "n"]
+    write(tmp_path / "b", Batch([{"key": 5}], keys=["x"]), format=format)
+    assert rows(tmp_path / "b", format) == [{"key": 5}]
+    write(tmp_path / "c", Batch([7], keys=["x"]), format=format)
+    assert rows(tmp_path / "c", format) == [{"key": "x", "value": 7}]
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_a_field_that_is_lacking_is_none_and_one_too_many_is_an_error(format: Format, tmp_path: Path) -> None:
+    write(tmp_path / "a", [{"n": 1}, {"m": 2}], [{"n": 3}], format=format)
+    assert rows(tmp_path / "a", format) == [{"n": 1, "m": None}, {"n": None, "m": 2}, {"n": 3, "m": None}]
+    with pytest.raises(SinkError, match="columns 'm' are not among those of the first batch \\('n'\\)"):
+        write(tmp_path / "b", [{"n": 1}], [{"n": 2, "m": 3}], format=format)
+
+
+def test_json_lines_have_their_own_fields(tmp_path: Path) -> None:
+    write(tmp_path, [{"n": 1}], [{"m": "x"}, 5], format="json")
+    assert rows(tmp_path, "json") == [{"n": 1}, {"m": "x"}, {"value": 5}]
+
+
+@pytest.mark.parametrize("rows_per_group", [1, 1000])
+def test_types_widen_and_the_files_of_a_commit_are_alike(
+    rows_per_group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoders, "_GROUP_ROWS", rows_per_group)
+    batches: list[list[Any]] = [
+        [{"x": None, "y": 1, "z": {"a": 1}, "w": None}],
+        [{"x": 5, "y": 2.5, "z": {"a": None, "b": "t"}, "w": None}],
+        [{"x": None, "y": 3, "z": None, "w": None}],
+    ]
+    write(tmp_path, *batches)
+    schemas = [pq.read_schema(path) for path in sorted(tmp_path.glob("*.parquet"))]
+    expected = pa.schema(
+        [
+            ("x", pa.int64()),
+            ("y", pa.float64()),
+            ("z", pa.struct([("a", pa.int64()), ("b", pa.string())])),
+            ("w", pa.string()),
+        ]
+    )
+    assert all(schema.equals(expected) for schema in schemas)
+    table = pa.concat_tables([pq.read_table(path) for path in sorted(tmp_path.glob("*.parquet"))])
+    assert sorted(table["y"].to_pylist()) == [1.0, 2.5, 3.0]
+    assert table["x"].to_pylist().count(5) == 1
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("first", "then"), [(1, "text"), ("text", 1), (1.5, "text"), (1, 2**70), (True, 1), (0.5, 2**53 + 1)]
+)
+def test_values_that_do_not_go_into_one_column_name_it(first: Any, then: Any, format: Format, tmp_path: Path) -> None:
+    apart: list[list[Any]] = [[{"n": first}], [{"n": then}]]
+    together: list[list[Any]] = [[{"n": first}, {"n": then}]]
+    for number, batches in enumerate([apart, together]):
+        with pytest.raises(SinkError, match="column 'n' holds values of type"):
+            write(tmp_path / str(number), *batches, format=format)
+
+
+def test_values_that_arrow_does_not_know_name_their_column(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="column 'n' holds values of type 'object'"):
+        write(tmp_path, [{"n": object()}])
+    with pytest.raises(SinkError, match="named by a int"):
+        write(tmp_path, [{1: 2}])
+    with pytest.raises(SinkError, match="no fields"):
+        write(tmp_path, [{}])
+
+
+def test_csv_refuses_what_is_no_plain_value(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"column 'n' holds list<item: int64>, csv only plain values"):
+        write(tmp_path, [{"n": [1, 2]}], format="csv")
+
+
+def test_times_in_csv_and_parquet(tmp_path: Path) -> None:
+    east = dt.timezone(dt.timedelta(hours=9))
+    value = {
+        "at": dt.datetime(2013, 1, 1, 5, 0, 0, 250, tzinfo=east),
+        "day": dt.date(2013, 1, 1),
+        "clock": dt.time(5, 30),
+        "money": Decimal("1.25"),
+        "number": np.float64(1.5),
+    }
+    later = {**value, "at": dt.datetime(2013, 1, 1, tzinfo=dt.UTC)}
+    for format in ("csv", "parquet"):
+        write(tmp_path / format, [value], [later], format=format)
+        found = rows(tmp_path / format, format)
+        assert [row["at"] for row in found] == [value["at"], later["at"]]
+        assert found[0]["day"] == value["day"]
+        assert str(found[0]["clock"]).startswith("05:30:00")
+        assert float(found[0]["money"]) == 1.25
+
+
+def test_json_of_values_that_json_does_not_know(tmp_path: Path) -> None:
+    value = {
+        "at": dt.datetime(2013, 1, 1, tzinfo=dt.UTC),
+        "nan": float("nan"),
+        "deep": [{"inf": float("-inf")}],
+        "money": Decimal("1.25"),
+        "number": np.int64(3),
+        "leg": Leg("é", 1),
+    }
+    write(tmp_path, [value, {"n": 1}], format="json")
+    (file,) = tmp_path.glob("*.json")
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {
+            "at": "2013-01-01T00:00:00+00:00",
+            "nan": None,
+            "deep": [{"inf": None}],
+            "money": "1.25",
+            "number": 3,
+            "leg": {"carrier": "é", "delay": 1},
+        },
+        {"n": 1},
+    ]
+    circle: dict[str, Any] = {}
+    circle["self"] = circle
+    for wrong in ({"n": object()}, {(1, 2): 3}, circle):
+        with pytest.raises(SinkError, match="cannot be written as JSON"):
+            write(tmp_path, [wrong], format="json")
+
+
+def test_other_readers_see_the_same(tmp_path: Path) -> None:
+    values = [{"t": "a,b", "n": None}, {"t": None, "n": 2}]
+    for format in FORMATS:
+        write(tmp_path / format, values, format=format)
+    assert pl.read_csv(tmp_path / "csv").to_dicts() == values
+    assert pl.read_parquet(tmp_path / "parquet").to_dicts() == values
+    assert pl.read_ndjson(tmp_path / "json" / "out-s1-00000.json").to_dicts() == values
+
+
+def test_many_small_batches_are_collected_into_large_row_groups(tmp_path: Path) -> None:
+    write(tmp_path, *([{"n": n}] for n in range(1000)))
+    assert rows(tmp_path) == [{"n": n} for n in range(1000)]
+    assert pq.ParquetFile(tmp_path / "out-s1-00000.parquet").num_row_groups == 1
+
+
+def test_a_wrong_format_is_refused_at_once() -> None:
+    wrong: Any = "xml"
+    with pytest.raises(PlanError, match="format is one of csv, json, parquet"):
+        Files("out", format=wrong)

@@ -1,0 +1,34 @@
+"""Writes through the file sink and reads what is visible, for its tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from malstrom_py.batches import Batch
+from malstrom_py.sinks.base import CommitContext, SnapshotId, WorkerId, WorkerInfo
+from malstrom_py.sinks.files import Files
+
+Format = Literal["csv", "json", "parquet"]
+WORKER = WorkerInfo("job", "out", WorkerId(0))
+
+
+def context(snapshot: str = "s1", *, job: str = "job", step: str = "out") -> CommitContext:
+    return CommitContext(job, step, SnapshotId(snapshot), incarnation=1)
+
+
+def write(folder: Path, *batches: Batch | list[Any], format: Format = "parquet") -> None:
+    """One whole job's worth: write, pre-commit, commit, close."""
+    sink = Files(folder, format=format)
+    writer = sink.open(WORKER)
+    try:
+        for batch in batches:
+            writer.write(batch if isinstance(batch, Batch) else Batch(batch))
+        sink.commit(context(), [writer.pre_commit(context())])
+    finally:
+        writer.close()
+
+
+def everything(folder: Path) -> list[str]:
+    """The names of all files and folders, however hidden."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
