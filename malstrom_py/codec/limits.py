@@ -16,7 +16,7 @@ class Limits:
 
     ``bytes_max`` is the size of the encoded form; ``items_max`` the number of values inside a value, when writing,
     and of items in any one container, when reading (each costs at least one byte, so ``bytes_max`` bounds their sum).
-    Reading allocates at most some 100 times the length of what is read, whatever is in it.
+    Reading allocates at most 200 bytes per byte that is read and some 256 KiB, whatever those bytes claim.
 
     >>> Limits(bytes_max=1 << 20).items_max
     67108864

@@ -149,7 +149,7 @@ class TypeTable:
             PlanError: it is none of the kinds, cannot be put together from its fields, or another class of the
                 same name is registered.
         """
-        if kind in self._by_type:
+        if isinstance(kind, type) and kind in self._by_type:
             return kind
         entry = _entry_of(kind)
         if entry.name in self._by_name:

@@ -32,7 +32,7 @@ VALUES: list[Any] = [
     list(range(-40, 40)),
     [float("nan"), 2**63, 2**64, -(2**90), b"bytes", "text", "\ud800"],
     {(1, 2): (3, (4, ())), frozenset({1}): {2, 3}, "nested": [[[[{}]]]]},
-    [dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1), dt.datetime(1, 1, 1), dt.date(2013, 1, 2)],
+    [dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1), dt.datetime.min, dt.date(2013, 1, 2)],
     [dt.time(1, 2, 3, 4), dt.time(1, tzinfo=dt.UTC), dt.timedelta(-1, 2, 3), dt.timezone(dt.timedelta(hours=2), "X")],
     [Decimal("1.50"), Decimal("-Infinity"), Decimal("1E+1000"), Decimal("sNaN12"), uuid.UUID(int=7), 1 + 2j],
     [Stats(1, Stats(2, Frozen("x"))), Pair(1, (2,)), Colour.BLUE, Word.YES, Access.READ | Access.WRITE],
@@ -49,10 +49,12 @@ BATCHES = [
     Batch([]),
 ]
 
-CLAIMS = [bytes.fromhex(claim) for claim in ("ddffffffff", "dcffff", "dfffffffff", "c6ffffffff", "c9ffffffff10", "dbffffffff")]
+CLAIMS = [
+    bytes.fromhex(claim) for claim in ("ddffffffff", "dcffff", "dfffffffff", "c6ffffffff", "c9ffffffff10", "dbffffffff")
+]
 """Beginnings of containers that claim to be huge."""
 
-BYTES_PER_BYTE_MAX = 100
+BYTES_PER_BYTE_MAX = 200
 BYTES_MAX = 1 << 16
 """What reading may allocate: so much per byte that is read, and so much in any case."""
 

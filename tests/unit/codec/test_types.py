@@ -1,0 +1,114 @@
+"""The type table takes what can be taken apart and put together, and tells classes apart by name."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import enum
+from typing import Any, NamedTuple
+
+import cloudpickle
+import pytest
+
+from malstrom_py.codec.types import TypeTable, can_register
+from malstrom_py.errors import PlanError
+from tests.fuzz.codec_values import CLASSES, Access, Colour, Pair, Stats
+
+
+def test_registering_twice_is_harmless() -> None:
+    types = TypeTable()
+    assert types.register(Stats) is types.register(Stats) is Stats
+
+
+def test_a_class_is_found_by_its_name_alone() -> None:
+    types = TypeTable()
+    types.register(Colour)
+    found = types.of_name(f"{Colour.__module__}:Colour")
+    assert found is not None
+    assert found is types.of_type(Colour)
+    assert types.of_name("enum:Enum") is None
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    def make() -> type:
+        @dataclasses.dataclass
+        class Twin:
+            one: int = 1
+
+        return Twin
+
+    types = TypeTable()
+    types.register(make())
+    with pytest.raises(PlanError, match=r"Twin is registered already.*another name"):
+        types.register(make())
+
+
+class Plain:
+    pass
+
+
+@dataclasses.dataclass
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def act(self) -> None: ...
+
+
+@dataclasses.dataclass
+class Failure(Exception):
+    why: str
+
+
+@pytest.mark.parametrize("kind", [Plain, dict, int, Stats(), len, "Stats"])
+def test_other_things_are_refused_with_a_remedy(kind: Any) -> None:
+    assert not can_register(kind)
+    with pytest.raises(PlanError, match="takes dataclasses, NamedTuples and Enums"):
+        TypeTable().register(kind)
+
+
+@pytest.mark.parametrize("kind", [Abstract, Failure])
+def test_a_dataclass_that_cannot_be_put_together_is_refused(kind: type) -> None:
+    with pytest.raises(PlanError, match="cannot be put together from its fields"):
+        TypeTable().register(kind)
+
+
+def test_values_are_put_together_without_their_own_code() -> None:
+    calls = []
+
+    @dataclasses.dataclass
+    class Loud:
+        one: int
+
+        def __post_init__(self) -> None:
+            calls.append(self.one)
+
+    class Louder(NamedTuple):
+        one: int
+
+    types = TypeTable()
+    entry, tuple_entry = types.of_type(types.register(Loud)), types.of_type(types.register(Louder))
+    assert entry is not None
+    assert tuple_entry is not None
+    assert entry.put_together([5]).one == 5
+    assert type(tuple_entry.put_together([5])) is Louder
+    assert calls == []
+
+
+def test_the_table_travels_with_the_job() -> None:
+    types = TypeTable()
+    for kind in CLASSES:
+        types.register(kind)
+    back: TypeTable = cloudpickle.loads(cloudpickle.dumps(types))
+    entry = back.of_type(Pair)
+    assert entry is not None
+    assert entry.put_together(list(entry.take_apart(Pair(1, 2)))) == Pair(1, 2)
+
+
+def test_flags_are_stored_by_their_bits_and_enums_by_their_names() -> None:
+    types = TypeTable()
+    flag, colour = types.of_type(types.register(Access)), types.of_type(types.register(Colour))
+    assert flag is not None
+    assert colour is not None
+    assert list(flag.take_apart(Access.READ | Access.WRITE)) == [3]
+    assert list(colour.take_apart(Colour.ROUGE)) == ["RED"]
+    assert colour.put_together(["ROUGE"]) is Colour.RED
+    assert can_register(enum.IntFlag)
