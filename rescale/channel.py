@@ -9,11 +9,12 @@ and so does everything behind it.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.messages import Epoch
 
 
 class ChannelId(NamedTuple):
@@ -40,12 +41,11 @@ class Suspend:
 class Frame:
     """What goes over a channel: rows with the epochs among them, or a control message.
 
-    ``payload`` is an encoded batch, on a loopback channel the batch itself, or None without rows. ``epochs`` are
-    (row, time): the epoch ``time`` stands before the row of that number, or behind all if it is their count.
+    ``payload`` is an encoded batch, or None without rows. ``epochs`` are (row, time): the epoch ``time`` stands before the row of that number, or behind all if it is their count.
     """
 
     channel: ChannelId
-    payload: bytes | Batch | None = None
+    payload: bytes | None = None
     rows: int = 0
     size: int = 0
     epochs: tuple[tuple[int, int], ...] = ()
@@ -72,8 +72,47 @@ class Credit:
     size: int = 16 << 20
 
 
+Item = Batch | Epoch | Barrier | Suspend
+"""What comes out of a channel, one by one."""
+
+
+class Loopback:
+    """The channel of a worker to itself: both ends are one queue, nothing is framed, numbered or encoded."""
+
+    __slots__ = ("_items", "_rows", "_rows_max", "blocked")
+
+    def __init__(self, credit: Credit) -> None:
+        self._items: deque[Item] = deque()
+        self._rows = 0
+        self._rows_max = credit.rows
+        self.blocked = False
+
+    def put(self, item: Item) -> None:
+        """Queue ``item``."""
+        if type(item) is Batch:
+            self._rows += len(item.values)
+        self._items.append(item)
+
+    def take(self) -> tuple[Item | None, None]:
+        """The next item, if there is one and the channel does not wait at a barrier."""
+        if self.blocked or not self._items:
+            return None, None
+        item = self._items.popleft()
+        if type(item) is Batch:
+            self._rows -= len(item.values)
+        return item, None
+
+    @property
+    def full(self) -> bool:
+        """Whether as many rows are queued as the credit allows, or more."""
+        return self._rows >= self._rows_max
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
 class ChannelOut:
-    """The sender's end."""
+    """The sender's end of a channel to another worker."""
 
     def __init__(self, channel: ChannelId, incarnation: int, credit: Credit) -> None:
         self.channel = channel
@@ -83,21 +122,31 @@ class ChannelOut:
         self._backlog: deque[Frame] = deque()
         self.spilled_rows = 0
 
-    def put(self, frame: Frame) -> None:
-        """Queue ``frame``. `take` gives it out, in order, once there is credit."""
-        self._backlog.append(frame)
-        if frame.rows and not self._has_credit:
-            self.spilled_rows += frame.rows
+    def put(
+        self,
+        payload: bytes | None = None,
+        *,
+        rows: int = 0,
+        size: int = 0,
+        epochs: tuple[tuple[int, int], ...] = (),
+        control: Barrier | Suspend | None = None,
+    ) -> None:
+        """Number and queue a frame. `take` gives it out, in order, once there is credit."""
+        self._sequence += 1
+        self._backlog.append(
+            Frame(self.channel, payload, rows, size, epochs, control, self._incarnation, self._sequence)
+        )
+        if rows and not self._has_credit:
+            self.spilled_rows += rows
 
     def take(self) -> list[Frame]:
-        """The frames that may go now, numbered."""
+        """The frames that may go now."""
         frames: list[Frame] = []
         while self._backlog and (not self._backlog[0].rows or self._has_credit):
             frame = self._backlog.popleft()
-            self._sequence += 1
             self._rows -= frame.rows
             self._size -= frame.size
-            frames.append(replace(frame, incarnation=self._incarnation, sequence=self._sequence))
+            frames.append(frame)
         return frames
 
     def grant(self, grant: Grant) -> None:
@@ -124,7 +173,6 @@ class ChannelIn:
         self._incarnation = incarnation
         self._sequence = 0
         self._queue: deque[Frame] = deque()
-        self.blocked = False
         self.stale_frames = 0
 
     def receive(self, frame: Frame) -> None:
@@ -143,10 +191,6 @@ class ChannelIn:
             )
         self._sequence = frame.sequence
         self._queue.append(frame)
-
-    def peek(self) -> Frame | None:
-        """The next frame, unless there is none or the channel waits for the others at a barrier (S1)."""
-        return None if self.blocked or not self._queue else self._queue[0]
 
     def take(self) -> tuple[Frame, Grant | None]:
         """Take the next frame, and the credit that goes back for it."""

@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Any
 
 from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH
-from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelOut, Credit, Frame, Suspend
+from malstrom_py.messages import MAX_EPOCH, Epoch
+from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelOut, Credit, Frame, Loopback, Suspend
 
 
 class _Gathering:
@@ -50,9 +50,12 @@ class Router:
         incarnation: int = 0,
         credit: Credit | None = None,
     ) -> None:
+        credit = credit or Credit()
+        self.loopback = Loopback(credit)
         self.channels = {
-            member: ChannelOut(ChannelId(exchange, worker, member), incarnation, credit or Credit())
+            member: ChannelOut(ChannelId(exchange, worker, member), incarnation, credit)
             for member in members
+            if member != worker
         }
         self._worker = worker
         self._encode = encode
@@ -62,16 +65,16 @@ class Router:
         self._table = table
         self._slots_of = slots_of
         self._check = check
-        self._gathering = {member: _Gathering() for member in members if member != worker}
+        self._gathering = {member: _Gathering() for member in self.channels}
 
     def route(self, batch: Batch) -> None:
         """Send each row to the worker that owns its key's slot."""
         keys = batch.keys or []
         if not self._gathering:
             self._check(keys)
-            self._loop_back(batch)
+            self.loopback.put(batch)
             return
-        rows: dict[int, list[int]] = {member: [] for member in self.channels}
+        rows: dict[int, list[int]] = {member: [] for member in (self._worker, *self.channels)}
         append = {member: indices.append for member, indices in rows.items()}
         for index, owner in enumerate(map(self._table.__getitem__, self._slots_of(keys))):
             append[owner](index)
@@ -79,14 +82,13 @@ class Router:
             if not indices:
                 continue
             if owner == self._worker:
-                self._loop_back(batch.take(indices))
+                self.loopback.put(batch.take(indices))
             else:
                 self._gather(owner, batch, indices)
 
     def epoch(self, time: int) -> None:
         """Tell every receiver of ``time``, behind the rows before it."""
-        own = self.channels[self._worker]
-        own.put(Frame(own.channel, epochs=((0, time),)))
+        self.loopback.put(Epoch(time))
         for gathering in self._gathering.values():
             gathering.epochs.append((len(gathering.values), time))
         if time == MAX_EPOCH:
@@ -95,8 +97,9 @@ class Router:
     def control(self, message: Barrier | Suspend) -> None:
         """Tell every receiver of ``message``, behind the rows before it."""
         self.flush()
+        self.loopback.put(message)
         for channel in self.channels.values():
-            channel.put(Frame(channel.channel, control=message))
+            channel.put(control=message)
 
     def flush(self) -> None:
         """Cut a frame of everything that has been gathered."""
@@ -105,17 +108,13 @@ class Router:
                 self._cut(member, gathering)
 
     def take(self) -> list[Frame]:
-        """The frames that may go now, of all channels."""
+        """The frames for other workers that may go now."""
         return [frame for channel in self.channels.values() for frame in channel.take()]
 
     @property
-    def backlog(self) -> int:
-        """How many frames wait for credit."""
-        return sum(channel.backlog for channel in self.channels.values())
-
-    def _loop_back(self, batch: Batch) -> None:
-        own = self.channels[self._worker]
-        own.put(Frame(own.channel, batch, rows=len(batch.values)))
+    def backlogged(self) -> bool:
+        """Whether anything waits for credit."""
+        return self.loopback.full or any(channel.backlog for channel in self.channels.values())
 
     def _gather(self, owner: int, batch: Batch, rows: list[int]) -> None:
         gathering = self._gathering[owner]
@@ -139,6 +138,4 @@ class Router:
             timestamps = gathering.timestamps or None
             payload = self._encode(Batch(gathering.values, keys=gathering.keys, timestamps=timestamps))
             self._row_bytes = len(payload) / rows
-        channel.put(
-            Frame(channel.channel, payload, rows, 0 if payload is None else len(payload), tuple(gathering.epochs))
-        )
+        channel.put(payload, rows=rows, size=0 if payload is None else len(payload), epochs=tuple(gathering.epochs))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError
 from malstrom_py.messages import AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelIn, Frame, Grant, Suspend
+from malstrom_py.rescale.channel import Barrier, ChannelIn, Frame, Grant, Item, Loopback, Suspend
 from malstrom_py.rescale.router import Router
-
-Item = Batch | Epoch | Barrier | Suspend
 
 
 class SendToExchange(Operator):
@@ -39,66 +37,47 @@ class SendToExchange(Operator):
             self._router.control(Suspend())
 
 
-class Inbox:
-    """What has come over the channels of one exchange and has not been taken yet, item by item.
+class Lane:
+    """What has come from one other worker and has not been taken yet, item by item.
 
     A frame is opened when its turn comes; its credit goes back when its last item has been taken.
     """
 
-    def __init__(
-        self, exchange: str, worker: int, members: Sequence[int], decode: Callable[[bytes], Batch], incarnation: int
-    ) -> None:
+    def __init__(self, channel: ChannelIn, decode: Callable[[bytes], Batch]) -> None:
+        self.channel = channel
+        self.blocked = False
         self._decode = decode
-        self.members = list(members)
-        self._channels = {member: ChannelIn(ChannelId(exchange, member, worker), incarnation) for member in members}
-        self._items: dict[int, deque[Item]] = {member: deque() for member in members}
-        self._owed: dict[int, Grant | None] = dict.fromkeys(members)
+        self._items: deque[Item] = deque()
+        self._owed: Grant | None = None
 
-    def receive(self, frame: Frame) -> None:
-        """Keep ``frame`` until the region takes it."""
-        self._channels[frame.channel.sender].receive(frame)
-
-    def take(self, member: int) -> tuple[Item | None, Grant | None]:
-        """The next item from ``member``, and the credit that goes back for it."""
-        items, channel = self._items[member], self._channels[member]
-        if channel.blocked:
+    def take(self) -> tuple[Item | None, Grant | None]:
+        """The next item, and the credit that goes back for it."""
+        items = self._items
+        if self.blocked:
             return None, None
         if not items:
-            if not len(channel):
+            if not len(self.channel):
                 return None, None
-            frame, self._owed[member] = channel.take()
+            frame, self._owed = self.channel.take()
             items.extend(self._open(frame))
         item = items.popleft()
         if items:
             return item, None
-        grant, self._owed[member] = self._owed[member], None
+        grant, self._owed = self._owed, None
         return item, grant
 
-    def block(self, member: int) -> None:
-        """Take nothing from ``member`` until `unblock`: it is ahead of the others at a barrier (S1)."""
-        self._channels[member].blocked = True
-
-    def unblock(self) -> None:
-        """Take from all again."""
-        for channel in self._channels.values():
-            channel.blocked = False
-
-    @property
-    def blocked(self) -> int:
-        """How many channels stand at the barrier."""
-        return sum(channel.blocked for channel in self._channels.values())
-
     def __len__(self) -> int:
-        return sum(len(self._items[member]) + len(self._channels[member]) for member in self.members)
+        return len(self._items) + len(self.channel)
 
     def _open(self, frame: Frame) -> list[Item]:
         if frame.control is not None:
             return [frame.control]
-        if not frame.epochs:
-            return [self._batch(frame)]
-        if not frame.rows:
+        if frame.payload is None:
             return [Epoch(time) for _, time in frame.epochs]
-        batch, items, start = self._batch(frame), list[Item](), 0
+        batch = self._decode(frame.payload)
+        if not frame.epochs:
+            return [batch]
+        items, start = list[Item](), 0
         for row, time in frame.epochs:
             if row > start:
                 items.append(_cut(batch, start, row))
@@ -108,12 +87,23 @@ class Inbox:
             items.append(_cut(batch, start, len(batch)))
         return items
 
-    def _batch(self, frame: Frame) -> Batch:
-        if isinstance(frame.payload, Batch):
-            return frame.payload
-        if frame.payload is None:
-            raise InternalError(f"a frame of {frame.rows} rows on {frame.channel} has no payload")
-        return self._decode(frame.payload)
+
+class Inbox:
+    """The receiving end of one exchange: a lane per sender, this worker's own loopback among them."""
+
+    def __init__(self, lanes: Mapping[int, Lane | Loopback]) -> None:
+        self._lanes = lanes
+        self.lanes = list(lanes.values())
+
+    def receive(self, frame: Frame) -> None:
+        """Keep ``frame`` until the region takes it."""
+        lane = self._lanes[frame.channel.sender]
+        if isinstance(lane, Loopback):
+            raise InternalError(f"a frame came on the loopback channel {frame.channel}")
+        lane.channel.receive(frame)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.lanes))
 
 
 def _cut(batch: Batch, start: int, end: int) -> Batch:

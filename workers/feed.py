@@ -48,7 +48,7 @@ class Feed:
     @property
     def open(self) -> bool:
         """Whether data may be taken in: no output has a backlog."""
-        return not any(router.backlog for router in self._exits)
+        return not any(router.backlogged for router in self._exits)
 
     @property
     def sources_open(self) -> bool:
@@ -59,17 +59,17 @@ class Feed:
         """Take one item from each channel, as long as the region is open: how many, and the credit they free."""
         taken, grants = 0, list[Grant]()
         for inbox, node in self._entries:
-            for index, member in enumerate(inbox.members):
+            for index, lane in enumerate(inbox.lanes):
                 if not self.open:
                     return taken, grants
-                item, grant = inbox.take(member)
+                item, grant = lane.take()
                 if item is None:
                     continue
                 taken += 1
                 if grant is not None:
                     grants.append(grant)
                 if isinstance(item, Barrier | Suspend):
-                    inbox.block(member)
+                    lane.blocked = True
                     self._arrived(item)
                 else:
                     self._graph.push(node, item, index=index)
@@ -86,12 +86,12 @@ class Feed:
         if self._waiting is not None and self._waiting != message:
             raise InternalError(f"{message} came while {self._waiting} was being aligned (R7: one at a time)")
         self._waiting = message
-        channels = sum(len(inbox.members) for inbox, _ in self._entries)
-        if sum(inbox.blocked for inbox, _ in self._entries) < channels or (self.sources and not self._sources_wait):
+        lanes = [lane for inbox, _ in self._entries for lane in inbox.lanes]
+        if not all(lane.blocked for lane in lanes) or (self.sources and not self._sources_wait):
             return
         self._waiting, self._sources_wait = None, False
-        for inbox, _ in self._entries:
-            inbox.unblock()
+        for lane in lanes:
+            lane.blocked = False
         if isinstance(message, Suspend):
             self.suspended = True
             self._let_in(SuspendMarker())
@@ -102,7 +102,7 @@ class Feed:
         for node in self.sources:
             self._graph.push(node, message)
         for inbox, node in self._entries:
-            for index in range(len(inbox.members)):
+            for index in range(len(inbox.lanes)):
                 self._graph.push(node, message, index=index)
         self._graph.run()
 

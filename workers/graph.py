@@ -12,11 +12,12 @@ from malstrom_py.messages import AbsBarrier
 from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.plan import Plan, Step
 from malstrom_py.regions import is_exchanged, regions_of
+from malstrom_py.rescale.channel import ChannelId, ChannelIn, Loopback
 from malstrom_py.rescale.key_check import check_keys
 from malstrom_py.rescale.partitioners import partitioner_of
 from malstrom_py.rescale.router import Router
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.exchange import Inbox, SendToExchange
+from malstrom_py.workers.exchange import Inbox, Lane, SendToExchange
 from malstrom_py.workers.feed import Feed
 
 
@@ -63,13 +64,7 @@ def build_graph(
         specs.append(_spec(plan, step, operators[step.name], nodes, entries))
         if step.kind == "key_by":
             routers[step.name] = _router(plan, step, member, batching, codec)
-            inboxes[step.name] = Inbox(
-                step.name,
-                member.worker,
-                member.members,
-                partial(codec.decode_batch, step=step.name),
-                member.incarnation,
-            )
+            inboxes[step.name] = _inbox(step.name, member, routers[step.name], codec)
             context = _context(plan, step, member.worker, codec)
             send = SendToExchange(context, router=routers[step.name])
             specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
@@ -113,6 +108,15 @@ def _router(plan: Plan, step: Step, member: Membership, batching: Batching, code
         incarnation=member.incarnation,
         credit=batching.credit,
     )
+
+
+def _inbox(exchange: str, member: Membership, router: Router, codec: Codec) -> Inbox:
+    decode = partial(codec.decode_batch, step=exchange)
+    lanes: dict[int, Lane | Loopback] = {}
+    for sender in member.members:
+        channel = ChannelIn(ChannelId(exchange, sender, member.worker), member.incarnation)
+        lanes[sender] = router.loopback if sender == member.worker else Lane(channel, decode)
+    return Inbox(lanes)
 
 
 def _context(plan: Plan, step: Step, worker: int, codec: Codec) -> StepContext:

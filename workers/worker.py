@@ -80,10 +80,7 @@ class Worker:
             if feed.sources_open:
                 done += sum(self._poll(node, source) for node, source in self._sources if node in feed.sources)
         self._linger(idle=not done)
-        outgoing: list[Outgoing] = []
-        for grant in grants:
-            self._give_back(grant, outgoing)
-        return done, outgoing + self._outgoing()
+        return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
 
     def barrier(self, message: Barrier | Suspend) -> list[Outgoing]:
         """The coordinator's barrier: it goes in at the sources, behind what they have read."""
@@ -108,7 +105,7 @@ class Worker:
         return (
             all(source.finished for _, source in self._sources)
             and not any(len(inbox) for inbox in graph.inboxes.values())
-            and not any(router.backlog for router in graph.routers.values())
+            and not any(router.backlogged for router in graph.routers.values())
             and all(graph.executor.frontier(node) == MAX_EPOCH for node in graph.receiving)
         )
 
@@ -168,20 +165,12 @@ class Worker:
             self._graph.executor.run()
 
     def _outgoing(self) -> list[Outgoing]:
-        outgoing: list[Outgoing] = []
-        for router in self._graph.routers.values():
-            for frame in router.take():
-                if frame.channel.receiver == self.id:
-                    self._graph.inboxes[frame.channel.exchange].receive(frame)
-                else:
-                    outgoing.append((frame.channel.receiver, frame))
-        return outgoing
-
-    def _give_back(self, grant: Grant, outgoing: list[Outgoing]) -> None:
-        if grant.channel.sender == self.id:
-            self.receive(grant)
-        else:
-            outgoing.append((grant.channel.sender, grant))
+        return [
+            (frame.channel.receiver, frame)
+            for router in self._graph.routers.values()
+            if router.channels
+            for frame in router.take()
+        ]
 
     def _make_barrier(self, snapshot: str) -> AbsBarrier:
         return AbsBarrier(snapshot, self._backend or _Nowhere())

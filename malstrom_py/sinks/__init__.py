@@ -14,7 +14,7 @@ from malstrom_py.sinks.callable import Callable
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.sinks.stdout import Stdout
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_info import WorkerId, WorkerInfo
 
 __all__ = [
     "Callable",
@@ -29,5 +29,6 @@ __all__ = [
     "Stdout",
     "TransactionalSink",
     "TransactionalWriter",
+    "WorkerId",
     "WorkerInfo",
 ]
