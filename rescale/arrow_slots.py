@@ -43,11 +43,15 @@ def slots_of_arrow(
         if vector is not None:
             slots = pa.array(slots_of_vector(vector).astype("uint32"))
             return slots if not keys.null_count else _with_nulls(slots, keys, slots_of)
-    encoded = _dictionary_of(keys)
+    encoded = _distinct_of(keys)
     if encoded is None:
         return _array(slots_of(_python_values(keys, step)))
-    indices, dictionary = encoded
-    return _spread(indices, dictionary, lambda distinct: _array(slots_of(_python_values(distinct, step))))
+    distinct, positions = encoded
+    values = _python_values(distinct, step)
+    if positions.null_count:
+        positions = positions.fill_null(len(values))
+        values.append(None)
+    return _array(slots_of(values)).take(positions)
 
 
 def _int64_of(keys: pa.Array[Any]) -> Any:
@@ -65,35 +69,30 @@ def _with_nulls(slots: pa.Array[Any], keys: pa.Array[Any], slots_of: SlotsOf) ->
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    return pc.if_else(keys.is_valid(), slots, pa.scalar(slots_of([None])[0], pa.uint32()))
+    null_slot = pa.scalar(slots_of([None])[0], pa.uint32())
+    return pc.call_function("if_else", [keys.is_valid(), slots, null_slot])
 
 
-def _dictionary_of(keys: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]] | None:
-    """A column as (indices, distinct values); None for a type of which Arrow cannot make one."""
+def _distinct_of(keys: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]] | None:
+    """The distinct values of a column, and where among them each row's value stands (null: nowhere).
+
+    None for a type of which Arrow does not know what is distinct.
+    """
     import pyarrow as pa
-
-    if keys.type in (pa.string_view(), pa.binary_view()):  # Arrow does not take from views
-        keys = keys.cast(pa.large_string() if keys.type == pa.string_view() else pa.large_binary())
-    if not isinstance(keys, pa.DictionaryArray):
-        try:
-            keys = keys.dictionary_encode()
-        except (pa.ArrowNotImplementedError, pa.ArrowTypeError, AttributeError):
-            return None
-        if not isinstance(keys, pa.DictionaryArray):
-            return None
-    return keys.indices, keys.dictionary
-
-
-def _spread(
-    indices: pa.Array[Any], dictionary: pa.Array[Any], slots_of_distinct: Callable[[pa.Array[Any]], pa.Array[Any]]
-) -> pa.Array[Any]:
-    """The slots of the values of ``dictionary`` that ``indices`` use, where they stand. What is not used may be
-    no legal key."""
     import pyarrow.compute as pc
 
-    used = pc.unique(indices)
-    slots = slots_of_distinct(dictionary.take(used))
-    return slots.take(pc.index_in(indices, value_set=used))
+    if isinstance(keys, pa.DictionaryArray):
+        # Only what a row uses: the rest of a dictionary may be large, or no legal key.
+        used = keys.indices.drop_null().unique()
+        among = pc.SetLookupOptions(value_set=used)
+        return keys.dictionary.take(used), pc.call_function("index_in", [keys.indices], among)
+    if keys.type in (pa.string_view(), pa.binary_view()):  # Arrow does not take from views
+        keys = keys.cast(pa.large_string() if keys.type == pa.string_view() else pa.large_binary())
+    try:
+        encoded = keys.dictionary_encode()
+    except (pa.ArrowNotImplementedError, AttributeError):
+        return None
+    return encoded.dictionary, encoded.indices.cast(pa.int64())
 
 
 def _python_values(keys: pa.Array[Any], step: str) -> list[Any]:

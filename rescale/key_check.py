@@ -63,7 +63,7 @@ def _all_of_type_legal(those: Sequence[Any], one: type, depth: int) -> bool:
     if kind == "decimal":
         return not any(map(Decimal.is_nan, those))
     if kind == "tuple":
-        return depth > 0 and _all_inside(list(chain.from_iterable(map(tuple.__iter__, those))), depth)
+        return depth > 0 and _all_inside(list(chain.from_iterable(those)), depth)
     if kind == "dataclass":
         columns = ([getattr(value, name) for value in those] for name in compared_fields(one))
         return depth > 0 and all(_all_inside(column, depth) for column in columns)
@@ -86,7 +86,7 @@ def _check(value: Any, outer: type, step: str, depth: int) -> None:
     elif kind in ("tuple", "dataclass"):
         if depth == 0:
             raise _refusal(type(value), outer, step, f"nested more than {DEPTH_MAX} deep: take a flat tuple")
-        for item in tuple.__iter__(value) if kind == "tuple" else _compared_values(value):
+        for item in value if kind == "tuple" else _compared_values(value):
             if type(item) not in _PLAIN:
                 _check(item, outer, step, depth - 1)
 

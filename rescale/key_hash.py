@@ -43,9 +43,10 @@ def hash_key(key: Any) -> int:
 
 def hash_and_size(key: Any) -> tuple[int, int]:
     """The hash of a legal key, and about how many bytes of memory the key takes."""
-    number = int64_of(key)
-    if number is not None:
-        return mix64(number), getsizeof(key)
+    if type(key) is not str:  # most are
+        number = int64_of(key)
+        if number is not None:
+            return mix64(number), getsizeof(key)
     encoded = encode_key(key)
     return xxhash.xxh64_intdigest(encoded), getsizeof(key) + len(encoded)
 
@@ -149,7 +150,7 @@ def _flag(key: Enum) -> bytes:
 
 
 def _tuple(key: tuple[Any, ...]) -> bytes:
-    items = [encode_key(item) for item in tuple.__iter__(key)]
+    items = [encode_key(item) for item in key]
     return b"\x10" + len(items).to_bytes(8, "little") + b"".join(items)
 
 

@@ -95,7 +95,7 @@ class Own:
         return _OwnSlots(self.function, slots, step=step)
 
 
-def partitioner_of(given: object, step: str) -> Partitioner:
+def partitioner_of(given: Partitioner | Callable[[Any], int] | None, step: str) -> Partitioner:
     """What a user gave as ``partitioner=`` of ``step``, as a `Partitioner`; None is the default.
 
     >>> partitioner_of(None, "carrier")
@@ -103,13 +103,14 @@ def partitioner_of(given: object, step: str) -> Partitioner:
     """
     if given is None:
         return StableHash()
-    if isinstance(given, Partitioner) and not isinstance(given, type):
-        return given
-    if callable(given) and not isinstance(given, type):
+    if isinstance(given, Partitioner):
+        if not isinstance(given, type):
+            return given
+    elif callable(given):
         return Own(given)
     raise PlanError(
         f"step {step!r}: partitioner is partitioners.stable_hash, partitioners.index or a function key -> slot, "
-        f"got {given.__name__ if isinstance(given, type) else type(given).__name__}"
+        f"got {f'the class {given.__name__}' if isinstance(given, type) else type(given).__name__}"
     )
 
 

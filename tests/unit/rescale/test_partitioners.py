@@ -63,7 +63,12 @@ def test_a_function_of_the_user_says_the_slot() -> None:
     assert finder.slots_of(["a", "abc", "a"]) == [1, 3, 1]
     assert finder.slot_of("ab") == 2
     assert finder.slots_of_arrow(pa.array(["a", "abc"])).to_pylist() == [1, 3]
-    assert partitioner_of(np.int8, "s").bind(16).slot_of(3) == 3
+
+
+def test_a_class_may_be_the_function() -> None:
+    assert partitioner_of(int, "s").bind(16).slots_of(["3", "11"]) == [3, 11]
+    to_int8: Any = np.int8
+    assert partitioner_of(to_int8, "s").bind(16).slots_of([3, 11]) == [3, 11]
 
 
 def test_a_function_of_the_user_is_asked_once_per_distinct_key() -> None:
@@ -82,9 +87,7 @@ def test_a_function_of_the_user_is_asked_once_per_distinct_key() -> None:
 @pytest.mark.parametrize("slot", [16, -1, 10**30])
 def test_a_slot_out_of_range_is_an_error_that_names_the_function(slot: int) -> None:
     finder = Own(lambda key: slot).bind(16, step="lane")
-    with pytest.raises(
-        OperatorError, match=r"^step 'lane': the partitioner .*<lambda> at .*test_partitioners"
-    ) as raised:
+    with pytest.raises(OperatorError, match=r"^step 'lane': the partitioner .*<lambda> at .*\.py") as raised:
         finder.slots_of(["a"])
     assert f"returned {slot} for a key, but slots go from 0 to 15" in str(raised.value)
     assert (raised.value.step, raised.value.key) == ("lane", "a")
@@ -118,7 +121,7 @@ def test_a_partitioner_can_be_sent_and_compared() -> None:
         assert partitioner_of(partitioner, "s") is partitioner
 
 
-@pytest.mark.parametrize("given", [5, "index", StableHash, dict])
-def test_anything_else_is_no_partitioner(given: object) -> None:
+@pytest.mark.parametrize("given", [5, "index", StableHash])
+def test_anything_else_is_no_partitioner(given: Any) -> None:
     with pytest.raises(PlanError, match=r"^step 'lane': partitioner is partitioners.stable_hash, "):
         partitioner_of(given, "lane")
