@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from gc import get_referents
 from typing import Any, Final
 
 import msgpack
@@ -24,6 +25,8 @@ _EXTENDED: Final = 0x01  # holds extensions
 _SURROGATES: Final = 0x02  # a str holds what is no Unicode character
 _CLASSES: Final = 0x04  # a table of classes stands before the value
 _FLAGS: Final = _EXTENDED | _SURROGATES | _CLASSES
+
+_HEADERS: Final = [bytes((_VERSION | flags,)) for flags in range(_FLAGS + 1)]
 
 _SIZE: Final = struct.Struct("<I")
 _BUFFER_BYTES: Final = 1 << 16
@@ -65,9 +68,12 @@ class AtRestEncoder:
         self._flags = self._count = 0
         if self._classes:
             self._classes = {}
+        kind = type(value)
         try:
-            if type(value) not in PLAIN:
-                self._look_into([value], type(value))
+            if kind is dict or kind is list:
+                self._look_into(get_referents(value), kind)
+            elif kind not in PLAIN:
+                self._look_into([value], kind)
             try:
                 packed = self._packer.pack(value)
             except UnicodeEncodeError:
@@ -75,16 +81,17 @@ class AtRestEncoder:
                 packed = self._new_packer("surrogatepass").pack(value)
                 self._flags |= _SURROGATES
         except ValueError as error:  # of msgpack: its recursion limit, or a container beyond 32 bits
-            raise _over_limit(type(value), error) from error
+            raise _over_limit(kind, error) from error
         except RecursionError as error:
-            raise too_deep(type(value)) from error
+            raise too_deep(kind) from error
+        if self._count > self._limits.items_max:
+            raise too_many(kind, self._limits.items_max)
         if len(packed) > _KEEP_BYTES_MAX:
             self._packer = self._new_packer(None)
         if self._classes:
             table: bytes = msgpack.packb([[entry.name, *entry.shape] for _, entry in self._classes.values()])
-            return bytes((_VERSION | self._flags | _CLASSES,)) + _SIZE.pack(len(table)) + table + packed
-        header = bytes((_VERSION | self._flags,))
-        return header + packed
+            return _HEADERS[self._flags | _CLASSES] + _SIZE.pack(len(table)) + table + packed
+        return _HEADERS[self._flags] + packed
 
     def _new_packer(self, unicode_errors: str | None) -> Any:
         return msgpack.Packer(
@@ -103,6 +110,9 @@ class AtRestEncoder:
         self._flags |= _EXTENDED
         kind = type(value)
         if kind is tuple:
+            if PLAIN.issuperset(map(type, value)):
+                self._count += len(value)
+                return [_MARKS[TUPLE], *value]
             return self._marked(TUPLE, value, value)
         if kind is set:
             return self._marked(SET, value, value)
@@ -141,16 +151,18 @@ class _Mark:
         self.code = code
 
 
+_MARK_OBJECTS: Final = {code: _Mark(code) for code in MARKS}
+
+
 class _Reader:
     """The hooks of one decoding: msgpack builds lists and asks, bottom-up, what they are to become."""
 
     def __init__(self, classes: list[Registered]) -> None:
         self._classes = classes
-        self._marks = {code: _Mark(code) for code in MARKS}
         self.open_marks = 0
 
     def extension(self, code: int, data: bytes) -> Any:
-        mark = self._marks.get(code)
+        mark = _MARK_OBJECTS.get(code)
         if mark is None:
             return value_of(code, data)
         if data:
@@ -196,10 +208,12 @@ def _decode(data: memoryview, types: TypeTable, limits: Limits) -> Any:
         raise Malformed("it is empty")
     if len(data) > limits.bytes_max:
         raise Malformed(f"it has {len(data):,} bytes, and the limit is {limits.bytes_max:,}")
-    flags = data[0] & 0x0F
-    if data[0] & 0xF0 != _VERSION or flags & ~_FLAGS:
+    flags = data[0] ^ _VERSION
+    if flags > _FLAGS:
         raise Malformed(f"its format {data[0]:#04x} is not one that this version knows")
     body = data[1:]
+    if not flags:
+        return _unpack(body, limits, ext_hook=_no_extension)
     classes: list[Registered] = []
     if flags & _CLASSES:
         end = _SIZE.size + _SIZE.unpack_from(body)[0]
@@ -232,8 +246,8 @@ def _unpack(data: memoryview, limits: Limits, **options: Any) -> Any:
         raw,
         strict_map_key=False,
         timestamp=3,  # msgpack's own extension, which is never written, would come back as a class of msgpack
-        max_array_len=min(limits.items_max, len(raw)),
-        max_map_len=min(limits.items_max, len(raw)),
+        max_array_len=limits.items_max,
+        max_map_len=limits.items_max,
         **options,
     )
 
