@@ -10,21 +10,35 @@ Build a `Job`, `run` it, or `collect` the values of one of its streams:
 [1, 1, 2]
 """
 
-from malstrom_py import sinks, sources
+from malstrom_py import partitioners, sinks, sources
 from malstrom_py.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
 from malstrom_py.errors import (
+    CodecError,
     InternalError,
     MalformedRecord,
     MalstromError,
     OperatorError,
+    PeerError,
     PlanError,
     SinkError,
     SourceError,
 )
 from malstrom_py.job import Job
 from malstrom_py.keyed_stream import KeyedStreamBuilder
-from malstrom_py.logic import KeyedLogic, Output, StatefulLogic
-from malstrom_py.messages import MAX_EPOCH, DataMessage, DeadLetter, Epoch
+from malstrom_py.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
+from malstrom_py.messages import (
+    MAX_EPOCH,
+    AbsBarrier,
+    Acquire,
+    Collect,
+    DataMessage,
+    DeadLetter,
+    Epoch,
+    Interrogate,
+    PersistenceBackend,
+    Rescale,
+    SuspendMarker,
+)
 from malstrom_py.plan import Plan
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
@@ -35,7 +49,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "MAX_EPOCH",
+    "AbsBarrier",
+    "Acquire",
     "Batching",
+    "CodecError",
+    "Collect",
     "DataMessage",
     "DeadLetter",
     "Epoch",
@@ -43,6 +61,7 @@ __all__ = [
     "EpochTracker",
     "InProcess",
     "InternalError",
+    "Interrogate",
     "Job",
     "KeyedLogic",
     "KeyedStreamBuilder",
@@ -50,17 +69,23 @@ __all__ = [
     "MalstromError",
     "OperatorError",
     "Output",
+    "PeerError",
+    "PersistenceBackend",
     "Plan",
     "PlanError",
+    "Rescale",
     "RunResult",
     "SinkError",
     "SourceError",
     "StatefulLogic",
+    "StatelessLogic",
     "StepCounts",
     "StreamBuilder",
+    "SuspendMarker",
     "__version__",
     "collect",
     "limit_out_of_orderness",
+    "partitioners",
     "run",
     "sinks",
     "sources",

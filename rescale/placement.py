@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 
 def first_table(slots: int, members: Sequence[int]) -> tuple[int, ...]:
-    """The routing table a job starts with: ``table[slot]`` is the worker that owns it, in runs of equal length.
+    """The routing table a job starts with: ``table[slot]`` is the worker that owns it, dealt in turn.
 
     >>> first_table(5, [0, 1])
-    (0, 0, 0, 1, 1)
+    (0, 1, 0, 1, 0)
     """
-    count = len(members)
-    return tuple(members[slot * count // slots] for slot in range(slots))
+    return tuple(members[slot % len(members)] for slot in range(slots))
