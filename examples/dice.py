@@ -26,7 +26,7 @@ def throws(table: int, start: int) -> Iterator[tuple[int, int]]:
 def job() -> mp.Job:
     """Throws at two tables -> the count of each face at each table, every fiftieth time it came."""
     job = mp.Job("dice")
-    thrown: mp.StreamBuilder[None, tuple[int, int]] = job.source("throws", sources.Generator(throws, parts=2))
+    thrown = job.source("throws", sources.Generator(throws, parts=2))
     (
         thrown.key_by("face", lambda throw: throw)
         .stateful_map("count", lambda face, _, seen: ((face, seen + 1), seen + 1), default=int)

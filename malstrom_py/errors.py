@@ -32,7 +32,7 @@ class OperatorError(MalstromError):
     (``"name at file:line"``). The user's exception is the ``__cause__``.
     """
 
-    def __init__(self, message: str, *, step: str, key: object = None, function: str = "") -> None:
+    def __init__(self, message: str, *, step: str = "", key: object = None, function: str = "") -> None:
         super().__init__(message)
         self.step = step
         self.key = key
@@ -51,7 +51,7 @@ class MalformedRecord(SourceError):
     next ``poll`` goes on behind it. ``record`` is what was read (text or bytes), for the dead-letter stream.
     """
 
-    def __init__(self, message: str, *, record: object) -> None:
+    def __init__(self, message: str, *, record: object = None) -> None:
         super().__init__(message)
         self.record = record
 

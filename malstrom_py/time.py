@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, get_args
+from typing import Final, Literal, SupportsIndex, get_args
 
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
@@ -76,7 +76,7 @@ def _scale(microseconds: int, unit: Unit) -> int:
 
 def _index(moment: object) -> int:
     # True and False are ints to Python, but as moments they are mistakes. What has __index__: numpy's integers, say.
-    if isinstance(moment, bool) or not hasattr(moment, "__index__"):
+    if isinstance(moment, bool) or not isinstance(moment, SupportsIndex):
         raise TypeError(f"a timestamp is an int in the step's unit or an aware datetime, got {type(moment).__name__}")
     return operator.index(moment)
 

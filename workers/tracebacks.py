@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 
-import malstrom_py
+from malstrom_py import errors
 from malstrom_py.errors import InternalError, MalstromError
 
+# In a source tree the rooms `workers` and `rescale` are links to folders outside the package's own.
+_PACKAGE = Path(errors.__file__).parent
 _OURS = tuple(
-    str(folder)
-    for package in (Path(malstrom_py.__file__).parent,)
-    for folder in (package, (package / "workers").resolve(), (package / "rescale").resolve())
+    f"{folder}{os.sep}" for folder in (_PACKAGE, *(path.resolve() for path in _PACKAGE.iterdir() if path.is_dir()))
 )
 
 

@@ -128,7 +128,7 @@ def report(sink: str, told: dict[str, float], count: int) -> str:
     """One run as a line. `WrongResult` if records were lost."""
     expected = count // PARTS * PARTS
     if (told["rows"], told["bytes"]) != (expected, expected * RECORD_BYTES):
-        raise WrongResult(f"{told['rows']} rows with {told['bytes']} bytes came through of {expected}")
+        raise WrongResult(f"{told['rows']:.0f} rows with {told['bytes']:.0f} bytes came through of {expected}")
     rss, rows, seconds = told["rss_mb"], told["rows"], told["seconds"]
     hit = "hit" if rss < BUDGET_MB else "MISS"
     return (

@@ -162,7 +162,11 @@ def states_loop(make: Callable[[], dict[Any, Any]], track: str, pairs: Batches) 
             update_states(zip(keys, values, strict=True), results, states)
         else:
             for key, value in zip(keys, values, strict=True):
-                result, states[key] = add(key, value, get(key))
+                result, state = add(key, value, get(key))
+                if state is None:
+                    states.pop(key, None)
+                else:
+                    states[key] = state
                 note(key)
                 results.append(result)
         if track == "batch":

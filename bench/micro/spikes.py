@@ -145,7 +145,11 @@ def spike_messages(pairs: list[Pair], reps: int) -> None:
 # (e) Rows per batch, and what the collector has to do with it.
 
 
-def job_of(build: workloads.Build, total: Callable[[list[Any]], int], rows_max: int, *, collect: bool) -> Variant:
+SIZES = (64, 256, 512, 1024, 2048, 4096, 16384)
+Total = Callable[[list[Any]], int]
+
+
+def job_of(build: workloads.Build, total: Total, rows_max: int, *, collect: bool) -> Variant:
     job = workloads.through(build, total, batch=mp.Batching(rows_max=rows_max))
 
     def run(rows: list[Any]) -> object:
@@ -159,20 +163,37 @@ def job_of(build: workloads.Build, total: Callable[[list[Any]], int], rows_max: 
     return run
 
 
+def collections_in(job: Variant, rows: list[Any]) -> int:
+    """How often the collector runs while ``job`` does."""
+    phases: list[str] = []
+
+    def note(phase: str, info: object) -> None:
+        phases.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        job(rows)
+    finally:
+        gc.callbacks.remove(note)
+    return phases.count("start")
+
+
 def spike_rows(pairs: list[Pair], bids: list[Bid], reps: int) -> None:
-    jobs: list[tuple[str, list[Any], Variant, workloads.Build, Callable[[list[Any]], int]]] = [
+    jobs: list[tuple[str, list[Any], Variant, workloads.Build, Total]] = [
         ("W1", pairs, workloads.w1_loop, workloads.w1_build, sum),
         ("q1", bids, workloads.q1_loop, workloads.q1_build, workloads.q1_total),
         ("q1 to dicts", bids, dict_loop, lambda stream: stream.map("as-dict", as_dict), dict_total),
         ("q2", bids, workloads.q2_loop, workloads.q2_build, workloads.q2_total),
     ]
     for name, rows, loop, build, total in jobs:
+        by_size = {size: job_of(build, total, size, collect=True) for size in SIZES}
         variants: dict[str, Variant] = {"by hand": loop}
-        for rows_max in (64, 256, 512, 1024, 2048, 4096, 16384):
-            variants[f"{rows_max:,} rows per batch"] = job_of(build, total, rows_max, collect=True)
-        for rows_max in (1024, 4096):
-            variants[f"{rows_max:,} rows per batch, collector off"] = job_of(build, total, rows_max, collect=False)
+        variants |= {f"{size:,} rows per batch": job for size, job in by_size.items()}
+        for size in (1024, 4096):
+            variants[f"{size:,} rows per batch, collector off"] = job_of(build, total, size, collect=False)
         section(f"(e) rows per batch ({name}, whole jobs)", variants, rows, len(rows), reps)
+        runs = [f"{collections_in(job, rows) * size / len(rows):.1f} at {size:,}" for size, job in by_size.items()]
+        print(f"  runs of the collector per batch: {', '.join(runs)} rows")
 
 
 # (g) Filter.

@@ -89,7 +89,7 @@ class AtRestEncoder:
         if len(packed) > _KEEP_BYTES_MAX:
             self._packer = self._new_packer(None)
         if self._classes:
-            table: bytes = msgpack.packb([[entry.name, *entry.shape] for _, entry in self._classes.values()])
+            table: bytes = self._packer.pack([[entry.name, *entry.shape] for _, entry in self._classes.values()])
             return _HEADERS[self._flags | _CLASSES] + _SIZE.pack(len(table)) + table + packed
         return _HEADERS[self._flags] + packed
 

@@ -29,7 +29,7 @@ class AssignTimestamps(Operator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any], int | datetime], unit: Unit) -> None:
         super().__init__(context)
         self._fn = fn
-        self._unit = unit
+        self._unit: Unit = unit
         self._failures = Failures(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:

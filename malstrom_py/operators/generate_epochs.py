@@ -45,7 +45,7 @@ class GenerateEpochs(Operator):
     def __init__(self, context: StepContext, *, generator: EpochGenerator, unit: Unit) -> None:
         super().__init__(context)
         self._generator = generator
-        self._unit = unit
+        self._unit: Unit = unit
         self._trackers: dict[str, EpochTracker] = {}
         self._sent = MIN_EPOCH
         self._failures = Failures(context)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NewType, Protocol, TypeVar, runtime_checkable
+from typing import Any, NewType, Protocol, TypeVar, runtime_checkable
 
 from malstrom_py.worker_info import WorkerInfo
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Part = NewType("Part", str)
 """The stable name of one part of a source, for instance a file's path."""
@@ -16,10 +13,24 @@ Part = NewType("Part", str)
 V_co = TypeVar("V_co", covariant=True)
 
 
+class Columns(Protocol):
+    """An Arrow ``RecordBatch``, by its shape: Arrow brings no types, and an Any here would swallow those of rows."""
+
+    @property
+    def schema(self) -> Any:
+        """Names and types of the columns."""
+        ...
+
+    @property
+    def columns(self) -> Any:
+        """The columns, as Arrow arrays."""
+        ...
+
+
 class SourcePart(Protocol[V_co]):
     """One part while it is read. Single-threaded: nothing here is called twice at once."""
 
-    def poll(self, rows_max: int) -> Sequence[V_co] | pa.RecordBatch | None:
+    def poll(self, rows_max: int) -> Sequence[V_co] | Columns | None:
         """At most about ``rows_max`` next rows; None when there is nothing right now. Must not block.
 
         A list is taken over: never change it afterwards. None (or nothing) is asked again after the

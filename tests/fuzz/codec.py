@@ -32,7 +32,11 @@ VALUES: list[Any] = [
     list(range(-40, 40)),
     [float("nan"), 2**63, 2**64, -(2**90), b"bytes", "text", "\ud800"],
     {(1, 2): (3, (4, ())), frozenset({1}): {2, 3}, "nested": [[[[{}]]]]},
-    [dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1), dt.datetime.min, dt.date(2013, 1, 2)],
+    [
+        dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1),
+        dt.datetime.fromisoformat("0001-01-01"),
+        dt.date(2013, 1, 2),
+    ],
     [dt.time(1, 2, 3, 4), dt.time(1, tzinfo=dt.UTC), dt.timedelta(-1, 2, 3), dt.timezone(dt.timedelta(hours=2), "X")],
     [Decimal("1.50"), Decimal("-Infinity"), Decimal("1E+1000"), Decimal("sNaN12"), uuid.UUID(int=7), 1 + 2j],
     [Stats(1, Stats(2, Frozen("x"))), Pair(1, (2,)), Colour.BLUE, Word.YES, Access.READ | Access.WRITE],
@@ -141,6 +145,7 @@ def fuzz(n: int, *, seed: int = 0, measure_every: int = 1) -> Outcome:
     for data in at_rest:
         codec.decode_at_rest(data)
     outcome, chance, started_s = Outcome(), random.Random(seed), time.perf_counter()
+    number, data = 0, b""
     try:
         for number in range(n):
             if number % 100 == 0:

@@ -30,8 +30,9 @@ def _fields(value: Any) -> dict[str, Any]:
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return dict(zip(names, value, strict=True))
     return {"value": value}
 
 
@@ -52,9 +53,8 @@ class Columns:
         import pyarrow as pa
 
         rows = fields_of(batch.values)
-        if self.schema is None:
-            self.schema = self._first_schema(rows, batch)
-        names = self.schema.names
+        known = self._first_schema(rows, batch) if self.schema is None else self.schema
+        names = known.names
         if extra := set().union(*rows).difference(names):
             raise SinkError(
                 f"columns {_listed(extra)} are not among those of the first batch ({_listed(names)}): "
@@ -64,11 +64,12 @@ class Columns:
             batch.keys if name == "key" and self._with_key else [row.get(name) for row in rows] for name in names
         ]
         arrays = [
-            _array(name, column or [None] * len(rows), known)
-            for name, column, known in zip(names, columns, self.schema.types, strict=True)
+            _array(name, column or [None] * len(rows), kind)
+            for name, column, kind in zip(names, columns, known.types, strict=True)
         ]
-        self.schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
+        self.schema = schema
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _first_schema(self, rows: list[dict[str, Any]], batch: Batch) -> pa.Schema:
         import pyarrow as pa

@@ -193,19 +193,6 @@ class ParquetEncoder(_ColumnEncoder):
         self._files.drop(path)
 
 
-def _json_line(row: dict[str, Any]) -> str:
-    try:
-        try:
-            return json.dumps(row, default=_json_value, allow_nan=False, ensure_ascii=False)
-        except ValueError:  # JSON has neither NaN nor infinity.
-            return json.dumps(_without_nan(row), default=_json_value, allow_nan=False, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        kinds = ", ".join(f"{name!r}: {type(value).__name__}" for name, value in list(row.items())[:20])
-        raise SinkError(
-            f"a value cannot be written as JSON ({type(error).__name__}; {kinds}): convert it in a map step"
-        ) from None
-
-
 def _json_value(value: Any) -> Any:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
@@ -227,3 +214,20 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_nan(inner) for inner in value]
     return value
+
+
+# Made once: json.dumps would make an encoder for each row.
+_encode_json: Final = json.JSONEncoder(default=_json_value, allow_nan=False, ensure_ascii=False).encode
+
+
+def _json_line(row: dict[str, Any]) -> str:
+    try:
+        try:
+            return _encode_json(row)
+        except ValueError:  # JSON has neither NaN nor infinity.
+            return _encode_json(_without_nan(row))
+    except (TypeError, ValueError, RecursionError) as error:
+        kinds = ", ".join(f"{name!r}: {type(value).__name__}" for name, value in list(row.items())[:20])
+        raise SinkError(
+            f"a value cannot be written as JSON ({type(error).__name__}; {kinds}): convert it in a map step"
+        ) from None

@@ -1,7 +1,7 @@
 """CSV frames into Arrow columns of known types, and finding these types.
 
-Arrow gives up a whole block for one bad value. Then the frame is cut into ever smaller pieces until the bad records
-stand alone: with few bad ones that costs a few small parses, and every good record is read by Arrow all the same.
+Arrow gives up a whole block for one bad value. Then the frame is read again in small pieces, and those with a bad
+record are cut up around it: a bad record costs a few small parses, and every good one is read by Arrow all the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-_PIECES: Final = 16
+_PIECE_RECORDS: Final = 512
 _FIELD_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
+_ROW: Final = re.compile(r"Row #(\d+): ")
 _COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
 
 
@@ -45,25 +46,29 @@ class CsvDecoder:
         try:
             return [self._parse(frame)]
         except pa.ArrowInvalid:
-            runs: list[Run] = []
-            self._isolate(frame, split_records(frame), runs)
-            return runs
+            spans = split_records(frame)
+            pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
+            return list(self._isolate(frame, pieces[::-1]))
 
-    def _isolate(self, frame: bytes, spans: list[tuple[int, int]], runs: list[Run]) -> None:
+    def _isolate(self, frame: bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
+        """Read ``pieces`` from the last to the first; one with a bad record is cut up where Arrow says it is."""
         import pyarrow as pa
 
-        if not spans:
-            return
-        part = frame[spans[0][0] : spans[-1][1]]
-        try:
-            runs.append(self._parse(part))
-        except pa.ArrowInvalid as error:
-            if len(spans) == 1:
-                runs.append(Malformed(self._why(str(error)), text_of(part)))
-                return
-            step = -(-len(spans) // _PIECES)
-            for start in range(0, len(spans), step):
-                self._isolate(frame, spans[start : start + step], runs)
+        while pieces:
+            spans = pieces.pop()
+            if not spans:
+                continue
+            part = frame[spans[0][0] : spans[-1][1]]
+            try:
+                yield self._parse(part)
+            except pa.ArrowInvalid as error:
+                if len(spans) == 1:
+                    yield Malformed(self._why(str(error)), text_of(part))
+                    continue
+                # Only a hint: every piece is read by itself, wherever the cuts are.
+                match = _ROW.search(str(error))
+                bad = min(int(match[1]) - 1, len(spans) - 1) if match else len(spans) // 2
+                pieces += [spans[bad + 1 :], spans[bad : bad + 1], spans[:bad]]
 
     def _parse(self, part: bytes) -> pa.RecordBatch:
         import pyarrow as pa

@@ -62,7 +62,7 @@ def format_of(name: str) -> FileFormat | None:
 
 def format_of_patterns(patterns: Sequence[str]) -> FileFormat | None:
     """The format all ``patterns`` show by themselves; None if only the files they match can tell."""
-    formats = {format_of(pattern) for pattern in patterns}
+    formats: set[FileFormat | None] = {format_of(pattern) for pattern in patterns}
     unknown = [pattern for pattern in patterns if format_of(pattern) is None]
     if unknown and any(PurePath(pattern).suffix and not has_magic(PurePath(pattern).name) for pattern in unknown):
         raise unknown_format(unknown[0])
@@ -73,7 +73,7 @@ def format_of_patterns(patterns: Sequence[str]) -> FileFormat | None:
 
 def format_of_parts(parts: Sequence[Part]) -> FileFormat:
     """The one format of ``parts`` by their suffixes, else `PlanError`."""
-    formats = {part: format_of(part) for part in parts}
+    formats: dict[Part, FileFormat | None] = {part: format_of(part) for part in parts}
     for part, file_format in formats.items():
         if file_format is None:
             raise unknown_format(part)

@@ -250,11 +250,11 @@ def test_keys_that_differ_from_themselves_may_be_sent() -> None:
 @pytest.mark.parametrize("hook", ["on_batch", "on_epoch"])
 def test_a_hook_that_raises_is_named(hook: str) -> None:
     class Failing(Totals):
-        def on_batch(self, *args: Any) -> None:
+        def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
             if hook == "on_batch":
                 raise ValueError("secret")
 
-        def on_epoch(self, *args: Any) -> None:
+        def on_epoch(self, epoch: Epoch, state: State, output: Any) -> None:
             raise ValueError("secret")
 
     with pytest.raises(OperatorError, match=rf"'under-test'.*Failing\.{hook} at .*test_stateful_op\.py") as caught:

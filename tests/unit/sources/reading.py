@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -26,7 +26,7 @@ def poll_once(part: SourcePart[Any], rows_max: int) -> list[Any]:
         return [Bad(error.record)]
     if polled is None:
         return []
-    return rows_of(polled) if hasattr(polled, "schema") else list(polled)
+    return list(polled) if isinstance(polled, Sequence) else rows_of(polled)
 
 
 def polls(part: SourcePart[Any], sizes: Iterable[int] = ()) -> Iterator[list[Any]]:

@@ -25,9 +25,7 @@ def not_the_first(time: int) -> int:
 def make_job() -> mp.Job:
     """Ten records: one late, one skipped, two keys."""
     job = mp.Job("flights")
-    times: mp.StreamBuilder[None, int] = job.source(
-        "times", sources.Memory([3_600_000, *range(3_600_000, 3_600_008), 5])
-    )
+    times = job.source("times", sources.Memory([3_600_000, *range(3_600_000, 3_600_008), 5]))
     on_time, _ = times.assign_timestamps("at", lambda time: time).generate_epochs(
         "epochs", mp.limit_out_of_orderness(10)
     )
@@ -62,7 +60,7 @@ def result(duration_s: float, **steps: StepCounts) -> RunResult:
 def plan_of(names: list[str]) -> Plan:
     """A plan whose steps are called ``names``, the first of them a source."""
     job = mp.Job("flights")
-    stream: mp.StreamBuilder[None, int] = job.source(names[0], sources.Memory([1]))
+    stream = job.source(names[0], sources.Memory([1]))
     for name in names[1:-1]:
         stream = stream.inspect(name, id)
     stream.sink(names[-1], sinks.Memory())

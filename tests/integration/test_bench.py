@@ -1,0 +1,109 @@
+"""The benchmarks run, verify what they compute and print what they promise. How fast it went is not asserted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from bench.micro import __main__ as micro
+from bench.micro import memory, spikes, timing
+from bench.micro.workloads import WORKLOADS, Workload
+from tests.tree import ROOT
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_a_workload_computes_what_its_loop_does(workload: Workload) -> None:
+    rows = workload.make(20_000)
+    assert rows == workload.make(20_000), "the seed is fixed"
+    count, total = workload.job(rows)
+    assert (count, total) == workload.loop(rows)
+    assert count > 0
+
+
+def test_every_workload_is_a_line_with_a_ratio_and_a_verdict_where_there_is_a_budget(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BENCH_PEERS", raising=False)
+    assert micro.main(["--n", "2000", "--reps", "2"]) == 0
+    printed = capsys.readouterr().out
+    lines = {line.split("|")[1].strip(): line for line in printed.splitlines() if line.startswith("| ")}
+    for workload in WORKLOADS:
+        assert re.search(r"\d\.\d\d \(\d+\.\d\d-\d+\.\d\d\)", lines[workload.name])
+        assert bool(re.search("hit|MISS", lines[workload.name])) is (workload.budget is not None)
+    assert len(re.findall(r"^executor, .* (?:hit|MISS)$", printed, flags=re.MULTILINE)) == 2
+    assert "peer_bare" not in printed
+    assert re.search(r"cores, \d+ GiB.*\n.*Python \d.*, malstrom-py \d.*, pyarrow \d", printed)
+
+
+def test_a_wrong_result_fails_the_benchmark(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Workload("wrong", lambda n: list(range(n)), loop=lambda rows: (1, 1), job=lambda rows: (1, 2))
+    monkeypatch.setattr(micro, "WORKLOADS", [wrong])
+    assert micro.main(["--n", "10", "--reps", "1"]) == 1
+    assert "WRONG RESULT: job gave (1, 2), but loop gave (1, 1)" in capsys.readouterr().err
+
+
+def test_only_what_is_asked_for_is_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_PEERS", raising=False)
+    assert micro.main(["--n", "1000", "--reps", "1", "--only", "q2 filter"]) == 0
+    printed = capsys.readouterr().out
+    assert "| q2 filter" in printed
+    assert "q1" not in printed
+    assert "executor" not in printed
+
+
+def test_the_benchmark_is_a_program() -> None:
+    command = [sys.executable, "-m", "bench.micro", "--n", "1000", "--reps", "1", "--only", "executor"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "10,000 untouched nodes" in done.stdout
+
+
+def test_a_round_calls_every_variant_once_and_ratios_are_taken_round_by_round() -> None:
+    calls: list[str] = []
+    ticks = iter(range(100))
+
+    def variant(name: str) -> timing.Variant:
+        return lambda data: calls.append(name)
+
+    seconds = timing.interleave(
+        {"a": variant("a"), "b": variant("b")},
+        [],
+        reps=2,
+        clock=lambda: float(next(ticks)),
+        each_round=lambda: calls.append("-"),
+    )
+    assert calls == ["a", "b", "a", "b", "-", "a", "b", "-"], "the first round only compares results"
+    assert seconds == {"a": [1.0, 1.0], "b": [1.0, 1.0]}
+    assert timing.ratios([2.0, 6.0], [1.0, 2.0]) == timing.Spread(2.5, 2.0, 3.0)
+
+
+def test_a_job_over_more_records_takes_no_more_memory() -> None:
+    small = memory.run_apart(20_000, parquet=False)
+    large = memory.run_apart(200_000, parquet=False)
+    assert large["bytes"] == 200_000 * memory.RECORD_BYTES
+    assert large["rss_mb"] < small["rss_mb"] + 20, "200 MB of records went through"
+    assert large["rss_mb"] < memory.BUDGET_MB
+
+
+def test_a_job_into_parquet_files_stays_in_bounded_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert memory.main(["--rows", "100000", "--parquet"]) == 0
+    printed = capsys.readouterr().out
+    assert "parquet files: 100,000 rows, 0.10 GB" in printed
+    assert printed.rstrip().endswith("hit")
+
+
+def test_lost_records_are_a_wrong_result() -> None:
+    told = {"rows": 9.0, "bytes": 9.0 * memory.RECORD_BYTES, "seconds": 1.0, "rss_mb": 1.0}
+    with pytest.raises(timing.WrongResult, match="9 rows with 8793 bytes came through of 10"):
+        memory.report("sink", told, 10)
+
+
+def test_the_spikes_run_and_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert spikes.main(["--n", "3000", "--reps", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert [letter for letter in "abcdefg" if f"({letter})" not in printed] == []
+    assert "extend(map(fn)) kept 3 of 1000 rows" in printed

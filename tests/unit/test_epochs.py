@@ -1,0 +1,93 @@
+"""`limit_out_of_orderness`: the running epoch of one part, and who is late against it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.errors import PlanError
+from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.time import Unit
+
+TIMES = st.lists(st.integers(-50, 50), min_size=1, max_size=20)
+
+
+def oracle(times: list[int], bound: int, epoch: int = MIN_EPOCH) -> tuple[list[int], int]:
+    """Who is late and what epoch is reached, one record after the other."""
+    late, largest = [], None
+    for index, time in enumerate(times):
+        if time <= epoch:
+            late.append(index)
+        largest = time if largest is None else max(largest, time)
+        epoch = max(epoch, largest - bound - 1)
+    return late, epoch
+
+
+@given(batches=st.lists(TIMES, max_size=6), bound=st.integers(0, 30))
+def test_t1_batches_are_judged_as_one_record_after_the_other(batches: list[list[int]], bound: int) -> None:
+    tracker = limit_out_of_orderness(bound).tracker("ms")
+    late, seen = [], 0
+    for times in batches:
+        late += [seen + index for index in tracker.observe(times)]
+        seen += len(times)
+    flat = [time for times in batches for time in times]
+    assert (late, tracker.epoch) == oracle(flat, bound)
+
+
+@given(first=TIMES, raised=st.integers(-60, 60), second=TIMES, bound=st.integers(0, 30))
+def test_t1_a_raised_epoch_is_what_later_records_are_judged_by(
+    first: list[int], raised: int, second: list[int], bound: int
+) -> None:
+    tracker = limit_out_of_orderness(bound).tracker("ms")
+    tracker.observe(first)
+    before = tracker.epoch
+    tracker.raise_to(raised)
+    epoch = max(before, raised)
+    assert tracker.epoch == epoch
+    late = tracker.observe(second)
+    largest = max(first)
+    expected = []
+    for index, time in enumerate(second):
+        if time <= epoch:
+            expected.append(index)
+        largest = max(largest, time)
+        epoch = max(epoch, largest - bound - 1)
+    assert (late, tracker.epoch) == (expected, epoch)
+
+
+def test_t1_with_a_bound_of_0_only_the_largest_and_its_equals_are_on_time() -> None:
+    assert limit_out_of_orderness(0).tracker("ms").observe([5, 5, 4, 6, 5]) == [2, 4]
+
+
+@pytest.mark.parametrize(("unit", "epoch"), [("s", 97), ("ms", -1_401), ("us", -1_499_901), ("ns", -1_499_999_901)])
+def test_a_timedelta_counts_in_the_unit_of_the_stream_rounded_up(unit: Unit, epoch: int) -> None:
+    tracker = limit_out_of_orderness(timedelta(seconds=1.5)).tracker(unit)
+    tracker.observe([100])
+    assert tracker.epoch == epoch
+
+
+def test_trackers_of_one_generator_share_nothing() -> None:
+    generator = limit_out_of_orderness(0)
+    generator.tracker("ms").observe([100])
+    assert generator.tracker("ms").epoch == MIN_EPOCH
+
+
+@pytest.mark.parametrize("bound", [None, 1.5, "1h", True])
+def test_a_bound_that_is_no_time_is_refused(bound: Any) -> None:
+    with pytest.raises(PlanError, match="limit_out_of_orderness takes a timedelta, or an int in the stream's unit"):
+        limit_out_of_orderness(bound)
+
+
+@pytest.mark.parametrize("bound", [-1, timedelta(microseconds=-1)])
+def test_a_negative_bound_is_refused(bound: Any) -> None:
+    with pytest.raises(PlanError, match="the bound cannot be negative"):
+        limit_out_of_orderness(bound)
+
+
+def test_the_generator_reads_like_its_call() -> None:
+    assert repr(limit_out_of_orderness(timedelta(hours=24))) == "limit_out_of_orderness(1 day, 0:00:00)"

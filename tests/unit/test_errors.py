@@ -1,0 +1,44 @@
+"""Errors: one tree, with what a program needs as attributes, and able to travel between processes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from malstrom_py import errors
+from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, OperatorError, PlanError, SourceError
+
+EVERY = [
+    PlanError("wrong"),
+    OperatorError("step 'a' failed", step="a", key=("k", 1), function="f at job.py:3"),
+    SourceError("no file"),
+    MalformedRecord("line 3", record=b"x;y"),
+    errors.SinkError("no space left"),
+    InternalError("our bug"),
+]
+
+
+@pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
+def test_one_base_catches_each(error: MalstromError) -> None:
+    with pytest.raises(MalstromError):
+        raise error
+
+
+@pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
+def test_an_error_survives_the_way_to_another_process(error: Any) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), copy.args, vars(copy)) == (type(error), error.args, vars(error))
+
+
+def test_every_error_of_the_module_is_tried_here() -> None:
+    named = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MalstromError)}
+    assert named - {MalstromError} == {type(error) for error in EVERY}
+
+
+def test_a_malformed_record_is_a_source_error_that_holds_the_record() -> None:
+    error = MalformedRecord("line 3", record="secret")
+    assert isinstance(error, SourceError)
+    assert error.record == "secret"
+    assert "secret" not in str(error)

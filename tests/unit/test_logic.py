@@ -1,0 +1,125 @@
+"""Logics: which hooks one really has, and what is told when one is misspelt or missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from malstrom_py.errors import PlanError
+from malstrom_py.logic import KeyedLogic, Output, hooks_of
+from malstrom_py.messages import DataMessage, Epoch
+
+
+class OnlyData(KeyedLogic[str, int, int, int]):
+    def on_data(self, message: DataMessage[str, int], key_state: int | None, output: Output[str, int]) -> int | None:
+        return None
+
+
+class DataAndEpoch(OnlyData):
+    def on_epoch(self, epoch: Epoch, state: Any, output: Output[str, int]) -> None:
+        """Overridden, to do nothing."""
+
+
+class Batches(KeyedLogic[str, int, int, int]):
+    def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
+        """Overridden, to do nothing."""
+
+
+class NoBase:
+    def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
+        return None
+
+
+class CallableLogic:
+    def __call__(self, message: Any, key_state: Any, output: Any) -> Any:
+        return None
+
+
+def function(message: Any, key_state: Any, output: Any) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("logic", "hooks"),
+    [
+        (OnlyData(), {"on_data"}),
+        (DataAndEpoch(), {"on_data", "on_epoch"}),
+        (Batches(), {"on_batch"}),
+        (NoBase(), {"on_data"}),
+        (CallableLogic(), {"on_data"}),
+        (function, {"on_data"}),
+        (NoBase().on_data, {"on_data"}),
+        (lambda *_: None, {"on_data"}),
+    ],
+)
+def test_only_hooks_that_are_really_there_are_found(logic: object, hooks: set[str]) -> None:
+    assert hooks_of(logic, "step").keys() == hooks
+
+
+def with_hook(name: str, base: type = OnlyData) -> object:
+    return type("Misspelt", (base,), {name: lambda *_: None})()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("on_epoc", "on_epoch"), ("on_epochs", "on_epoch"), ("on_dta", "on_data"), ("on_batches", "on_batch")],
+)
+def test_a_near_miss_is_told_with_what_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(PlanError, match=rf"step 'totals': Misspelt\.{name} is no hook.*did you mean '{meant}'\?"):
+        hooks_of(with_hook(name), "totals")
+
+
+@pytest.mark.parametrize("name", ["on_timer", "on_schedule", "on_event", "on_close"])
+def test_a_hook_that_is_not_there_yet_is_told_with_those_that_are(name: str) -> None:
+    with pytest.raises(PlanError, match=rf"'totals'.*{name} is no hook of this release; there are on_data, on_batch"):
+        hooks_of(with_hook(name), "totals")
+
+
+def test_attributes_that_are_no_methods_are_no_hooks() -> None:
+    logic = type("Switched", (OnlyData,), {"on_off": True})()
+    assert hooks_of(logic, "step").keys() == {"on_data"}
+
+
+def test_a_class_is_told_to_be_made() -> None:
+    with pytest.raises(PlanError, match=r"step 'totals': pass an instance, OnlyData\(…\), not the class itself"):
+        hooks_of(OnlyData, "totals")
+
+
+@pytest.mark.parametrize("logic", [None, 7, "on_data", KeyedLogic(), type("E", (KeyedLogic,), {"on_epoch": id})()])
+def test_what_takes_no_data_is_refused(logic: object) -> None:
+    with pytest.raises(PlanError, match=r"step 'totals': .* has neither on_data nor on_batch"):
+        hooks_of(logic, "totals")
+
+
+def test_the_base_class_asks_for_a_hook_and_ignores_epochs() -> None:
+    base: KeyedLogic[str, int, int, int] = KeyedLogic()
+    with pytest.raises(NotImplementedError):
+        base.on_data(DataMessage("a", 1), None, Output())
+    with pytest.raises(NotImplementedError):
+        base.on_batch([], [], None, {}, Output())
+    base.on_epoch(Epoch(1), {}, Output())
+
+
+def test_an_output_keeps_what_it_is_given_in_order() -> None:
+    output: Output[str, int] = Output()
+    output.emit("a", 1, 10)
+    output.send(DataMessage("b", 2, 20))
+    batch = output.batch()
+    assert (len(output), batch.keys, batch.values, batch.timestamps) == (2, ["a", "b"], [1, 2], [10, 20])
+
+
+def test_an_output_takes_back_what_it_is_told_to() -> None:
+    output: Output[str, int] = Output()
+    for n in range(3):
+        output.emit("a", n)
+    output.truncate(1)
+    assert (output.keys, output.values, output.timestamps) == (["a"], [0], [None])
+
+
+def test_an_output_without_any_timestamp_is_untimed() -> None:
+    output: Output[str, int] = Output()
+    output.emit("a", 1)
+    assert output.batch().timestamps is None
+    output.emit("a", 2, 5)
+    assert output.batch().timestamps == [None, 5]

@@ -1,0 +1,165 @@
+"""Times: conversions at the edges lose nothing they should keep, and frontiers never go back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.errors import PlanError
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.time import Frontier, Unit, check_unit, from_time, to_span, to_time
+
+UNITS = get_args(Unit)
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+ZONES = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@pytest.mark.parametrize(("unit", "time"), [("s", 1), ("ms", 1_234), ("us", 1_234_567), ("ns", 1_234_567_000)])
+def test_a_datetime_is_rounded_down_to_the_unit(unit: Unit, time: int) -> None:
+    assert to_time(datetime(1970, 1, 1, 0, 0, 1, 234_567, tzinfo=UTC), unit) == time
+
+
+@pytest.mark.parametrize(("unit", "time"), [("s", -1), ("ms", -1), ("us", -1), ("ns", -1_000)])
+def test_a_moment_before_1970_is_rounded_down_too(unit: Unit, time: int) -> None:
+    assert to_time(datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), unit) == time
+
+
+@given(moment=st.datetimes(timezones=ZONES), other=ZONES, unit=st.sampled_from(UNITS))
+def test_the_zone_of_a_moment_does_not_matter(moment: datetime, other: tzinfo, unit: Unit) -> None:
+    try:
+        elsewhere = moment.astimezone(other)
+    except OverflowError:
+        return
+    outcomes: list[int | None] = []
+    for same in (moment, elsewhere):
+        try:
+            outcomes.append(to_time(same, unit))
+        except ValueError:
+            outcomes.append(None)
+    assert outcomes[0] == outcomes[1]
+
+
+@given(moment=st.datetimes(timezones=ZONES))
+def test_microseconds_survive_the_way_there_and_back(moment: datetime) -> None:
+    assert from_time(to_time(moment, "us"), "us") == moment
+
+
+@given(time=st.integers(-(10**10), 10**10), unit=st.sampled_from(["s", "ms", "us"]))
+def test_a_time_survives_being_shown(time: int, unit: Unit) -> None:
+    assert to_time(from_time(time, unit), unit) == time
+
+
+def test_a_time_beyond_the_years_of_datetime_cannot_be_shown() -> None:
+    with pytest.raises(OverflowError):
+        from_time(MAX_EPOCH, "s")
+
+
+@pytest.mark.parametrize("time", [0, -1, 1, MIN_EPOCH + 1, MAX_EPOCH - 1])
+def test_an_int_is_taken_as_it_is(time: int) -> None:
+    assert [to_time(time, unit) for unit in UNITS] == [time] * 4
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint16, np.array])
+def test_numbers_of_numpy_become_ints(kind: Any) -> None:
+    time = to_time(kind(7), "ms")
+    assert (time, type(time)) == (7, int)
+
+
+@pytest.mark.parametrize(
+    ("moment", "why"),
+    [
+        (None, "the timestamp is None: filter such records out first, or set on_error="),
+        (True, "got bool"),
+        (np.bool_(False), "got bool"),
+        (1.0, "got float"),
+        (np.float64(1), "got float64"),
+        ("2013-01-01", "got str"),
+        (np.datetime64(0, "s"), "got datetime64"),
+        (timedelta(1), "got timedelta"),
+        (datetime(2013, 1, 1), "a naive datetime says no moment in time: make it aware"),  # noqa: DTZ001  on purpose
+    ],
+)
+def test_what_is_no_moment_is_refused(moment: Any, why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        to_time(moment, "ms")
+
+
+def test_a_datetime_whose_zone_knows_no_offset_is_refused() -> None:
+    class Nowhere(tzinfo):
+        def utcoffset(self, moment: datetime | None) -> None:
+            return None
+
+        dst = tzname = utcoffset
+
+    with pytest.raises(TypeError, match="naive"):
+        to_time(datetime(2013, 1, 1, tzinfo=Nowhere()), "ms")
+
+
+@pytest.mark.parametrize("time", [MIN_EPOCH, MAX_EPOCH, MIN_EPOCH - 1, MAX_EPOCH + 1, 10**100])
+def test_what_does_not_fit_is_refused(time: int) -> None:
+    with pytest.raises(ValueError, match="does not fit an int64"):
+        to_time(time, "ms")
+
+
+def test_a_far_datetime_does_not_fit_nanoseconds() -> None:
+    far = datetime(2300, 1, 1, tzinfo=UTC)
+    assert to_time(far, "us") > 0
+    with pytest.raises(ValueError, match="does not fit an int64 in unit 'ns'"):
+        to_time(far, "ns")
+
+
+@pytest.mark.parametrize(
+    ("span", "unit", "expected"),
+    [
+        (timedelta(hours=24), "ms", 86_400_000),
+        (timedelta(microseconds=1), "s", 1),
+        (timedelta(microseconds=1), "ms", 1),
+        (timedelta(seconds=1, microseconds=1), "s", 2),
+        (timedelta(microseconds=1), "ns", 1_000),
+        (timedelta(0), "s", 0),
+        (7, "s", 7),
+    ],
+)
+def test_a_span_is_rounded_up_so_that_no_bound_shrinks(span: timedelta | int, unit: Unit, expected: int) -> None:
+    assert to_span(span, unit) == expected
+
+
+@given(span=st.timedeltas(timedelta(0), timedelta(days=10**5)), unit=st.sampled_from(UNITS))
+def test_a_span_is_never_shorter_than_it_was_and_less_than_a_unit_longer(span: timedelta, unit: Unit) -> None:
+    microseconds = span // timedelta(microseconds=1)
+    units = to_span(span, unit)
+    assert units * 10**6 >= microseconds * PER_SECOND[unit] > (units - 1) * 10**6
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_known_unit_is_given_back(unit: str) -> None:
+    assert check_unit(unit, "at") == unit
+
+
+@pytest.mark.parametrize("unit", ["", "m", "S", "seconds", None, 1])
+def test_an_unknown_unit_names_the_step_and_the_known_ones(unit: Any) -> None:
+    with pytest.raises(PlanError, match=r"step 'at': unit .* is not one of 's', 'ms', 'us', 'ns'"):
+        check_unit(unit, "at")
+
+
+def test_a_frontier_waits_for_every_input() -> None:
+    frontier = Frontier(3)
+    assert [frontier.advance(0, 5), frontier.advance(1, 5)] == [None, None]
+    assert frontier.time == MIN_EPOCH
+    assert frontier.advance(2, 4) == 4
+
+
+@given(advances=st.lists(st.tuples(st.integers(0, 2), st.integers(-9, 9)), max_size=30))
+def test_a_frontier_is_the_minimum_and_never_goes_back(advances: list[tuple[int, int]]) -> None:
+    frontier, reached = Frontier(3), [MIN_EPOCH] * 3
+    for index, time in advances:
+        before = frontier.time
+        moved = frontier.advance(index, time)
+        reached[index] = max(reached[index], time)
+        assert frontier.time == min(reached) >= before
+        assert moved == (frontier.time if frontier.time > before else None)
