@@ -1,5 +1,21 @@
-"""What tests of jobs need: time that passes when the test says so."""
+"""The test kit: what tests of jobs, and of steps of one's own, are made of. Public.
 
+`OperatorTester` runs a step alone. ``malstrom_py.testing.check_operator`` holds it against the laws that every step
+must obey, ``malstrom_py.testing.contracts`` does the same for sources, sinks and partitioners. Neither needs pytest;
+``check_operator`` and ``malstrom_py.testing.strategies`` need hypothesis.
+"""
+
+from malstrom_py.testing.law_error import LawError
+from malstrom_py.testing.lone_step import as_step
+from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted
+from malstrom_py.testing.tester import OperatorTester
 from malstrom_py.testing.virtual_clock import VirtualClock
 
-__all__ = ["VirtualClock"]
+__all__ = [
+    "CapturingPersistenceBackend",
+    "LawError",
+    "OperatorTester",
+    "Persisted",
+    "VirtualClock",
+    "as_step",
+]

@@ -1,0 +1,263 @@
+"""`OperatorTester`: one step alone, fed by hand, with fake remote workers and captured persistence."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from malstrom_py.batches import Batch
+from malstrom_py.messages import (
+    AbsBarrier,
+    Acquire,
+    Collect,
+    Control,
+    DataMessage,
+    Epoch,
+    Interrogate,
+    PartOpened,
+    PartReleased,
+)
+from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.rescale.channel import Barrier, Suspend
+from malstrom_py.state import KeyedState
+from malstrom_py.testing.lone_step import LoneStep, StreamFactory, lone_step
+from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted
+from malstrom_py.testing.rows import batch_of, messages_of
+from malstrom_py.testing.stage import Stage, part_of
+from malstrom_py.testing.virtual_clock import VirtualClock
+from malstrom_py.testing.watch import MutationWatch
+from malstrom_py.workers.batching import Batching
+
+Message = DataMessage[Any, Any] | Control
+"""What comes out of a step, one by one."""
+
+Sendable = Batch | Sequence[Any] | Control
+"""What can be sent to a step: a batch, rows, or a control message."""
+
+
+class OperatorTester:
+    """Runs what ``factory`` makes of a stream, usually one step: ``OperatorTester(lambda stream: stream.map(…))``.
+
+    ``keyed``: whether the input stream has keys; ``timed``: whether it has timestamps (in ms) and epochs. A row is
+    written as the stream has it: ``(key, value, timestamp)``, ``(key, value)`` without times, ``(value,
+    timestamp)`` without keys, the value alone without either; a `DataMessage` always will do. ``inputs``: how many
+    input streams ``factory`` takes. ``workers``: this one, number 0, and fake others for steps with an exchange.
+    ``types``: classes to register, as ``job.register_type`` does. With ``checks`` (test mode) each `step` makes sure
+    that no value was changed that had been sent or received (`LawError`), and that keys, values and state can be
+    encoded (`CodecError` naming step, key and type).
+
+    >>> def add(key, value, total):
+    ...     return total + value, total + value
+    >>> tester = OperatorTester(lambda stream: stream.stateful_map("sum", add, default=int), keyed=True)
+    >>> tester.send_local([("a", 1), ("a", 2), ("b", 5)]).step().receive_local()
+    [DataMessage(key='a', value=1, ...), DataMessage(key='a', value=3, ...), DataMessage(key='b', value=5, ...)]
+
+    State moves as it does between workers, and is persisted as at a barrier:
+
+    >>> taken = tester.collect(tester.interrogate(lambda key: key == "a"))
+    >>> other = OperatorTester(lambda stream: stream.stateful_map("sum", add, default=int), keyed=True)
+    >>> other.acquire(taken)
+    >>> other.states["sum"].values, tester.states["sum"].values
+    ({'a': 3}, {'b': 5})
+
+    At an exchange, rows that belong to other workers come out at these:
+
+    >>> tester = OperatorTester(lambda stream: stream.key_by("word", str), workers=2)
+    >>> tester.send_local(["ant", "elk"]).step().receive_local()
+    [DataMessage(key='elk', value='elk', timestamp=None)]
+    >>> tester.receive_remote(1)
+    [DataMessage(key='ant', value='ant', timestamp=None)]
+    """
+
+    def __init__(
+        self,
+        factory: StreamFactory,
+        *,
+        keyed: bool = False,
+        timed: bool = False,
+        inputs: int = 1,
+        workers: int = 1,
+        types: Iterable[type] = (),
+        slots: int = 1024,
+        batch: Batching | None = None,
+        clock: VirtualClock | None = None,
+        checks: bool = True,
+    ) -> None:
+        self._lone = lone_step(factory, keyed=keyed, timed=timed, inputs=inputs, slots=slots, types=types)
+        self._keyed, self._timed = keyed, timed
+        self.clock = clock or VirtualClock()
+        self._stage = Stage(self._lone, workers=workers, batching=batch or Batching(), clock=self.clock)
+        self._queue: deque[tuple[Sendable, int | None]] = deque()
+        self._received: dict[str, list[Message]] = {}
+        self._watch = MutationWatch() if checks else None
+        self._opened = keyed
+
+    def send_local(self, *messages: Sendable, input: int | None = None) -> Self:
+        """Queue batches (a `Batch`, or a list of rows) and control messages. `step` has them processed.
+
+        Data goes to input 0, everything else to all inputs, unless ``input`` says otherwise.
+        """
+        self._queue.extend((message, input) for message in messages)
+        return self
+
+    def step(self) -> Self:
+        """Process all that is queued and all that comes of it; ``on_schedule`` if ``linger_s`` of the clock passed."""
+        self._open({})
+        while self._queue:
+            message, input = self._queue.popleft()
+            if isinstance(message, Batch | Sequence):
+                self._push(message, input or 0)
+            elif input is None:
+                self._stage.control(message)
+            else:
+                self._stage.push(message, self._lone.inputs[input])
+            self._record()
+        self._stage.schedule()
+        self._record()
+        if self._watch is not None:
+            self._watch.check()
+            self._check_states()
+        return self
+
+    def receive_local(self, output: int = 0) -> list[Message]:
+        """What has come out since the last call, in order: records as `DataMessage`, and control messages."""
+        return self._received.pop(self._lone.outputs[output][0], [])
+
+    def receive_dead_letters(self) -> list[Message]:
+        """The same for the stream of dead letters."""
+        return [message for name, _ in self._lone.dead_letters for message in self._received.pop(name, [])]
+
+    def send_remote(self, worker: int, *messages: Any, exchange: str | None = None) -> Self:
+        """Have ``worker`` send rows, as ``(key, value)`` or with times, epochs, or ``Barrier`` and ``Suspend``."""
+        name = self._exchange(exchange)
+        timed = self._lone.plan.steps[self._lone.plan.rank(name)].traits.unit is not None
+        for message in messages:
+            rows = isinstance(message, Sequence)
+            self._stage.remotes[worker].put(name, batch_of(message, keyed=True, timed=timed) if rows else message)
+        self._stage.settle()
+        self._record()
+        return self
+
+    def receive_remote(self, worker: int, *, exchange: str | None = None) -> list[Message | Barrier | Suspend]:
+        """What has come to ``worker`` since the last call, decoded; its credit goes back (F2)."""
+        name = self._exchange(exchange)
+        items, grants = self._stage.remotes[worker].take(name)
+        for grant in grants:
+            self._stage.routers[name].channels[worker].grant(grant)
+        messages: list[Message | Barrier | Suspend] = []
+        for item in items:
+            messages.extend(messages_of(item) if isinstance(item, Batch) else [item])
+        return messages
+
+    def interrogate(self, predicate: Callable[[Any], bool] = lambda key: True) -> set[Any]:
+        """The keys with state that pass ``predicate``."""
+        message = Interrogate(predicate)
+        self.send_local(message).step()
+        return message.keys
+
+    def collect(self, keys: Collection[Any]) -> dict[str, bytes]:
+        """Take out the state of ``keys``, encoded, by step."""
+        message = Collect(frozenset(keys))
+        self.send_local(message).step()
+        return message.states
+
+    def acquire(self, states: Mapping[str, bytes]) -> None:
+        """Install what `collect` gave elsewhere."""
+        self.send_local(Acquire(states)).step()
+
+    def barrier(self, snapshot: str = "snapshot") -> Persisted:
+        """Send a barrier through: what has been persisted. (With ``workers``, it waits for theirs behind exchanges.)"""
+        backend = CapturingPersistenceBackend()
+        self.send_local(AbsBarrier(snapshot, backend)).step()
+        return Persisted(backend.states, self._stage.epoch())
+
+    def restore(self, persisted: Persisted, owned: Callable[[Any], bool] = lambda key: True) -> None:
+        """Begin where `barrier` was taken, with the keys that are ``owned`` here. For a tester not used yet.
+
+        As in a restored job, the epoch passes before there is any state, so that no key meets it twice.
+        """
+        codec, states = self._stage.codec, self.states
+        of_parts = {name: state for name, state in persisted.states.items() if name not in states}
+        self._open({name: codec.decode_at_rest(state, step=name) for name, state in of_parts.items()})
+        if persisted.epoch > self._stage.epoch():
+            self._stage.control(Epoch(persisted.epoch))
+        for name, state in states.items():
+            if name in persisted.states:
+                state.restore(persisted.states[name], owned)
+        self._forget()
+
+    def release_parts(self) -> dict[str, dict[str, Any]]:
+        """Give the source parts of an unkeyed input away (R2): input -> what steps kept for its part."""
+        self.step()
+        released = {name: PartReleased(part_of(name)) for name in self._lone.inputs}
+        for name, message in released.items():
+            self._stage.push(message, name)
+        self._record()
+        return {name: message.state for name, message in released.items()}
+
+    def take_parts(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on with what `release_parts` gave elsewhere."""
+        self._opened = True
+        for name in self._lone.inputs:
+            self._stage.push(PartOpened(part_of(name), states[name]), name)
+        self._record()
+
+    @property
+    def states(self) -> dict[str, KeyedState]:
+        """The keyed state of each step that keeps one: ``.values`` and ``.timers``, by key."""
+        operators = self._stage.operators.items()
+        return {name: operator.state for name, operator in operators if isinstance(operator, StatefulOperator)}
+
+    @property
+    def lone(self) -> LoneStep:
+        """The plan in which the step stands."""
+        return self._lone
+
+    def _open(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Announce the source part of each unkeyed input, once, with what was persisted for it."""
+        if not self._opened:
+            self._opened = True
+            self._stage.open(parts)
+            self._forget()
+
+    def _push(self, rows: Batch | Sequence[Any], input: int) -> None:
+        name = self._lone.inputs[input]
+        if not isinstance(rows, Batch):
+            part = None if self._keyed else part_of(name)
+            rows = batch_of(rows, keyed=self._keyed, timed=self._timed, part=part)
+        if self._watch is not None:
+            self._watch.add("a batch that it was given", rows)
+        if len(rows):
+            self._stage.push(rows, name)
+
+    def _record(self) -> None:
+        for name, step in (*self._lone.outputs, *self._lone.dead_letters):
+            received = self._received.setdefault(name, [])
+            for message in self._stage.recorder(name).take():
+                if not isinstance(message, Batch):
+                    received.append(message)
+                    continue
+                if self._watch is not None:
+                    self._watch.add("a batch that it had sent", message)
+                    self._check_output(message, step)
+                received.extend(messages_of(message))
+
+    def _check_output(self, batch: Batch, step: str) -> None:
+        self._stage.codec.encode_batch(batch, step=step)
+
+    def _check_states(self) -> None:
+        for state in self.states.values():
+            state.snapshot()
+
+    def _forget(self) -> None:
+        """What came out so far is not what was asked for."""
+        self._record()
+        self._received.clear()
+        if self._watch is not None:
+            self._watch.clear()
+
+    def _exchange(self, name: str | None) -> str:
+        if name is None:
+            (name,) = self._stage.routers
+        return name
