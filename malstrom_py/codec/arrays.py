@@ -42,9 +42,10 @@ def scalar_to_bytes(value: Any) -> bytes:
     import numpy as np
 
     if type(value) is np.str_:
-        return _named("U") + str(value).encode("utf-8", "surrogatepass")
+        # The methods of the builtin: numpy's own drop NUL characters at the end.
+        return _named("U") + str.encode(value, "utf-8", "surrogatepass")
     if type(value) is np.bytes_:
-        return _named("S") + bytes(value)
+        return _named("S") + b"".join((value,))
     dtype = _dtype_to_store(value)
     if not isinstance(value, np.generic) or dtype.type is not type(value):
         raise Refused(type(value), "its width depends on the machine. Store a numpy.int64 or numpy.float64")

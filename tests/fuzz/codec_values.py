@@ -90,6 +90,8 @@ def canonical(value: Any) -> Any:
     contents: Any
     if isinstance(value, enum.Enum):
         contents = value.value
+    elif isinstance(value, np.character):
+        contents = value.item()
     elif isinstance(value, np.ndarray | np.generic):
         contents = (value.dtype.str, value.shape, value.tobytes())
     elif dataclasses.is_dataclass(value):
@@ -141,8 +143,9 @@ numpy_scalars = st.one_of(
     st.complex_numbers().map(np.complex128),
     st.integers(-(2**62), 2**62).map(lambda n: np.datetime64(n, "ns")),
     st.integers(-(2**62), 2**62).map(lambda n: np.timedelta64(n, ("s", 25))),
-    st.text(max_size=5).map(np.str_),
-    st.binary(max_size=5).map(np.bytes_),
+    # numpy's own pickle loses NUL characters at the end.
+    st.text(max_size=5).map(lambda text: np.str_(text.rstrip("\0"))),
+    st.binary(max_size=5).map(lambda data: np.bytes_(data.rstrip(b"\0"))),
 )
 
 hashable_leaves = st.one_of(
@@ -178,7 +181,13 @@ def _hashable_from(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-hashables = st.recursive(hashable_leaves, _hashable_from, max_leaves=6)
+@st.composite
+def any_leaf(draw: st.DrawFn) -> Any:
+    """A name for them all: hypothesis writes out what strategies are made of, and that would be very long."""
+    return draw(hashable_leaves)
+
+
+hashables = st.recursive(any_leaf(), _hashable_from, max_leaves=6)
 
 arrays = st.one_of(
     st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6).map(lambda items: np.array(items, dtype=np.int32)),
@@ -189,12 +198,18 @@ arrays = st.one_of(
 )
 
 
+@st.composite
+def any_hashable(draw: st.DrawFn) -> Any:
+    """A name for them, too."""
+    return draw(hashables)
+
+
 def _value_from(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.lists(inner, max_size=5),
         st.lists(inner, max_size=4).map(tuple),
-        st.dictionaries(hashables, inner, max_size=4),
-        st.sets(hashables, max_size=4),
+        st.dictionaries(any_hashable(), inner, max_size=4),
+        st.sets(any_hashable(), max_size=4),
         st.builds(Stats, inner, inner),
         st.builds(Computed, inner),
         st.builds(Nothing),
@@ -204,5 +219,5 @@ def _value_from(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 signalling = st.just(Decimal("sNaN12"))
 
-values = st.recursive(hashables | arrays | signalling, _value_from, max_leaves=12)
+values = st.recursive(any_hashable() | arrays | signalling, _value_from, max_leaves=12)
 """Everything that can be stored."""

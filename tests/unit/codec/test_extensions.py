@@ -59,3 +59,12 @@ def test_the_shape_of_an_array_is_checked_against_its_bytes() -> None:
 
 def test_a_bool_of_numpy_is_true_or_false_whatever_the_byte() -> None:
     assert value_of(extensions.NUMPY_SCALAR, b"\x03|b1\x07").tobytes() == np.bool_(True).tobytes()
+
+
+@pytest.mark.parametrize("text", [np.str_("a\0"), np.bytes_(b"a\0"), np.str_(""), np.str_("\ud800")])
+def test_text_of_numpy_keeps_every_character(text: np.str_ | np.bytes_) -> None:
+    found = extension_of(text)
+    assert found is not None
+    back = value_of(*found)
+    assert type(back) is type(text)
+    assert list(back) == list(text)

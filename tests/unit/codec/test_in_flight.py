@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.batches import Batch
@@ -41,6 +41,7 @@ def contents(batch: Batch) -> Any:
     return canonical([batch.values, batch.keys, batch.timestamps, batch.part])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches())
 @example(Batch([], keys=[], timestamps=[], part=""))
 @example(Batch([""], keys=["\0"], part="p"))
@@ -49,6 +50,7 @@ def test_s8_a_batch_comes_back_as_it_was(batch: Batch) -> None:
     assert contents(decode_batch(encode_batch(batch, step="s"))) == contents(batch)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(values)
 def test_s8_state_in_flight_comes_back_as_it_was(value: Any) -> None:
     assert canonical(decode_in_flight(encode_in_flight(value, step="s"))) == canonical(value)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import pytest
 
+from malstrom_py.codec.refusal import Malformed, Refused
 from malstrom_py.codec.types import TypeTable, can_register
 from malstrom_py.errors import PlanError
 from tests.fuzz.codec_values import CLASSES, Access, Colour, Pair, Stats
@@ -112,3 +113,48 @@ def test_flags_are_stored_by_their_bits_and_enums_by_their_names() -> None:
     assert list(colour.take_apart(Colour.ROUGE)) == ["RED"]
     assert colour.put_together(["ROUGE"]) is Colour.RED
     assert can_register(enum.IntFlag)
+
+
+def test_parts_that_do_not_fit_their_class_are_refused() -> None:
+    types = TypeTable()
+    wrong: list[tuple[type, list[Any]]] = [
+        (Access, ["x"]),
+        (Access, [1024]),
+        (Colour, ["GREEN"]),
+        (Colour, [1]),
+        (Pair, [1]),
+    ]
+    for kind, parts in wrong:
+        entry = types.of_type(types.register(kind))
+        assert entry is not None
+        with pytest.raises((Malformed, ValueError)):
+            entry.put_together(parts)
+
+
+def test_what_would_be_lost_is_refused() -> None:
+    class Point(NamedTuple):
+        x: int
+
+    class Labelled(Point):
+        label: str
+
+    class Broken:
+        def __get__(self, _instance: object, _owner: type) -> int:
+            raise LookupError
+
+        def __set__(self, _instance: object, _value: int) -> None:
+            """Takes everything, and has nothing."""
+
+    @dataclasses.dataclass
+    class Unreadable:
+        one: int
+
+    Unreadable.one = Broken()  # type: ignore[assignment]  # that is the point
+    labelled = Labelled(1)
+    labelled.label = "a"
+    types = TypeTable()
+    for value, why in [(labelled, "no fields"), (Unreadable(1), "raises LookupError")]:
+        entry = types.of_type(types.register(type(value)))
+        assert entry is not None
+        with pytest.raises(Refused, match=why):
+            entry.take_apart(value)
