@@ -20,7 +20,7 @@ from malstrom_py.workers.worker import Outgoing, Worker
 class Crew:
     """``workers`` workers over one plan."""
 
-    def __init__(self, plan: Plan, *, workers: int, batching: Batching, clock: Clock) -> None:
+    def __init__(self, plan: Plan, *, workers: int, batching: Batching, clock: Clock, checks: bool = False) -> None:
         members = range(workers)
         table = first_table(plan.slots, members)
         self._clock = clock
@@ -31,6 +31,7 @@ class Crew:
                 batching=batching,
                 clock=clock,
                 codec=Codec(plan.types),
+                checks=checks,
             )
             for worker in members
         ]

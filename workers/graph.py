@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from malstrom_py.codec import Codec
@@ -17,6 +17,7 @@ from malstrom_py.rescale.key_check import check_keys
 from malstrom_py.rescale.partitioners import partitioner_of
 from malstrom_py.rescale.router import Router
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.checks import Checked
 from malstrom_py.workers.exchange import Inbox, Lane, SendToExchange
 from malstrom_py.workers.feed import Feed
 
@@ -51,8 +52,12 @@ def build_graph(
     batching: Batching,
     codec: Codec,
     make_barrier: Callable[[str], AbsBarrier],
+    checks: bool = False,
 ) -> Graph:
-    """Build every operator anew, and an exchange of three nodes for each ``key_by``: keys, sending, receiving."""
+    """Build every operator anew, and an exchange of three nodes for each ``key_by``: keys, sending, receiving.
+
+    ``checks``: whether every step is watched (test mode).
+    """
     operators = {step.name: step.factory(_context(plan, step, member.worker, codec)) for step in plan.steps}
     routers: dict[str, Router] = {}
     inboxes: dict[str, Inbox] = {}
@@ -70,6 +75,8 @@ def build_graph(
             specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
             entries[step.name] = len(specs)
             specs.append(NodeSpec(f"{step.name} (receive)", None, channels=len(member.members)))
+    if checks:
+        specs = [replace(spec, operator=spec.operator and Checked(spec.operator, codec)) for spec in specs]
     executor = Executor(specs)
     feeds = [
         Feed(

@@ -40,13 +40,14 @@ class Worker:
         clock: Clock,
         codec: Codec,
         backend: PersistenceBackend | None = None,
+        checks: bool = False,
     ) -> None:
         self.id = member.worker
         self._plan = plan
         self._batching = batching
         self._clock = clock
         self._backend = backend
-        self._graph = build_graph(plan, member, batching=batching, codec=codec, make_barrier=self._make_barrier)
+        self._graph = build_graph(plan, member, batching=batching, codec=codec, make_barrier=self._make_barrier, checks=checks)
         operators = self._graph.operators
         self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
