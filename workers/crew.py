@@ -49,7 +49,7 @@ class Crew:
             done, outgoing = worker.step()
             busy = busy or bool(done or outgoing)
             self._deliver(outgoing)
-        if not busy and not self.finished:
+        if not busy and not self.finished and not any(worker.ready for worker in self._workers):
             due_s = min((due for worker in self._workers if (due := worker.due_s()) is not None), default=None)
             if due_s is None:
                 raise InternalError("no worker has anything to do, yet the job has not finished")

@@ -51,6 +51,11 @@ class Feed:
         return not any(router.backlogged for router in self._exits)
 
     @property
+    def ready(self) -> bool:
+        """Whether the next `take` will take something."""
+        return self.open and any(len(lane) and not lane.blocked for inbox, _ in self._entries for lane in inbox.lanes)
+
+    @property
     def sources_open(self) -> bool:
         """Whether the region's sources may be polled."""
         return not self._sources_wait and not self.suspended and self.open

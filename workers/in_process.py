@@ -28,7 +28,8 @@ class InProcess:
     """Runs jobs in this process, in the calling thread: ``workers`` workers in turn, over real channels.
 
     ``batch``: how batches are cut. ``clock``: the runtime's clock. ``progress``: True to show progress on
-    standard error, False to be quiet, None to show it where that is a terminal.
+    standard error, False to be quiet, None to show it where that is a terminal. ``checks``: test mode, in which a
+    step that changes values it was given, and what cannot be encoded at an exchange or as state, is an error.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -45,6 +46,7 @@ class InProcess:
         batch: Batching | None = None,
         clock: Clock | None = None,
         progress: bool | None = None,
+        checks: bool = False,
     ) -> None:
         if not isinstance(workers, int) or not 1 <= workers <= WORKERS_MAX:
             raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
@@ -52,6 +54,7 @@ class InProcess:
         self._batching = batch or Batching()
         self._clock = clock or SystemClock()
         self._progress = progress
+        self._checks = checks
 
     def run(self, job: Job) -> RunResult:
         """Run ``job`` to its end, then commit its sinks.
@@ -64,7 +67,7 @@ class InProcess:
     def run_plan(self, plan: Plan, *, until: Callable[[Crew], bool] | None = None) -> RunResult:
         """The same for a plan. Ends early, and commits, once ``until(crew)`` is true after a step."""
         try:
-            return _Run(plan, self._workers, self._batching, self._clock).execute(
+            return _Run(plan, self._workers, self._batching, self._clock, self._checks).execute(
                 progress_for(plan, self._progress), until
             )
         except MalstromError as error:
@@ -74,11 +77,11 @@ class InProcess:
 class _Run:
     """One run of a plan, from opening to closing."""
 
-    def __init__(self, plan: Plan, workers: int, batching: Batching, clock: Clock) -> None:
+    def __init__(self, plan: Plan, workers: int, batching: Batching, clock: Clock, checks: bool) -> None:
         self._plan = plan
         self._clock = clock
         self._started_s = clock.monotonic_s()
-        self._crew = Crew(plan, workers=workers, batching=batching, clock=clock)
+        self._crew = Crew(plan, workers=workers, batching=batching, clock=clock, checks=checks)
         self._commit = FinalCommit(plan.job, self._crew.sinks, clock.now_s())
 
     def execute(self, progress: Progress | None, until: Callable[[Crew], bool] | None) -> RunResult:
@@ -127,6 +130,7 @@ def run(
     batch: Batching | None = None,
     clock: Clock | None = None,
     progress: bool | None = None,
+    checks: bool = False,
 ) -> RunResult:
     """Run ``job`` in this process to its end, on ``workers`` workers in turn.
 
@@ -140,7 +144,7 @@ def run(
     >>> result.read, out.items
     (2, ['A', 'B'])
     """
-    return InProcess(workers, batch=batch, clock=clock, progress=progress).run(job)
+    return InProcess(workers, batch=batch, clock=clock, progress=progress, checks=checks).run(job)
 
 
 def collect(

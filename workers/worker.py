@@ -95,6 +95,11 @@ class Worker:
             feed.inject(message)
 
     @property
+    def ready(self) -> bool:
+        """Whether something has come that the next `step` will take in."""
+        return any(feed.ready for feed in self._graph.feeds)
+
+    @property
     def suspended(self) -> bool:
         """Whether a `SuspendMarker` has gone through all regions."""
         return suspended(self._graph.feeds)

@@ -1,0 +1,270 @@
+"""Several workers in one process: what they give together is what one gives alone."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import malstrom_py as mp
+from malstrom_py import partitioners, sinks, sources
+from malstrom_py.batches import Batch
+from malstrom_py.rescale.channel import Credit
+from malstrom_py.testing import VirtualClock
+
+WORKERS = (2, 3, 8)
+Reading = tuple[str, int, int]
+
+
+def readings(count: int, *, keys: int = 20, seed: int = 1) -> list[Reading]:
+    """(key, time, value), up to 20 out of order."""
+    rng = random.Random(seed)
+    return [(f"key-{rng.randrange(keys)}", time + rng.randrange(20), rng.randrange(100)) for time in range(count)]
+
+
+class LatestPerEpoch(mp.KeyedLogic[str, Reading, Any, int]):
+    """Says at every epoch what each key has: as sensitive to the place of epochs as a step can be."""
+
+    def on_data(self, message: mp.DataMessage[str, Reading], key_state: int | None, output: mp.Output[str, Any]) -> int:
+        return (key_state or 0) + message.value[2]
+
+    def on_epoch(self, epoch: mp.Epoch, state: Any, output: mp.Output[str, Any]) -> None:
+        for key, total in state.items():
+            output.emit(key, (min(epoch.time, 1 << 40), total), epoch.time if epoch.time < mp.MAX_EPOCH else 1 << 40)
+
+
+def timed_job(items: list[Reading], step: Any) -> tuple[mp.Job, sinks.Memory, sinks.Memory]:
+    job, out, late_out = mp.Job("crew"), sinks.Memory(), sinks.Memory()
+    timed = job.source("readings", sources.Memory(items)).assign_timestamps("time", lambda reading: reading[1])
+    on_time, late = timed.generate_epochs("epochs", mp.limit_out_of_orderness(10))
+    late.sink("late", late_out)
+    step(on_time.key_by("key", lambda reading: reading[0])).sink("out", out)
+    return job, out, late_out
+
+
+STEPS = {
+    "stateful_op at epochs": lambda keyed: keyed.stateful_op("step", LatestPerEpoch()),
+    "ttl_map": lambda keyed: keyed.ttl_map(
+        "step", lambda key, reading, seen: ((reading[2], seen + 1), seen + 1), ttl=30, default=int
+    ),
+    "collect": lambda keyed: keyed.collect("step", size=3),
+    "top_n": lambda keyed: keyed.top_n("step", 3, by=lambda reading: reading[2]),
+    "distinct": lambda keyed: keyed.distinct("step", by=lambda reading: reading[2]),
+    "stateful_flat_map": lambda keyed: keyed.stateful_flat_map(
+        "step", lambda key, reading, seen: ([reading[2]] * (seen % 3), seen + 1), default=int
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("workers", WORKERS)
+def test_one_part_and_one_exchange_give_the_same_per_key_at_any_number_of_workers(name: str, workers: int) -> None:
+    items = readings(1500)
+    found = []
+    for count in (1, workers):
+        job, out, late = timed_job(items, STEPS[name])
+        mp.run(job, count, batch=mp.Batching(rows_max=37))
+        found.append((out.by_key, late.items))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 20
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    items=st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 60), st.integers(0, 9)), max_size=60),
+    workers=st.sampled_from(WORKERS),
+    rows_max=st.integers(1, 20),
+    credit=st.integers(1, 30),
+)
+def test_f2_no_credit_is_too_small_and_no_cut_changes_the_answer(
+    items: list[Reading], workers: int, rows_max: int, credit: int
+) -> None:
+    found = []
+    for count, batching in (
+        (1, mp.Batching(rows_max=rows_max)),
+        (workers, mp.Batching(rows_max=rows_max, credit=Credit(rows=credit, size=1))),
+    ):
+        job, out, late = timed_job(items, STEPS["stateful_op at epochs"])
+        mp.run(job, count, batch=batching)
+        found.append((out.by_key, late.items))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("workers", (1, *WORKERS))
+def test_with_many_parts_and_exchanges_each_part_keeps_its_order_per_key_path(workers: int) -> None:
+    """Nothing lost, duplicated or reordered: every record tells its part and number, every path is checked."""
+    job, out = mp.Job("paths"), sinks.Memory()
+    items = [(part, number) for number in range(400) for part in range(5)]
+    stream = job.source("in", sources.Memory(items, parts=5))
+    by_number = stream.key_by("first", lambda item: item[1] % 7).map("same", lambda item: item)
+    by_number.key_by("second", lambda item: item[1] % 3).sink("out", out)
+    result = mp.run(job, workers, batch=mp.Batching(rows_max=16))
+    assert result.read == result.written == 2000
+    assert Counter(out.items) == Counter(items)
+    paths: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for part, number in out.items:
+        paths[part, number % 7, number % 3].append(number)
+    assert all(numbers == sorted(numbers) for numbers in paths.values())
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_unions_branches_and_two_stages_give_the_same_totals(workers: int) -> None:
+    def totals(count: int) -> tuple[dict[Any, int], dict[Any, int], int]:
+        job, out, two = mp.Job("totals"), sinks.Memory(), sinks.Memory()
+        left = job.source("left", sources.Memory(range(500), parts=3))
+        right = job.source("right", sources.Memory(range(500, 900), parts=2))
+        even, odd = left.union("both", right).branch("even", lambda n: n % 2 == 0)
+        joined = even.map("doubled", lambda n: 2 * n).union("again", odd)
+        joined.key_by("mod", lambda n: n % 11).sum("sum").sink("out", out)
+        one = even.key_by("one", lambda n: n % 5)
+        other = odd.key_by("other", lambda n: n % 5)
+        one.union("keyed", other).count("count").sink("two", two)
+        result = mp.run(job, count)
+        return (
+            {key: values[-1] for key, values in out.by_key.items()},
+            {key: values[-1] for key, values in two.by_key.items()},
+            result.written,
+        )
+
+    assert totals(workers) == totals(1)
+
+
+@pytest.mark.parametrize("partitioner", [partitioners.stable_hash, partitioners.index, lambda key: key % 5])
+def test_every_partitioner_brings_all_records_of_a_key_together(partitioner: Any) -> None:
+    job, out = mp.Job("partitioned"), sinks.Memory()
+    keyed = job.source("in", sources.Memory(range(300), parts=4)).key_by("k", lambda n: n % 9, partitioner=partitioner)
+    keyed.count("count").sink("out", out)
+    mp.run(job, 3)
+    assert {key: counts[-1] for key, counts in out.by_key.items()} == Counter(n % 9 for n in range(300))
+
+
+def test_t5_workers_without_a_part_do_not_hold_back_event_time() -> None:
+    job, out, _ = timed_job(readings(10), STEPS["stateful_op at epochs"])
+    mp.run(job, 8)
+    assert {values[-1][0] for values in out.by_key.values()} == {1 << 40}
+
+
+class PerWorker:
+    """A source without parts: every worker has one of its own."""
+
+    def build(self, worker: sinks.WorkerInfo) -> Any:
+        return sources.Memory([(worker.worker, number) for number in range(10)]).build_part(sources.Part("0"), None)
+
+
+def test_a_stateless_source_is_read_by_every_worker() -> None:
+    job, out = mp.Job("stateless"), sinks.Memory()
+    job.source("in", PerWorker()).sink("out", out)
+    mp.run(job, 3)
+    assert Counter(worker for worker, _ in out.items) == {0: 10, 1: 10, 2: 10}
+
+
+class Ledger:
+    """A partitioned sink that tells which rows came to which part, and how often a part was opened."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[tuple[Any, Any]]] = {}
+        self.opened: Counter[str] = Counter()
+
+    def assign_part(self, message: mp.DataMessage[Any, Any]) -> str:
+        return f"part-{message.value % 4}"
+
+    def build_part(self, part: str, state: Any) -> Any:
+        self.opened[part] += 1
+        return LedgerPart(self.parts.setdefault(part, []))
+
+
+class LedgerPart:
+    def __init__(self, rows: list[tuple[Any, Any]]) -> None:
+        self._rows = rows
+
+    def write(self, batch: Batch) -> None:
+        self._rows.extend(zip(batch.keys or [None] * len(batch), batch.values, strict=True))
+
+    def snapshot(self) -> int:
+        return len(self._rows)
+
+    def close(self) -> None:
+        self._rows.append(("closed", None))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_part_of_a_partitioned_sink_is_written_in_one_place_and_rows_keep_their_keys(workers: int) -> None:
+    job, ledger = mp.Job("ledger"), Ledger()
+    job.source("in", sources.Memory(range(100), parts=3)).key_by("k", lambda n: n % 10).sink("out", ledger)
+    result = mp.run(job, workers)
+    assert set(ledger.opened.values()) == {1}
+    assert result.written == 100
+    for part, rows in ledger.parts.items():
+        assert rows[-1] == ("closed", None)
+        assert sorted(rows[:-1]) == sorted((n % 10, n) for n in range(100) if f"part-{n % 4}" == part)
+
+
+def test_collect_every_runs_on_the_runtimes_clock() -> None:
+    clock = VirtualClock()
+
+    class Slow:
+        """Gives one item, then nothing for a while, then another."""
+
+        def build(self, worker: sinks.WorkerInfo) -> Any:
+            return self
+
+        def __init__(self) -> None:
+            self.left = [1, 2]
+            self.until = 0.0
+
+        def poll(self, rows_max: int) -> list[int] | None:
+            if clock.monotonic_s() < self.until:
+                return None
+            self.until = clock.monotonic_s() + 10
+            return [self.left.pop(0)]
+
+        def is_finished(self) -> bool:
+            return not self.left
+
+        def snapshot(self) -> None:
+            return None
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    job = mp.Job("every")
+    keyed = job.source("slow", Slow()).key_by("all", lambda n: "all")
+    assert mp.collect(keyed.collect("lists", every=timedelta(seconds=3)), clock=clock) == [[1], [2]]
+
+
+def test_f4_an_illegal_key_is_refused_with_one_worker_too() -> None:
+    for bad, name in ((float("nan"), "float"), (frozenset({1}), "frozenset"), (object(), "object")):
+        job = mp.Job("keys")
+        keyed = job.source("in", sources.Memory([bad])).key_by("step-k", lambda value: value)
+        with pytest.raises(mp.CodecError, match=rf"step-k.*{name}"):
+            mp.collect(keyed)
+
+
+def test_test_mode_finds_with_one_worker_what_cannot_be_encoded() -> None:
+    job = mp.Job("checks")
+    keyed = job.source("in", sources.Memory([1])).map("gen", lambda n: (x for x in [n])).key_by("k", lambda g: "a")
+    keyed.sink("out", sinks.Memory())
+    mp.run(job)
+    with pytest.raises(mp.CodecError, match=r"'k'.*'a'.*generator"):
+        mp.run(job, checks=True)
+
+
+def test_test_mode_finds_state_that_cannot_be_persisted() -> None:
+    job = mp.Job("checks")
+    keyed = job.source("in", sources.Memory([1])).key_by("k", lambda n: "a")
+    keyed.stateful_map("step", lambda key, value, state: (value, {"f": len})).sink("out", sinks.Memory())
+    mp.run(job)
+    with pytest.raises(mp.CodecError, match=r"'step'.*'a'.*builtin_function_or_method"):
+        mp.run(job, checks=True)
+
+
+def test_test_mode_finds_a_step_that_changes_what_it_is_given() -> None:
+    job = mp.Job("checks")
+    job.source("in", sources.Memory([[1], [2]])).map("grows", lambda row: row.append(0)).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError, match="'grows' changed a value"):
+        mp.run(job, checks=True)
