@@ -28,15 +28,17 @@ class PlanError(MalstromError):
 class OperatorError(MalstromError):
     """A user's function raised inside a step.
 
-    Attributes: ``step`` (its name), ``key`` (of the record; None on an unkeyed stream) and ``function``
-    (``"name at file:line"``). The user's exception is the ``__cause__``.
+    Attributes: ``step`` (its name), ``key`` (of the record; None on an unkeyed stream), ``function``
+    (``"name at file:line"``) and ``rule`` (which rule of outputs it broke: "key kept", "epoch order", or empty). The
+    user's exception is the ``__cause__``.
     """
 
-    def __init__(self, message: str, *, step: str = "", key: object = None, function: str = "") -> None:
+    def __init__(self, message: str, *, step: str = "", key: object = None, function: str = "", rule: str = "") -> None:
         super().__init__(message)
         self.step = step
         self.key = key
         self.function = function
+        self.rule = rule
 
 
 class SourceError(MalstromError):

@@ -49,7 +49,8 @@ class CheckedOutput:
         if min(timestamps) <= self.passed:
             raise self._error(
                 f"sent a record at {min(timestamps)}, at or below the epoch {self.passed} it has passed on: "
-                f"nothing may follow an epoch that it has closed"
+                f"nothing may follow an epoch that it has closed",
+                rule="epoch order",
             )
         if max(timestamps) >= MAX_EPOCH:
             raise self._error("sent a timestamp that does not fit an int64")
@@ -69,7 +70,8 @@ class CheckedOutput:
             step=self._step,
             key=key,
             function=where,
+            rule="key kept",
         )
 
-    def _error(self, what: str) -> OperatorError:
-        return OperatorError(f"step {self._step!r} {what}", step=self._step)
+    def _error(self, what: str, *, rule: str = "") -> OperatorError:
+        return OperatorError(f"step {self._step!r} {what}", step=self._step, rule=rule)

@@ -5,17 +5,22 @@ must obey, ``malstrom_py.testing.contracts`` does the same for sources, sinks an
 ``check_operator`` and ``malstrom_py.testing.strategies`` need hypothesis.
 """
 
+from malstrom_py.testing.check_operator import LawReport, check_operator
 from malstrom_py.testing.law_error import LawError
+from malstrom_py.testing.laws import LAWS
 from malstrom_py.testing.lone_step import as_step
 from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted
 from malstrom_py.testing.tester import OperatorTester
 from malstrom_py.testing.virtual_clock import VirtualClock
 
 __all__ = [
+    "LAWS",
     "CapturingPersistenceBackend",
     "LawError",
+    "LawReport",
     "OperatorTester",
     "Persisted",
     "VirtualClock",
     "as_step",
+    "check_operator",
 ]

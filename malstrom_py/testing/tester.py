@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from malstrom_py.batches import Batch
+from malstrom_py.codec import Codec
 from malstrom_py.messages import (
     AbsBarrier,
     Acquire,
@@ -208,6 +209,11 @@ class OperatorTester:
         """The keyed state of each step that keeps one: ``.values`` and ``.timers``, by key."""
         operators = self._stage.operators.items()
         return {name: operator.state for name, operator in operators if isinstance(operator, StatefulOperator)}
+
+    @property
+    def codec(self) -> Codec:
+        """What encodes state and batches here."""
+        return self._stage.codec
 
     @property
     def lone(self) -> LoneStep:

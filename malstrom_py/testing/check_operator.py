@@ -1,0 +1,189 @@
+"""``check_operator``: holds a step against all laws, over generated cases, shrunk to a minimal one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.errors import CodecError, OperatorError
+from malstrom_py.testing.law_error import LawError
+from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, Subject
+from malstrom_py.testing.lone_step import StreamFactory
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class LawReport:
+    """Law -> the number of cases that put it to the test. 0: there was nothing to test, for instance no state."""
+
+    cases: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{law:<24} {cases or 'nothing to test':>5}" for law, cases in self.cases.items())
+
+
+def check_operator(
+    factory: StreamFactory,
+    *,
+    keyed: bool = True,
+    timed: bool = False,
+    values: SearchStrategy[Any] | Sequence[Any] | None = None,
+    keys: SearchStrategy[Any] | Sequence[Any] | None = None,
+    inputs: int = 1,
+    ticks: bool = False,
+    types: Iterable[type] = (),
+    laws: Iterable[str] | None = None,
+    max_examples: int = 50,
+    size_max: int = 12,
+    seed: int | None = None,
+) -> LawReport:
+    """Hold the step that ``factory`` makes of a stream against every law; `LawError` names the first that is broken.
+
+    ``factory``, ``keyed``, ``timed``, ``inputs`` and ``types`` are as in `OperatorTester`. ``values`` and ``keys``: a
+    hypothesis strategy, or examples to pick from (by default whole numbers, and "a" to "d"). ``ticks``: also let the
+    clock go on, for steps with ``on_schedule``. ``laws``: only these, by name. ``max_examples`` cases per law, each of
+    at most ``size_max`` records and epochs; the same ones each time, unless there is a ``seed``.
+
+    The factory is called anew for each instance of the step: let it make the logic, rather than share one.
+
+    >>> def add(key, value, total):
+    ...     return total + value, total + value
+    >>> print(check_operator(lambda stream: stream.stateful_map("sum", add, default=int), max_examples=10))
+    determinism              ...
+    no mutation of inputs    ...
+    state round trip         ...
+    forwarding               ...
+    epoch order              ...
+    key kept                 ...
+    batch-split invariance   ...
+    key isolation            ...
+    migration invariance     ...
+    snapshot invariance      ...
+    scale invariance         ...
+    >>> seen = {}
+    >>> def leak(key, value, total):  # keeps its totals where no snapshot finds them
+    ...     seen[key] = seen.get(key, 0) + value
+    ...     return seen[key], None
+    >>> check_operator(lambda stream: stream.stateful_map("sum", leak))
+    Traceback (most recent call last):
+    malstrom_py.testing.law_error.LawError: law 'determinism' is broken: the same input gives the same output, but ...
+      input (key, value):
+         0  ('a', 1)
+         1  epoch MAX
+      output 0, as (key, value, timestamp):
+        expected  [('a', ..., None)]
+        got       [('a', ..., None)]
+
+    Raises:
+        LawError: a law is broken; with the smallest case that shows it, and what was expected.
+        ImportError: hypothesis is not installed.
+    """
+    try:
+        import hypothesis  # noqa: F401  only to say what is missing
+    except ImportError as error:
+        raise ImportError("check_operator makes its cases with hypothesis: pip install hypothesis") from error
+    from malstrom_py.testing import strategies
+
+    if keys is None and keyed:
+        keys = strategies.keys()
+    scenarios = strategies.scenarios(
+        values=values, keys=keys if keyed else None, timed=timed, inputs=inputs, ticks=ticks, size_max=size_max
+    )
+    subject = Subject(factory, keyed=keyed, timed=timed, inputs=inputs, types=tuple(types))
+    return _Search(subject, scenarios, max_examples, seed).hold(_chosen(laws))
+
+
+def _chosen(names: Iterable[str] | None) -> list[Law]:
+    wanted = [law.name for law in LAWS] if names is None else list(names)
+    unknown = set(wanted) - {law.name for law in LAWS}
+    if unknown:
+        raise ValueError(f"there is no law {min(unknown)!r}; the laws are {', '.join(law.name for law in LAWS)}")
+    return [law for law in LAWS if law.name in wanted]
+
+
+class _Search:
+    """Looks for a scenario that breaks a law."""
+
+    def __init__(
+        self, subject: Subject, scenarios: SearchStrategy[Scenario], max_examples: int, seed: int | None
+    ) -> None:
+        self._subject = subject
+        self._scenarios = scenarios
+        self._max_examples = max_examples
+        self._seed = seed
+
+    def hold(self, laws: Sequence[Law]) -> LawReport:
+        """Hold the step against ``laws``. `LawError` for the first of them that is broken."""
+        # Each scenario goes through all laws, which costs a fraction of a search per law.
+        cases, failure = self._run(laws, shrink=False)
+        if failure is None:
+            return LawReport(cases)
+        # An earlier law may be broken too, by a scenario that is met less often, and would be the one to name.
+        broken = [law.name for law in laws].index(failure.law) if failure.law in cases else 0
+        for law in laws[: broken + 1]:
+            _, smaller = self._run([law], shrink=True)
+            if smaller is not None:
+                failure = smaller
+                break
+        raise failure.with_traceback(None) from failure.__cause__
+
+    def _run(self, laws: Sequence[Law], *, shrink: bool) -> tuple[dict[str, int], LawError | None]:
+        """Law -> the number of cases that tested it, and the smallest failure."""
+        cases = dict.fromkeys((law.name for law in laws), 0)
+        failures: list[tuple[int, LawError]] = []
+
+        def holds(scenario: Scenario) -> None:
+            for law in laws:
+                try:
+                    cases[law.name] += _hold(law, self._subject, scenario)
+                except LawError as error:
+                    failures.append((len(scenario.atoms) + len(scenario.cuts), error))
+                    raise
+
+        try:
+            self._test(holds, shrink=shrink)()
+        except Exception:
+            # A step that is not the same each time makes hypothesis say that the search is flaky: the failure counts.
+            if not failures:
+                raise
+        if not failures:
+            return cases, None
+        # The last of the smallest: what hypothesis ends with, also if the step is not the same each time.
+        smallest = min(size for size, _ in failures)
+        failure = [error for size, error in failures if size == smallest][-1]
+        failure.__notes__ = []  # hypothesis shows the case too, in its own terms
+        return cases, failure
+
+    def _test(self, holds: Callable[[Scenario], None], *, shrink: bool) -> Callable[[], None]:
+        from hypothesis import HealthCheck, Phase, given, seed, settings
+
+        test = settings(
+            max_examples=self._max_examples,
+            database=None,
+            deadline=None,
+            derandomize=self._seed is None,
+            phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            print_blob=False,
+        )(given(self._scenarios)(holds))
+        return test if self._seed is None else seed(self._seed)(test)
+
+
+def _hold(law: Law, subject: Subject, scenario: Scenario) -> bool:
+    try:
+        return law.check(subject, scenario, _broken(law.name, subject, scenario))
+    except (OperatorError, CodecError) as error:
+        name = "state round trip" if isinstance(error, CodecError) else error.rule
+        if name:
+            raise _broken(name, subject, scenario)(f"  {error}") from error
+        error.add_note(scenario.shown(keyed=subject.keyed, timed=subject.timed, marks={}))
+        raise
+
+
+def _broken(name: str, subject: Subject, scenario: Scenario) -> Broken:
+    law = next(law for law in LAWS if law.name == name)
+    return Broken(name, law.promise, subject, scenario)

@@ -1,0 +1,177 @@
+"""Laws about the state of a step: it can be stored, sent, moved at any point, and restored at any scale."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from malstrom_py.errors import CodecError, MalstromError
+from malstrom_py.state import KeyedState
+from malstrom_py.testing.exact import same
+from malstrom_py.testing.laws.play import Broken, Play, Subject, baseline, difference
+from malstrom_py.testing.laws.scenario import Scenario
+from malstrom_py.testing.tester import OperatorTester
+
+
+def round_trip(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+    """Each key's state, and its timers, come back as they were, at rest and in flight."""
+    play = Play(subject, scenario, cuts=scenario.cuts)
+    instance = play.build()
+    held = False
+    for piece in scenario.pieces(0, len(scenario.atoms), scenario.cuts):
+        play.deliver(piece, [instance])
+        for step, state in instance.states.items():
+            for key in sorted(state.keys(), key=repr):
+                held = True
+                _compare(step, key, state, instance, broken, {piece.first: "after this batch, or event"})
+    return held
+
+
+def _compare(
+    step: str, key: Any, state: KeyedState, instance: OperatorTester, broken: Broken, marks: dict[int, str]
+) -> None:
+    codec = instance.codec
+    row = [key, state.values.get(key), state.timers.times(key)]
+    ways: list[tuple[str, Callable[[], Any]]] = [
+        ("at rest", lambda: codec.decode_at_rest(codec.encode_rows_at_rest([row], step=step), step=step)[0]),
+        ("in flight", lambda: codec.decode_in_flight(codec.encode_rows_in_flight([row], step=step), step=step)[0]),
+    ]
+    before = copy.deepcopy(row)
+    for where, way in ways:
+        try:
+            back = way()
+        except CodecError as error:
+            raise broken(f"  {error}", marks, why=f"it cannot be encoded {where}") from None
+        if not same(list(back), before):
+            what = f"  step {step!r}, {where}, as [key, state, timers]:"
+            raise broken(f"{what}\n    expected  {before}\n    got       {list(back)}", marks)
+
+
+def migration(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+    """Moving keys to a second instance, and back, changes nothing that comes out."""
+    if not subject.keyed:
+        return _part_migration(subject, scenario, broken)
+    at, back = scenario.at, scenario.back
+    cuts = scenario.cuts | {at, back}
+    moved = scenario.moved
+    marks = {at: f"the keys {sorted(moved, key=repr)} move to a second instance"}
+    marks[back] = marks[at] + ", and back" if back == at else "they move back"
+    expected = baseline(subject, scenario, cuts=cuts)
+    play = Play(subject, scenario, cuts=cuts)
+    here, there = play.build(), play.build()
+    try:
+        play.run([here, there], 0, at)
+        held = _move(here, there, moved, broken, marks)
+        play.run([here, there], at, back, owner=lambda key: int(key in moved))
+        held = _move(there, here, moved, broken, marks) or held
+        play.run([here, there], back)
+    except MalstromError as error:
+        raise broken.because(error, marks) from error
+    found = difference(expected, play.trace)
+    if found:
+        raise broken(f"{found}\n  (expected: without a move)", marks)
+    return held
+
+
+def _move(
+    giver: OperatorTester, taker: OperatorTester, keys: Collection[Any], broken: Broken, marks: dict[int, str]
+) -> bool:
+    """Move ``keys`` as a rescale does, and see that each message does what it must."""
+    found = giver.interrogate(lambda key: key in keys)
+    if not found <= set(keys):
+        raise broken(f"  Interrogate gave {found - set(keys)}", marks, why="keys were reported that did not pass")
+    states = giver.collect(keys)
+    left = giver.interrogate(lambda key: key in keys)
+    if left:
+        raise broken(f"  Collect left {left}", marks, why="Collect did not remove the state that it gave away")
+    if giver.collect(keys):
+        raise broken("", marks, why="Collect gave state of keys that have none")
+    taker.acquire(states)
+    arrived = taker.interrogate(lambda key: key in keys)
+    if arrived != found:
+        raise broken(f"  before {found}, after {arrived}", marks, why="other keys have state after Acquire than before")
+    return bool(found)
+
+
+def _part_migration(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+    """The same for a source part (R2): what steps keep for it moves with it."""
+    marks = {scenario.at: "the source part moves to a second instance"}
+    cuts = scenario.cuts | {scenario.at}
+    expected = baseline(subject, scenario, cuts=cuts)
+    play = Play(subject, scenario, cuts=cuts)
+    here, there = play.build(), play.build()
+    try:
+        play.run([here], 0, scenario.at)
+        states = here.release_parts()
+        there.take_parts(states)
+        # Behind an exchange there may be keyed state, which would be reached over it: here it moves as well.
+        held = _move(here, there, here.interrogate(), broken, marks)
+        play.run([there], scenario.at)
+    except MalstromError as error:
+        raise broken.because(error, marks) from error
+    found = difference(expected, play.trace)
+    if found:
+        raise broken(f"{found}\n  (expected: without a move)", marks)
+    return held or any(states.values())
+
+
+def snapshot(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+    """A barrier changes nothing, and a fresh instance restored from it goes on as if nothing had happened."""
+    at = scenario.at
+    cuts = scenario.cuts | {at}
+    expected = baseline(subject, scenario, cuts=cuts)
+    for restored in (False, True):
+        play = Play(subject, scenario, cuts=cuts)
+        marks = {at: "a barrier, and a fresh instance is restored from it" if restored else "a barrier"}
+        instance = play.build()
+        try:
+            play.run([instance], 0, at)
+            persisted = instance.barrier()
+            held = _holds_state(instance) or bool(persisted.states and not subject.keyed)
+            if restored:
+                instance = play.build()
+                instance.restore(persisted)
+            play.run([instance], at)
+        except MalstromError as error:
+            raise broken.because(error, marks) from error
+        found = difference(expected, play.trace)
+        if found:
+            raise broken(f"{found}\n  (expected: without it)", marks)
+    return held
+
+
+def scale(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+    """What N instances persisted restores on M."""
+    if not subject.keyed:
+        return False
+    at, (before, after) = scenario.at, scenario.instances
+    cuts = scenario.cuts | {at}
+    marks = {at: f"{before} instances {scenario.before} are restored on {after} {scenario.after}"}
+    expected = baseline(subject, scenario, cuts=cuts)
+    play = Play(subject, scenario, cuts=cuts)
+    try:
+        givers = [play.build() for _ in range(before)]
+        play.run(givers, 0, at, owner=scenario.before.__getitem__)
+        held = any(map(_holds_state, givers))
+        persisted = [giver.barrier() for giver in givers]
+        takers = [play.build() for _ in range(after)]
+        for number, taker in enumerate(takers):
+            for one in persisted:
+                taker.restore(one, partial(_owns, scenario, number))
+        play.run(takers, at, owner=scenario.after.__getitem__)
+    except MalstromError as error:
+        raise broken.because(error, marks) from error
+    found = difference(expected, play.trace)
+    if found:
+        raise broken(f"{found}\n  (expected: on one instance throughout)", marks)
+    return held and (before, after) != (1, 1)
+
+
+def _owns(scenario: Scenario, instance: int, key: Any) -> bool:
+    return scenario.after.get(key, 0) == instance
+
+
+def _holds_state(instance: OperatorTester) -> bool:
+    return any(state.keys() for state in instance.states.values())

@@ -1,0 +1,115 @@
+"""Logics as users write them: with batches, epochs, timers and schedules. All of them obey the laws."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+from malstrom_py.logic import KeyedLogic, Output
+from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+
+
+def running_total(key: Any, value: int, total: int) -> tuple[int, int]:
+    return total + value, total + value
+
+
+def halves(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
+    if message.value % 2 == 0:
+        output.emit(message.key, message.value // 2, message.timestamp)
+        output.send(message)
+
+
+class sizes_and_epochs:  # noqa: N801  used like a function
+    """A stateless logic with ``on_epoch``."""
+
+    def on_data(self, message: DataMessage[None, int], output: Output[None, str]) -> None:
+        output.emit(message.key, str(message.value), message.timestamp)
+
+    def on_epoch(self, epoch: Epoch, output: Output[None, str]) -> None:
+        if epoch.time < MAX_EPOCH:
+            output.emit(None, "epoch", epoch.time)
+
+
+class Latest(KeyedLogic[Any, int, int, int]):
+    """Keeps the last value; each epoch sends and drops the even ones."""
+
+    def on_data(self, message: DataMessage[Any, int], key_state: int | None, output: Output[Any, int]) -> int:
+        return message.value
+
+    def on_epoch(self, epoch: Epoch, state: MutableMapping[Any, int], output: Output[Any, int]) -> None:
+        for key, value in sorted(state.items()):
+            if value % 2 == 0:
+                output.emit(key, value, min(epoch.time, MAX_EPOCH - 1))
+                del state[key]
+
+
+class Scores(KeyedLogic[Any, int, int, list[int]]):
+    """Whole batches: the sum of the last three values of each key."""
+
+    def on_batch(
+        self,
+        keys: list[Any],
+        values: list[int],
+        timestamps: list[int] | None,
+        state: MutableMapping[Any, list[int]],
+        output: Output[Any, int],
+    ) -> None:
+        for index, (key, value) in enumerate(zip(keys, values, strict=True)):
+            state[key] = [*state.get(key, []), value][-3:]
+            output.emit(key, sum(state[key]), timestamps[index] if timestamps else None)
+
+
+class Deadlines(KeyedLogic[Any, int, str, int]):
+    """Sends the number of records that came before a key's deadline, at the deadline."""
+
+    def __init__(self, *, patience: int) -> None:
+        self._patience = patience
+
+    def on_data(self, message: DataMessage[Any, int], key_state: int | None, output: Output[Any, str]) -> int:
+        assert message.timestamp is not None
+        if key_state is None:
+            output.set_timer(message.key, message.timestamp + self._patience)
+        return (key_state or 0) + 1
+
+    def on_timer(self, key: Any, time: int, key_state: int | None, output: Output[Any, str]) -> None:
+        output.emit(key, f"{key_state} by {time}", time)
+
+
+class Sessions(KeyedLogic[Any, int, list[int], tuple[int, ...]]):
+    """Values of a key with less than ``gap`` between them, as one list, sent when the gap is over.
+
+    Sets a timer per record, also such that are due at once, and timers of timers.
+    """
+
+    def __init__(self, *, gap: int) -> None:
+        self._gap = gap
+
+    def on_data(
+        self, message: DataMessage[Any, int], key_state: tuple[int, ...] | None, output: Output[Any, list[int]]
+    ) -> tuple[int, ...]:
+        assert message.timestamp is not None
+        last = max(message.timestamp, (key_state or (0,))[0])
+        output.set_timer(message.key, last + self._gap)
+        output.set_timer(message.key, 3)
+        return (last, *(key_state or (0,))[1:], message.value)
+
+    def on_timer(
+        self, key: Any, time: int, key_state: tuple[int, ...] | None, output: Output[Any, list[int]]
+    ) -> tuple[int, ...] | None:
+        if key_state is None or time < key_state[0] + self._gap:
+            return key_state
+        output.emit(key, list(key_state[1:]), time)
+        output.set_timer(key, time + 1)
+        return None
+
+
+class Slow(KeyedLogic[Any, int, int, int]):
+    """Gathers, and sends on schedule."""
+
+    def on_data(self, message: DataMessage[Any, int], key_state: int | None, output: Output[Any, int]) -> int:
+        return (key_state or 0) + message.value
+
+    def on_schedule(self, state: MutableMapping[Any, int], output: Output[Any, int]) -> None:
+        for key, value in sorted(state.items()):
+            output.emit(key, value)
+            state[key] = value // 2

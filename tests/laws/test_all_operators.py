@@ -1,0 +1,138 @@
+"""Every step of ours obeys every law, with data that puts it to the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+import malstrom_py as mp
+from malstrom_py.testing import LAWS, check_operator
+from tests.laws.logics import Deadlines, Latest, Scores, Sessions, Slow, halves, running_total, sizes_and_epochs
+
+KEYED = {"key isolation", "key kept"}
+STATE = {"migration invariance", "scale invariance", "snapshot invariance", "state round trip"}
+EPOCHS = {"epoch order"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a step is checked. ``step``: the module of ``malstrom_py.operators``; ``untested``: laws without a case."""
+
+    step: str
+    factory: Callable[..., Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    untested: frozenset[str] = frozenset()
+
+
+def stateful(step: str, factory: Callable[..., Any], **options: Any) -> Row:
+    """A keyed step with state: every law has cases."""
+    return Row(step, factory, options)
+
+
+def stateless(step: str, factory: Callable[..., Any], **options: Any) -> Row:
+    """A step without state, on a keyed stream."""
+    return Row(step, factory, options, frozenset(STATE))
+
+
+def unkeyed(step: str, factory: Callable[..., Any], **options: Any) -> Row:
+    """A step of the source region."""
+    return Row(step, factory, {"keyed": False, **options}, frozenset(STATE | KEYED))
+
+
+PAIRS = st.tuples(st.integers(-9, 9), st.integers(0, 3))
+WORDS = ["ant", "bee", "asp", "cow", "bat"]
+
+
+def average(values: Any) -> Any:
+    return sum(values) / len(values)
+
+
+def risky(value: int) -> float:
+    return 12 / value
+
+
+def seen_since(key: Any, value: int, state: int) -> tuple[int, int | None]:
+    return state + value, (state + value) if value % 5 else None
+
+
+def gaps(key: Any, value: int, last: int | None) -> tuple[list[int], int]:
+    return list(range(last or 0, value)), value
+
+
+TABLE = [
+    stateless("map", lambda s: s.map("step", lambda v: (v, -v)), timed=True),
+    stateless("map", lambda s: s.map("step", risky, on_error="dead-letter"), timed=True),
+    stateless("filter", lambda s: s.filter("step", lambda v: v % 2), timed=True),
+    stateless("filter", lambda s: s.filter("step", risky, on_error="skip")),
+    stateless("filter_map", lambda s: s.filter_map("step", lambda v: v if v > 0 else None), timed=True),
+    stateless("flat_map", lambda s: s.flat_map("step", lambda v: range(v % 4)), timed=True),
+    stateless("flatten", lambda s: s.flatten("step"), values=st.lists(st.integers(), max_size=3), timed=True),
+    stateless("inspect", lambda s: s.inspect("step", lambda v: None), timed=True),
+    stateless("branch", lambda s: s.branch("step", lambda v: v > 0), timed=True),
+    stateless("split", lambda s: s.split("step", 3, lambda v: {v % 3, v % 2}), timed=True),
+    stateless("cloned", lambda s: s.cloned("step", 2), timed=True),
+    stateless("union", lambda a, b: a.union("step", b), inputs=2, timed=True),
+    stateless("stateless_op", lambda s: s.stateless_op("step", halves), timed=True),
+    unkeyed("stateless_op", lambda s: s.stateless_op("step", sizes_and_epochs()), timed=True),
+    unkeyed("map", lambda s: s.map("step", str), timed=True),
+    unkeyed("key_local", lambda s: s.key_local("step", lambda v: v % 3), timed=True),
+    unkeyed("key_by", lambda s: s.key_by("step", lambda v: v % 3), timed=True),
+    unkeyed("key_by", lambda s: s.key_by("step", risky, on_error="dead-letter")),
+    unkeyed("assign_timestamps", lambda s: s.assign_timestamps("step", lambda v: v, unit="s")),
+    Row(
+        "generate_epochs",
+        lambda s: s.assign_timestamps("at", abs).generate_epochs("step", mp.limit_out_of_orderness(10)),
+        {"keyed": False},
+        frozenset(KEYED | {"state round trip", "scale invariance"}),
+    ),
+    stateful("stateful_map", lambda s: s.stateful_map("step", running_total, default=int), timed=True),
+    stateful("stateful_map", lambda s: s.stateful_map("step", seen_since, default=int, on_error="skip")),
+    stateful("stateful_flat_map", lambda s: s.stateful_flat_map("step", gaps), timed=True),
+    stateful("ttl_map", lambda s: s.ttl_map("step", running_total, ttl=5, default=int), timed=True),
+    stateful("reduce", lambda s: s.reduce("step", max), timed=True),
+    stateful("fold", lambda s: s.fold("step", lambda total, v: (*total, v), default=tuple), timed=True),
+    stateful("count", lambda s: s.count("step"), timed=True),
+    stateful("sum", lambda s: s.sum("step", by=lambda v: v[0]), values=PAIRS, timed=True),
+    stateful("min", lambda s: s.min("step"), values=st.floats(-5, 5), timed=True),
+    stateful("max", lambda s: s.max("step", by=lambda v: v[1]), values=PAIRS, timed=True),
+    stateful("mean", lambda s: s.mean("step"), values=st.floats(-5, 5), timed=True),
+    stateful("top_n", lambda s: s.top_n("step", 2, by=lambda v: v[0]), values=PAIRS, timed=True),
+    stateful("distinct", lambda s: s.distinct("step"), values=WORDS, timed=True),
+    stateful("collect", lambda s: s.collect("step", size=3), timed=True),
+    stateful("collect", lambda s: s.collect("step", size=2)),
+    stateful("stateful_op", lambda s: s.stateful_op("step", running_op), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Latest()), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Scores()), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Deadlines(patience=7)), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Sessions(gap=6)), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Slow()), ticks=True),
+    stateful(
+        "stateful_map",
+        lambda s: s.map("twice", lambda v: 2 * v).stateful_map("step", running_total, default=int),
+        keys=st.one_of(st.sampled_from([1, "1", None, True, ("a", 1)]), st.integers(0, 3)),
+    ),
+    Row(
+        "key_by",
+        lambda s: s.key_by("key", lambda v: v % 3).stateful_map("step", running_total, default=int),
+        {"keyed": False},
+        frozenset(KEYED | {"scale invariance"}),
+    ),
+]
+"""All steps but those at the ends of a job, whose contracts stand in ``malstrom_py.testing.contracts``."""
+
+
+def running_op(message: Any, state: int | None, output: Any) -> int | None:
+    total = (state or 0) + message.value
+    output.emit(message.key, total, message.timestamp)
+    return total if total % 3 else None
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[f"{row.step}-{number}" for number, row in enumerate(TABLE)])
+def test_a_step_of_ours_obeys_every_law(row: Row) -> None:
+    report = check_operator(row.factory, max_examples=40, **row.options)
+    assert list(report.cases) == [law.name for law in LAWS]
+    assert {law for law, cases in report.cases.items() if not cases} == row.untested
