@@ -143,6 +143,8 @@ class StreamBuilder(Generic[K, V]):
 
     def sink(self, name: str, sink: Sink) -> None:
         """Write the stream to ``sink``."""
+        check_name(name, "step")
+        refuse_class(sink, name)
         if not isinstance(sink, TransactionalSink | StatelessSink):
             raise PlanError(
                 f"step {name!r}: {type(sink).__name__} is no sink: it has neither build(worker) nor "
@@ -201,7 +203,14 @@ class StreamBuilder(Generic[K, V]):
         return self._same(kind, name, factory, function, **options)
 
 
+def refuse_class(thing: object, step: str) -> None:
+    """`PlanError` if ``thing`` is a class where one of its instances is meant."""
+    if isinstance(thing, type):
+        raise PlanError(f"step {step!r}: pass an instance, {thing.__name__}(…), not the class itself")
+
+
 def _function(function: object, step: str) -> Any:
+    check_name(step, "step")  # before it stands in a message: name and function may have been swapped
     if not callable(function):
         raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
     return function

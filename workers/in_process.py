@@ -16,7 +16,7 @@ from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.commit import FinalCommit
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
-from malstrom_py.workers.tracebacks import without_internals
+from malstrom_py.workers.tracebacks import interrupted, without_internals
 from malstrom_py.workers.worker import Worker
 
 V = TypeVar("V")
@@ -46,8 +46,8 @@ class InProcess:
     def run(self, job: Job) -> RunResult:
         """Run ``job`` to its end, then commit its sinks.
 
-        On an error or Ctrl-C the sinks discard what is not committed and the error is raised; on Ctrl-C the
-        counts so far are printed to standard error first.
+        On an error or Ctrl-C the sinks discard what is not committed and the error is raised; a Ctrl-C
+        (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it.
         """
         return self.run_plan(job.plan())
 
@@ -57,6 +57,8 @@ class InProcess:
             return _Run(plan, self._batching, self._clock).execute(progress_for(plan, self._progress), until)
         except MalstromError as error:
             raise without_internals(error) from error.__cause__
+        except KeyboardInterrupt as error:
+            raise interrupted(error) from None
 
 
 class _Run:

@@ -27,6 +27,11 @@ def without_internals(error: MalstromError) -> MalstromError:
     return error.with_traceback(None)
 
 
+def interrupted(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """A Ctrl-C as the user sees it: where their code was, if it was running, and the notes on ``error``."""
+    return error.with_traceback(_users(error.__traceback__))
+
+
 def _users(frames: TracebackType | None) -> TracebackType | None:
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next

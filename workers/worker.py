@@ -90,7 +90,7 @@ class Worker:
 
     def _counts(self, rank: int, step: Step) -> StepCounts:
         counters = self._executor.counters(rank)
-        frontier = self._executor.frontier(rank)
+        epoch = self._executor.epoch(rank)
         return StepCounts(
             kind=step.kind,
             rows_in=counters.rows_in,
@@ -100,7 +100,7 @@ class Worker:
             skipped=counters.skipped,
             dead_letters=counters.dead_letters,
             keys=self._operators[rank].keys,
-            epoch=None if frontier == MIN_EPOCH else frontier,
+            epoch=None if epoch == MIN_EPOCH else epoch,
         )
 
 
