@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, hooks_of
+from malstrom_py.names import check_name
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.count import Count
 from malstrom_py.operators.fold import Fold
@@ -56,6 +57,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K, W]:
         """Any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``."""
+        check_name(name, "step")
         if "on_batch" in hooks_of(logic, name) and on_error != "fail":
             raise PlanError(
                 f"step {name!r}: on_batch takes whole batches, so on_error={on_error!r} cannot tell which record "
