@@ -20,7 +20,7 @@ class Batching:
     linger_s: float = 0.005
 
     def __post_init__(self) -> None:
-        if self.rows_max < 1:
-            raise PlanError(f"Batching: rows_max must be at least 1, got {self.rows_max}")
-        if not 0 <= self.linger_s <= 60:
-            raise PlanError(f"Batching: linger_s is a time from 0 to 60 seconds, got {self.linger_s}")
+        if not isinstance(self.rows_max, int) or isinstance(self.rows_max, bool) or self.rows_max < 1:
+            raise PlanError(f"Batching: rows_max is a whole number of at least 1, got {self.rows_max!r}")
+        if not isinstance(self.linger_s, int | float) or not 0 <= self.linger_s <= 60:
+            raise PlanError(f"Batching: linger_s is a time from 0 to 60 seconds, got {self.linger_s!r}")

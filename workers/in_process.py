@@ -108,7 +108,9 @@ class _Run:
         except Exception as failure:
             error.add_note(str(failure))
         if isinstance(error, KeyboardInterrupt):
-            error.add_note(f"stopped by the user; nothing was committed; so far {self.result()}")
+            visible = ", ".join(self._commit.committed)
+            done = f"committed: {visible}" if visible else "nothing was committed"
+            error.add_note(f"stopped by the user; {done}; so far {self.result()}")
 
 
 def run(

@@ -20,8 +20,9 @@ def without_internals(error: MalstromError) -> MalstromError:
     """``error``, its causes shown from the user's first frame on. An `InternalError` keeps everything."""
     if isinstance(error, InternalError):
         return error
-    cause = error.__cause__
-    while cause is not None:
+    cause, seen = error.__cause__, set[int]()
+    while cause is not None and id(cause) not in seen:  # causes may go in a circle: `raise error from error`
+        seen.add(id(cause))
         cause.__traceback__ = _users(cause.__traceback__)
         cause = cause.__cause__
     return error.with_traceback(None)
