@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from malstrom_py import sinks
 from malstrom_py.clock import Clock, SystemClock
-from malstrom_py.errors import MalstromError
+from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.job import Job
 from malstrom_py.plan import Plan
 from malstrom_py.stream import StreamBuilder
@@ -146,6 +146,10 @@ def collect(
     >>> mp.collect(mp.Job("docs").source("numbers", sources.Memory(range(1000))), count=3)
     [0, 1, 2]
     """
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+        raise PlanError(f"mp.collect: count is a whole number of at least 0, got {count!r}")
+    if timeout_s is not None and not timeout_s >= 0:
+        raise PlanError(f"mp.collect: timeout_s is a number of seconds of at least 0, got {timeout_s!r}")
     runtime = InProcess(batch=batch, clock=clock, progress=False)
     time = clock or SystemClock()
     sink = sinks.Memory()
