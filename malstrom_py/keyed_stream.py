@@ -23,6 +23,7 @@ from malstrom_py.stream import StreamBuilder, _function, field_getter
 
 K = TypeVar("K")
 V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 W = TypeVar("W")
 S = TypeVar("S")
 
@@ -30,13 +31,13 @@ By = Callable[[V], W] | str | None
 """Which number of a value an aggregate takes: a function, a column's name, or None for the value itself."""
 
 
-class KeyedStreamBuilder(StreamBuilder[K, V]):
+class KeyedStreamBuilder(StreamBuilder[K, V_co]):
     """A stream whose records have keys of type ``K``. All records of a key meet the same state, in order."""
 
     def stateful_map(
         self,
         name: str,
-        fn: Callable[[K, V, S], tuple[W, S | None]],
+        fn: Callable[[K, V_co, S], tuple[W, S | None]],
         *,
         default: Callable[[], S] | None = None,
         on_error: OnError = "fail",
@@ -51,7 +52,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
     def stateful_op(
         self,
         name: str,
-        logic: LogicLike[K, V, W, S],
+        logic: LogicLike[K, V_co, W, S],
         *,
         default: Callable[[], S] | None = None,
         on_error: OnError = "fail",
@@ -66,12 +67,14 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         factory = partial(StatefulOp, logic=logic, default=_default(default, name))
         return self._then("stateful_op", name, factory, logic, on_error=on_error)
 
-    def reduce(self, name: str, fn: Callable[[V, V], V], *, on_error: OnError = "fail") -> KeyedStreamBuilder[K, V]:
+    def reduce(
+        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K, V_co]:
         """Per record its key's values so far, combined by ``fn(accumulated, value)``."""
         return self._then("reduce", name, partial(Reduce, fn=_function(fn, name)), fn, on_error=on_error)
 
     def fold(
-        self, name: str, fn: Callable[[S, V], S], *, default: Callable[[], S], on_error: OnError = "fail"
+        self, name: str, fn: Callable[[S, V_co], S], *, default: Callable[[], S], on_error: OnError = "fail"
     ) -> KeyedStreamBuilder[K, S]:
         """Per record ``fn(accumulated, value)``, from ``default()`` on."""
         factory = partial(Fold, fn=_function(fn, name), default=_function(default, name))
@@ -81,30 +84,30 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         """Per record the number of records of its key so far."""
         return self._then("count", name, Count, None)
 
-    def sum(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
+    def sum(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
         """Per record the sum of its key's values so far."""
         return self._then("sum", name, partial(Sum, by=_by(by, name)), by, on_error=on_error)
 
-    def min(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
+    def min(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
         """Per record the smallest of its key's values so far."""
         return self._then("min", name, partial(Min, by=_by(by, name)), by, on_error=on_error)
 
-    def max(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
+    def max(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
         """Per record the largest of its key's values so far."""
         return self._then("max", name, partial(Max, by=_by(by, name)), by, on_error=on_error)
 
-    def mean(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, float]:
+    def mean(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, float]:
         """Per record the mean of its key's values so far."""
         return self._then("mean", name, partial(Mean, by=_by(by, name)), by, on_error=on_error)
 
     if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again
 
-        def map(self, name: str, fn: Callable[[V], W], *, on_error: OnError = ...) -> KeyedStreamBuilder[K, W]: ...
+        def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = ...) -> KeyedStreamBuilder[K, W]: ...
         def filter_map(
-            self, name: str, fn: Callable[[V], W | None], *, on_error: OnError = ...
+            self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
         def flat_map(
-            self, name: str, fn: Callable[[V], Iterable[W]], *, on_error: OnError = ...
+            self, name: str, fn: Callable[[V_co], Iterable[W]], *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
         def flatten(
             self: KeyedStreamBuilder[K, Iterable[W]], name: str, *, on_error: OnError = ...

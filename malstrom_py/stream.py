@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
 
 from malstrom_py.epochs import EpochGenerator
 from malstrom_py.errors import PlanError
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from malstrom_py.keyed_stream import KeyedStreamBuilder
 
 K = TypeVar("K")
-V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 K2 = TypeVar("K2")
 W = TypeVar("W")
 
 KEYED_METHODS = frozenset(("stateful_map", "stateful_op", "reduce", "fold", "count", "sum", "min", "max", "mean"))
 
 
-class StreamBuilder(Generic[K, V]):
+class StreamBuilder(Generic[K, V_co]):
     """A stream of values of type ``V``. ``K`` is the type of its keys, None as long as it has none."""
 
     def __init__(self, job: Job, ref: StreamRef, traits: Traits) -> None:
@@ -55,20 +55,24 @@ class StreamBuilder(Generic[K, V]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.ref.step!r})"
 
-    def map(self, name: str, fn: Callable[[V], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+    def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``."""
         return self._then("map", name, partial(Map, fn=_function(fn, name)), fn, on_error=on_error)
 
-    def filter(self, name: str, predicate: Callable[[V], object], *, on_error: OnError = "fail") -> Self:
+    def filter(self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
         """Keep the records whose value ``predicate`` holds true."""
         factory = partial(Filter, predicate=_function(predicate, name))
         return self._same("filter", name, factory, predicate, on_error=on_error)
 
-    def filter_map(self, name: str, fn: Callable[[V], W | None], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+    def filter_map(
+        self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``, and drop the record where that is None."""
         return self._then("filter_map", name, partial(FilterMap, fn=_function(fn, name)), fn, on_error=on_error)
 
-    def flat_map(self, name: str, fn: Callable[[V], Iterable[W]], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+    def flat_map(
+        self, name: str, fn: Callable[[V_co], Iterable[W]], *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K, W]:
         """Replace each record by one record per item of ``fn(value)``, in order."""
         return self._then("flat_map", name, partial(FlatMap, fn=_function(fn, name)), fn, on_error=on_error)
 
@@ -76,20 +80,28 @@ class StreamBuilder(Generic[K, V]):
         """Replace each record by one record per item of its value, in order."""
         return self._then("flatten", name, Flatten, None, on_error=on_error)
 
-    def inspect(self, name: str, fn: Callable[[V], object], *, on_error: OnError = "fail") -> Self:
+    def inspect(self, name: str, fn: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
         """Call ``fn(value)`` for its effect; the records pass as they are."""
         return self._same("inspect", name, partial(Inspect, fn=_function(fn, name)), fn, on_error=on_error)
 
-    def branch(self, name: str, predicate: Callable[[V], object], *, on_error: OnError = "fail") -> tuple[Self, Self]:
+    def branch(
+        self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail"
+    ) -> tuple[Self, Self]:
         """Two streams: the records whose value ``predicate`` holds true, and the others."""
         factory = partial(Branch, predicate=_function(predicate, name))
         ports = (Port("yes"), Port("no"))
         ref = self._add("branch", name, factory, predicate, ports=ports, on_error=on_error)
         return self._at(ref, 0), self._at(ref, 1)
 
+    @overload
+    def key_by(self, name: str, key: str, *, on_error: OnError = ...) -> KeyedStreamBuilder[Any, V_co]: ...
+    @overload
     def key_by(
-        self, name: str, key: Callable[[V], K2] | str, *, on_error: OnError = "fail"
-    ) -> KeyedStreamBuilder[K2, V]:
+        self, name: str, key: Callable[[V_co], K2], *, on_error: OnError = ...
+    ) -> KeyedStreamBuilder[K2, V_co]: ...
+    def key_by(
+        self, name: str, key: Callable[[V_co], Any] | str, *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[Any, V_co]:
         """Key each record by ``key(value)``, or by the column of that name, and distribute by key."""
         from malstrom_py.keyed_stream import KeyedStreamBuilder
 
@@ -98,14 +110,20 @@ class StreamBuilder(Generic[K, V]):
         ref = self._add("key_by", name, partial(KeyBy, fn=function), function, traits=traits, on_error=on_error)
         return KeyedStreamBuilder(self.job, ref, traits)
 
+    @overload
+    def key_distribute(self, name: str, key: str, *, on_error: OnError = ...) -> KeyedStreamBuilder[Any, V_co]: ...
+    @overload
     def key_distribute(
-        self, name: str, key: Callable[[V], K2] | str, *, on_error: OnError = "fail"
-    ) -> KeyedStreamBuilder[K2, V]:
+        self, name: str, key: Callable[[V_co], K2], *, on_error: OnError = ...
+    ) -> KeyedStreamBuilder[K2, V_co]: ...
+    def key_distribute(
+        self, name: str, key: Callable[[V_co], Any] | str, *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[Any, V_co]:
         """The same as `key_by`, by Malstrom's name for it."""
         return self.key_by(name, key, on_error=on_error)
 
     def assign_timestamps(
-        self, name: str, fn: Callable[[V], int | datetime], *, unit: Unit = "ms", on_error: OnError = "fail"
+        self, name: str, fn: Callable[[V_co], int | datetime], *, unit: Unit = "ms", on_error: OnError = "fail"
     ) -> Self:
         """Time each record by ``fn(value)``: an int in ``unit`` ("s", "ms", "us", "ns") or an aware datetime."""
         unit = check_unit(unit, name)
