@@ -48,6 +48,28 @@ def test_behind_a_step_the_stream_is_still_keyed(method: str, arguments: tuple[A
     assert isinstance(getattr(keyed(), method)("it", *arguments), KeyedStreamBuilder)
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments", "expected"),
+    [
+        ("stateful_map", {"fn": lambda key, value, seen: ((key, value, seen), value), "default": int}, None),
+        ("stateful_op", {"logic": lambda message, state, output: output.send(message)}, [3, 1, 2]),
+        ("reduce", {"fn": lambda left, right: left * 10 + right}, [3, 31, 312]),
+        ("fold", {"fn": lambda seen, value: [*seen, value], "default": list}, [[3], [3, 1], [3, 1, 2]]),
+        ("count", {}, [1, 2, 3]),
+        ("sum", {}, [3, 4, 6]),
+        ("min", {}, [3, 1, 1]),
+        ("max", {}, [3, 3, 3]),
+        ("mean", {}, [3.0, 2.0, 2.0]),
+    ],
+)
+def test_each_method_runs_the_step_of_its_name(method: str, arguments: dict[str, Any], expected: Any) -> None:
+    stream = mp.Job("a").source("numbers", sources.Memory([3, 1, 2])).key_by("all", lambda _: "k")
+    built = getattr(stream, method)("it", **arguments)
+    assert mp.collect(built) == (expected or [("k", 3, 0), ("k", 1, 3), ("k", 2, 1)])
+    (step,) = (step for step in built.job.plan_to(built, sinks.Memory()).steps if step.name == "it")
+    assert step.kind == method
+
+
 def test_both_sides_of_a_branch_are_still_keyed() -> None:
     assert [type(side) for side in keyed().branch("even", lambda n: n % 2)] == [KeyedStreamBuilder] * 2
 

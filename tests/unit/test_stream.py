@@ -166,3 +166,28 @@ def test_aware_datetimes_flow_through_a_whole_job() -> None:
     on_time, late = stream.generate_epochs("epochs", mp.limit_out_of_orderness(0))
     assert [moment.day for moment in mp.collect(on_time)] == [3]
     assert [moment.day for moment in mp.collect(late)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "expected"),
+    [
+        ("map", [lambda n: n * 2], [2, 4, 6]),
+        ("filter", [lambda n: n % 2], [1, 3]),
+        ("filter_map", [lambda n: n * 2 if n % 2 else None], [2, 6]),
+        ("flat_map", [range], [0, 0, 1, 0, 1, 2]),
+        ("inspect", [lambda n: n * 2], [1, 2, 3]),
+        ("key_by", [str], [1, 2, 3]),
+        ("assign_timestamps", [lambda n: -n], [1, 2, 3]),
+    ],
+)
+def test_each_method_runs_the_step_of_its_name(method: str, arguments: list[Any], expected: list[int]) -> None:
+    built = getattr(numbers(), method)("it", *arguments)
+    assert mp.collect(built) == expected
+    (step,) = (step for step in built.job.plan_to(built, sinks.Memory()).steps if step.name == "it")
+    assert step.kind == method
+
+
+def test_flatten_and_branch_run_the_steps_of_their_names() -> None:
+    assert mp.collect(numbers().map("pair", lambda n: (n, -n)).flatten("items")) == [1, -1, 2, -2, 3, -3]
+    yes, no = numbers().branch("small", lambda n: n < 2)
+    assert (mp.collect(yes), mp.collect(no)) == ([1], [2, 3])
