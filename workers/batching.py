@@ -9,8 +9,8 @@ from malstrom_py.errors import PlanError
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """``rows_max``: rows per poll of a source part (1,024 stays within a processor's cache; see the design note on
-    the hot loop). ``linger_s``: how long a part that has nothing is left alone before it is asked again.
+    """``rows_max``: rows per poll of a source part (1,024: larger ones make Python's garbage collector work; see the
+    design note on the hot loop). ``linger_s``: how long a part that has nothing is left alone before it is asked again.
 
     >>> Batching(rows_max=256)
     Batching(rows_max=256, linger_s=0.005)

@@ -14,6 +14,7 @@ from malstrom_py.plan import Plan
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.commit import FinalCommit
+from malstrom_py.workers.interrupts import Interrupts
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.tracebacks import interrupted, without_internals
@@ -69,19 +70,22 @@ class _Run:
         self._clock = clock
         self._started_s = clock.monotonic_s()
         self._worker = Worker(plan, worker=0, batching=batching, clock=clock)
+        self._interrupts = Interrupts()
         self._commit = FinalCommit(plan.job, self._worker.sinks, clock.now_s())
 
     def execute(self, progress: Progress | None, until: Callable[[Worker], bool] | None) -> RunResult:
-        try:
-            self._commit.recover()
-            with progress or nullcontext():
-                self._worker.open()
-                self._loop(progress, until)
-            self._commit.commit()
-            self._worker.close()
-        except BaseException as error:
-            self._undo(error)
-            raise
+        with self._interrupts:
+            try:
+                self._commit.recover()
+                with progress or nullcontext():
+                    self._worker.open()
+                    self._loop(progress, until)
+                with self._interrupts.held():
+                    self._commit.commit()
+                self._worker.close()
+            except BaseException as error:
+                self._undo(error)
+                raise
         return self.result()
 
     def result(self) -> RunResult:
@@ -92,6 +96,7 @@ class _Run:
         while not worker.finished:
             if not worker.step() and (idle_s := worker.idle_s()):
                 clock.sleep_s(idle_s)
+            self._interrupts.check()
             if progress is not None and progress.due(clock.monotonic_s()):
                 progress.show(self.result())
             if until is not None and until(worker):
