@@ -14,10 +14,10 @@ from malstrom_py.names import check_name
 from malstrom_py.operators.base import OnError
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.plan import SOURCE_REGION, Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
+from malstrom_py.plan import Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
-from malstrom_py.stream import StreamBuilder
+from malstrom_py.stream import StreamBuilder, refuse_class
 
 C = TypeVar("C", bound=type)
 V = TypeVar("V")
@@ -41,7 +41,7 @@ class Job:
 
     def __init__(self, name: str, slots: int = 1024) -> None:
         self.name = check_name(name, "job")
-        if not isinstance(slots, int) or not 1 <= slots <= 1 << 20:
+        if not isinstance(slots, int) or isinstance(slots, bool) or not 1 <= slots <= 1 << 20:
             raise PlanError(f"job {name!r}: slots is a whole number from 1 to {1 << 20}, got {slots!r}")
         self.slots = slots
         self._steps: dict[str, Step] = {}
@@ -53,6 +53,7 @@ class Job:
     def source(self, name: str, source: Source[V], *, on_error: OnError = "fail") -> StreamBuilder[None, V]:
         """A stream of what ``source`` reads. ``on_error`` is for records that cannot be read."""
         check_name(name, "step")
+        refuse_class(source, name)
         if not isinstance(source, PartitionedSource | StatelessSource):
             raise PlanError(
                 f"step {name!r}: {type(source).__name__} is no source: it has neither list_parts and build_part "
@@ -82,8 +83,8 @@ class Job:
         port = found.dead_letter_port
         if port is None:
             raise PlanError(f"step {step!r} has no dead letters: give it on_error='dead-letter'")
-        region = SOURCE_REGION if found.kind == "key_by" else found.traits.region
-        return StreamBuilder(self, StreamRef(step, port), Traits(region=region))
+        traits = Traits(region=self._region_of_letters(found), split=found.traits.split)
+        return StreamBuilder(self, StreamRef(step, port), traits)
 
     def plan(self) -> Plan:
         """The checked graph; `PlanError` says which step is wrong and what to do. Every runtime calls it first."""
@@ -106,6 +107,15 @@ class Job:
             )
         self._steps[step.name] = step
         return StreamRef(step.name)
+
+    def _region_of_letters(self, step: Step) -> str:
+        """The region of a step's dead letters: its own, but those of a key_by stay before the region it opens."""
+        if step.kind != "key_by":
+            return step.traits.region
+        (ref,) = step.inputs
+        before = self._steps[ref.step]
+        keyed_there = before.kind == "key_by" and ref.port != before.dead_letter_port
+        return before.traits.region if keyed_there else self._region_of_letters(before)
 
     def plan_to(self, stream: StreamBuilder[Any, Any], sink: TransactionalSink) -> Plan:
         """A plan of what leads to ``stream``, ended by ``sink``; the job itself stays as it is."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
+from malstrom_py.names import check_name
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.count import Count
@@ -29,6 +30,7 @@ from malstrom_py.time import to_span
 
 K = TypeVar("K")
 V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 W = TypeVar("W")
 S = TypeVar("S")
 
@@ -36,13 +38,13 @@ By = Callable[[V], W] | str | None
 """Which number of a value an aggregate takes: a function, a column's name, or None for the value itself."""
 
 
-class KeyedStreamBuilder(StreamBuilder[K, V]):
+class KeyedStreamBuilder(StreamBuilder[K, V_co]):
     """A stream whose records have keys of type ``K``. All records of a key meet the same state, in order."""
 
     def stateful_map(
         self,
         name: str,
-        fn: Callable[[K, V, S], tuple[W, S | None]],
+        fn: Callable[[K, V_co, S], tuple[W, S | None]],
         *,
         default: Callable[[], S] | None = None,
         on_error: OnError = "fail",
@@ -57,7 +59,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
     def stateful_flat_map(
         self,
         name: str,
-        fn: Callable[[K, V, S], tuple[Iterable[W], S | None]],
+        fn: Callable[[K, V_co, S], tuple[Iterable[W], S | None]],
         *,
         default: Callable[[], S] | None = None,
         on_error: OnError = "fail",
@@ -69,7 +71,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
     def ttl_map(
         self,
         name: str,
-        fn: Callable[[K, V, S], tuple[W, S | None]],
+        fn: Callable[[K, V_co, S], tuple[W, S | None]],
         *,
         ttl: timedelta | int,
         default: Callable[[], S] | None = None,
@@ -86,12 +88,13 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
     def stateful_op(
         self,
         name: str,
-        logic: LogicLike[K, V, W, S],
+        logic: LogicLike[K, V_co, W, S],
         *,
         default: Callable[[], S] | None = None,
         on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K, W]:
         """Any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``."""
+        check_name(name, "step")
         hooks = hooks_of(logic, name)
         if "on_timer" in hooks:
             self._needs_epochs(name, "on_timer")
@@ -103,12 +106,14 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         factory = partial(StatefulOp, logic=logic, default=self._default(default, name))
         return self._then("stateful_op", name, factory, logic, on_error=on_error)
 
-    def reduce(self, name: str, fn: Callable[[V, V], V], *, on_error: OnError = "fail") -> KeyedStreamBuilder[K, V]:
+    def reduce(
+        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K, V_co]:
         """Per record its key's values so far, combined by ``fn(accumulated, value)``."""
         return self._then("reduce", name, partial(Reduce, fn=_function(fn, name)), fn, on_error=on_error)
 
     def fold(
-        self, name: str, fn: Callable[[S, V], S], *, default: Callable[[], S], on_error: OnError = "fail"
+        self, name: str, fn: Callable[[S, V_co], S], *, default: Callable[[], S], on_error: OnError = "fail"
     ) -> KeyedStreamBuilder[K, S]:
         """Per record ``fn(accumulated, value)``, from ``default()`` on."""
         factory = partial(Fold, fn=_function(fn, name), default=self._default(default, name))
@@ -118,36 +123,38 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
         """Per record the number of records of its key so far."""
         return self._then("count", name, Count, None)
 
-    def sum(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
+    def sum(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
         """Per record the sum of its key's values so far."""
         return self._then("sum", name, partial(Sum, by=_by(by, name)), by, on_error=on_error)
 
-    def min(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
+    def min(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
         """Per record the smallest of its key's values so far."""
         return self._then("min", name, partial(Min, by=_by(by, name)), by, on_error=on_error)
 
-    def max(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
+    def max(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
         """Per record the largest of its key's values so far."""
         return self._then("max", name, partial(Max, by=_by(by, name)), by, on_error=on_error)
 
-    def mean(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, float]:
+    def mean(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, float]:
         """Per record the mean of its key's values so far."""
         return self._then("mean", name, partial(Mean, by=_by(by, name)), by, on_error=on_error)
 
     def top_n(
-        self, name: str, n: int, *, by: By[V, Any] = None, on_error: OnError = "fail"
-    ) -> KeyedStreamBuilder[K, list[V]]:
+        self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K, list[V_co]]:
         """Per record the list of its key's ``n`` largest values so far, largest first."""
         factory = partial(TopN, n=at_least(1, n, name), by=_by(by, name))
         return self._then("top_n", name, factory, by, on_error=on_error)
 
-    def distinct(self, name: str, *, by: By[V, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, V]:
+    def distinct(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail"
+    ) -> KeyedStreamBuilder[K, V_co]:
         """The first record of each value (or of each ``by``) per key."""
         return self._then("distinct", name, partial(Distinct, by=_by(by, name)), by, on_error=on_error)
 
     def collect(
         self, name: str, *, size: int | None = None, every: timedelta | None = None
-    ) -> KeyedStreamBuilder[K, list[V]]:
+    ) -> KeyedStreamBuilder[K, list[V_co]]:
         """A key's values as lists: of ``size`` values, or of what came in ``every`` (the runtime's clock)."""
         if size is None and every is None:
             raise PlanError(f"step {name!r}: collect needs size= or every=, or nothing would come before the end")
@@ -176,18 +183,18 @@ class KeyedStreamBuilder(StreamBuilder[K, V]):
 
     if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again
 
-        def map(self, name: str, fn: Callable[[V], W], *, on_error: OnError = ...) -> KeyedStreamBuilder[K, W]: ...
+        def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = ...) -> KeyedStreamBuilder[K, W]: ...
         def filter_map(
-            self, name: str, fn: Callable[[V], W | None], *, on_error: OnError = ...
+            self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
         def flat_map(
-            self, name: str, fn: Callable[[V], Iterable[W]], *, on_error: OnError = ...
+            self, name: str, fn: Callable[[V_co], Iterable[W]], *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
         def flatten(
             self: KeyedStreamBuilder[K, Iterable[W]], name: str, *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
         def stateless_op(
-            self, name: str, logic: StatelessLike[K, V, W], *, on_error: OnError = ...
+            self, name: str, logic: StatelessLike[K, V_co, W], *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
         def _then(
             self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any

@@ -22,9 +22,11 @@ MIN_EPOCH: Final = -(2**63)
 """The frontier of an operator that has seen no epoch yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class DataMessage(Generic[K, V]):
-    """One record. ``timestamp`` is an int64 in the stream's unit, None on an untimed stream."""
+    """One record, never to be changed. ``timestamp`` is an int64 in the stream's unit, None on an untimed stream."""
+
+    # Not a frozen dataclass, for those take three times as long to make, and this is made for every record.
 
     key: K
     value: V

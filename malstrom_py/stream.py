@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
 
 from malstrom_py.epochs import EpochGenerator
 from malstrom_py.errors import PlanError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from malstrom_py.keyed_stream import KeyedStreamBuilder
 
 K = TypeVar("K")
-V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 K2 = TypeVar("K2")
 W = TypeVar("W")
 
@@ -57,7 +57,7 @@ KEYED_METHODS = frozenset(
 )
 
 
-class StreamBuilder(Generic[K, V]):
+class StreamBuilder(Generic[K, V_co]):
     """A stream of values of type ``V``. ``K`` is the type of its keys, None as long as it has none."""
 
     def __init__(self, job: Job, ref: StreamRef, traits: Traits) -> None:
@@ -68,20 +68,24 @@ class StreamBuilder(Generic[K, V]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.ref.step!r})"
 
-    def map(self, name: str, fn: Callable[[V], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+    def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``."""
         return self._then("map", name, partial(Map, fn=_function(fn, name)), fn, on_error=on_error)
 
-    def filter(self, name: str, predicate: Callable[[V], object], *, on_error: OnError = "fail") -> Self:
+    def filter(self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
         """Keep the records whose value ``predicate`` holds true."""
         factory = partial(Filter, predicate=_function(predicate, name))
         return self._same("filter", name, factory, predicate, on_error=on_error)
 
-    def filter_map(self, name: str, fn: Callable[[V], W | None], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+    def filter_map(
+        self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``, and drop the record where that is None."""
         return self._then("filter_map", name, partial(FilterMap, fn=_function(fn, name)), fn, on_error=on_error)
 
-    def flat_map(self, name: str, fn: Callable[[V], Iterable[W]], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+    def flat_map(
+        self, name: str, fn: Callable[[V_co], Iterable[W]], *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K, W]:
         """Replace each record by one record per item of ``fn(value)``, in order."""
         return self._then("flat_map", name, partial(FlatMap, fn=_function(fn, name)), fn, on_error=on_error)
 
@@ -89,11 +93,13 @@ class StreamBuilder(Generic[K, V]):
         """Replace each record by one record per item of its value, in order."""
         return self._then("flatten", name, Flatten, None, on_error=on_error)
 
-    def inspect(self, name: str, fn: Callable[[V], object], *, on_error: OnError = "fail") -> Self:
+    def inspect(self, name: str, fn: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
         """Call ``fn(value)`` for its effect; the records pass as they are."""
         return self._same("inspect", name, partial(Inspect, fn=_function(fn, name)), fn, on_error=on_error)
 
-    def branch(self, name: str, predicate: Callable[[V], object], *, on_error: OnError = "fail") -> tuple[Self, Self]:
+    def branch(
+        self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail"
+    ) -> tuple[Self, Self]:
         """Two streams: the records whose value ``predicate`` holds true, and the others."""
         factory = partial(Branch, predicate=_function(predicate, name))
         ports = (Port("yes"), Port("no"))
@@ -101,7 +107,7 @@ class StreamBuilder(Generic[K, V]):
         return self._at(ref, 0), self._at(ref, 1)
 
     def split(
-        self, name: str, n: int, fn: Callable[[V], Iterable[int]], *, on_error: OnError = "fail"
+        self, name: str, n: int, fn: Callable[[V_co], Iterable[int]], *, on_error: OnError = "fail"
     ) -> tuple[Self, ...]:
         """``n`` streams: each record goes to those whose numbers ``fn(value)`` gives, one, several or none."""
         factory = partial(Split, n=at_least(1, n, name), fn=_function(fn, name))
@@ -115,7 +121,7 @@ class StreamBuilder(Generic[K, V]):
         ref = self._add("cloned", name, partial(Cloned, n=n), None, ports=ports)
         return tuple(self._at(ref, number) for number in range(n))
 
-    def union(self, name: str, *streams: StreamBuilder[K, V]) -> Self:
+    def union(self, name: str, *streams: StreamBuilder[K, V_co]) -> Self:
         """This stream and ``streams`` as one. All keyed alike or none, all timed alike or none."""
         if any(stream.job is not self.job for stream in streams):
             raise PlanError(f"step {name!r}: a union is of streams of one job")
@@ -124,20 +130,33 @@ class StreamBuilder(Generic[K, V]):
         return self._at(self._add("union", name, Union, None, traits=traits, also=also), 0, traits)
 
     def stateless_op(
-        self, name: str, logic: StatelessLike[K, V, W], *, on_error: OnError = "fail"
+        self, name: str, logic: StatelessLike[K, V_co, W], *, on_error: OnError = "fail"
     ) -> StreamBuilder[K, W]:
         """Any number of outputs per record, by a logic with ``on_data(message, output)`` or such a function."""
         stateless_hooks_of(logic, name)
         return self._then("stateless_op", name, partial(StatelessOp, logic=logic), logic, on_error=on_error)
 
+    @overload
+    def key_by(
+        self, name: str, key: str, *, partitioner: PartitionerLike | None = ..., on_error: OnError = ...
+    ) -> KeyedStreamBuilder[Any, V_co]: ...
+    @overload
     def key_by(
         self,
         name: str,
-        key: Callable[[V], K2] | str,
+        key: Callable[[V_co], K2],
+        *,
+        partitioner: PartitionerLike | None = ...,
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K2, V_co]: ...
+    def key_by(
+        self,
+        name: str,
+        key: Callable[[V_co], Any] | str,
         *,
         partitioner: PartitionerLike | None = None,
         on_error: OnError = "fail",
-    ) -> KeyedStreamBuilder[K2, V]:
+    ) -> KeyedStreamBuilder[Any, V_co]:
         """Key each record by ``key(value)``, or by the column of that name, and distribute by key.
 
         ``partitioner`` is one of `malstrom_py.partitioners` or a function key -> slot; the default is a stable hash.
@@ -154,18 +173,31 @@ class StreamBuilder(Generic[K, V]):
         ref = self._add("key_by", name, partial(KeyBy, fn=function), function, traits=traits, on_error=on_error)
         return KeyedStreamBuilder(self.job, ref, traits)
 
+    @overload
+    def key_distribute(self, name: str, key: str, *, on_error: OnError = ...) -> KeyedStreamBuilder[Any, V_co]: ...
+    @overload
     def key_distribute(
         self,
         name: str,
-        key: Callable[[V], K2] | str,
+        key: Callable[[V_co], K2],
+        *,
+        partitioner: PartitionerLike | None = ...,
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K2, V_co]: ...
+    def key_distribute(
+        self,
+        name: str,
+        key: Callable[[V_co], Any] | str,
         *,
         partitioner: PartitionerLike | None = None,
         on_error: OnError = "fail",
-    ) -> KeyedStreamBuilder[K2, V]:
+    ) -> KeyedStreamBuilder[Any, V_co]:
         """The same as `key_by`, by Malstrom's name for it."""
         return self.key_by(name, key, partitioner=partitioner, on_error=on_error)
 
-    def key_local(self, name: str, key: Callable[[V], K2] | str, *, on_error: OnError = "fail") -> StreamBuilder[K2, V]:
+    def key_local(
+        self, name: str, key: Callable[[V_co], K2] | str, *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K2, V_co]:
         """Key each record where it is, without distributing: no stateful step may follow (R11)."""
         traits = replace(self.traits, keyed=False, local=True)
         function = field_getter(key, name)
@@ -173,7 +205,7 @@ class StreamBuilder(Generic[K, V]):
         return StreamBuilder(self.job, ref, traits)
 
     def assign_timestamps(
-        self, name: str, fn: Callable[[V], int | datetime], *, unit: Unit = "ms", on_error: OnError = "fail"
+        self, name: str, fn: Callable[[V_co], int | datetime], *, unit: Unit = "ms", on_error: OnError = "fail"
     ) -> Self:
         """Time each record by ``fn(value)``: an int in ``unit`` ("s", "ms", "us", "ns") or an aware datetime."""
         unit = check_unit(unit, name)
@@ -211,6 +243,8 @@ class StreamBuilder(Generic[K, V]):
 
     def sink(self, name: str, sink: Sink) -> None:
         """Write the stream to ``sink``. For a `PartitionedSink` it is distributed by part first."""
+        check_name(name, "step")
+        refuse_class(sink, name)
         if isinstance(sink, PartitionedSink):
             self._sink_parts(name, sink)
             return
@@ -286,7 +320,14 @@ class StreamBuilder(Generic[K, V]):
         return self._same(kind, name, factory, function, **options)
 
 
+def refuse_class(thing: object, step: str) -> None:
+    """`PlanError` if ``thing`` is a class where one of its instances is meant."""
+    if isinstance(thing, type):
+        raise PlanError(f"step {step!r}: pass an instance, {thing.__name__}(…), not the class itself")
+
+
 def _function(function: object, step: str) -> Any:
+    check_name(step, "step")  # before it stands in a message: name and function may have been swapped
     if not callable(function):
         raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
     return function

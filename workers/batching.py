@@ -12,10 +12,10 @@ from malstrom_py.rescale.channel import Credit
 class Batching:
     """A batch is cut by rows, by bytes, and by time, whichever comes first.
 
-    ``rows_max``: rows per poll of a source part and per batch to another worker (1,024 stays within a processor's
-    cache; see the design note on the hot loop). ``bytes_max``: encoded size of a batch to another worker, about.
-    ``linger_s``: how long rows for another worker wait for more, and how long a part that has nothing is left
-    alone. ``credit``: rows and bytes that may be under way on one channel between two workers (F2).
+    ``rows_max``: rows per poll of a source part and per batch to another worker (1,024: larger ones make Python's
+    garbage collector work; see the design note on the hot loop). ``bytes_max``: encoded size of a batch to another
+    worker, about. ``linger_s``: how long rows for another worker wait for more, and how long a part that has nothing
+    is left alone. ``credit``: rows and bytes that may be under way on one channel between two workers (F2).
 
     >>> Batching(rows_max=256).linger_s
     0.005
@@ -27,11 +27,11 @@ class Batching:
     credit: Credit = field(default_factory=Credit)
 
     def __post_init__(self) -> None:
-        if self.rows_max < 1:
-            raise PlanError(f"Batching: rows_max must be at least 1, got {self.rows_max}")
-        if self.bytes_max < 1:
-            raise PlanError(f"Batching: bytes_max must be at least 1, got {self.bytes_max}")
-        if not 0 <= self.linger_s <= 60:
-            raise PlanError(f"Batching: linger_s is a time from 0 to 60 seconds, got {self.linger_s}")
+        if not isinstance(self.rows_max, int) or isinstance(self.rows_max, bool) or self.rows_max < 1:
+            raise PlanError(f"Batching: rows_max is a whole number of at least 1, got {self.rows_max!r}")
+        if not isinstance(self.bytes_max, int) or isinstance(self.bytes_max, bool) or self.bytes_max < 1:
+            raise PlanError(f"Batching: bytes_max is a whole number of at least 1, got {self.bytes_max!r}")
+        if not isinstance(self.linger_s, int | float) or not 0 <= self.linger_s <= 60:
+            raise PlanError(f"Batching: linger_s is a time from 0 to 60 seconds, got {self.linger_s!r}")
         if self.credit.rows < 1 or self.credit.size < 1:
             raise PlanError(f"Batching: a credit is at least one row and one byte, got {self.credit}")

@@ -61,6 +61,11 @@ class FinalCommit:
                 raise writers[0].error(error, f"could not commit{done}") from error
             self._committed.append(step)
 
+    @property
+    def committed(self) -> Sequence[str]:
+        """The sinks that have committed, by step: what they were given is visible."""
+        return self._committed
+
     def abort(self) -> list[SinkError]:
         """Discard what was pre-committed but not committed. Returns what went wrong, for there is more to close."""
         errors: list[SinkError] = []

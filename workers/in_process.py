@@ -15,9 +15,10 @@ from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.commit import FinalCommit
 from malstrom_py.workers.crew import Crew
+from malstrom_py.workers.interrupts import Interrupts
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
-from malstrom_py.workers.tracebacks import without_internals
+from malstrom_py.workers.tracebacks import interrupted, without_internals
 
 WORKERS_MAX: Final = 1024
 
@@ -59,8 +60,8 @@ class InProcess:
     def run(self, job: Job) -> RunResult:
         """Run ``job`` to its end, then commit its sinks.
 
-        On an error or Ctrl-C the sinks discard what is not committed and the error is raised; on Ctrl-C the
-        counts so far are printed to standard error first.
+        On an error or Ctrl-C the sinks discard what is not committed and the error is raised; a Ctrl-C
+        (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it.
         """
         return self.run_plan(job.plan())
 
@@ -72,6 +73,8 @@ class InProcess:
             )
         except MalstromError as error:
             raise without_internals(error) from error.__cause__
+        except KeyboardInterrupt as error:
+            raise interrupted(error) from None
 
 
 class _Run:
@@ -82,19 +85,22 @@ class _Run:
         self._clock = clock
         self._started_s = clock.monotonic_s()
         self._crew = Crew(plan, workers=workers, batching=batching, clock=clock, checks=checks)
+        self._interrupts = Interrupts()
         self._commit = FinalCommit(plan.job, self._crew.sinks, clock.now_s())
 
     def execute(self, progress: Progress | None, until: Callable[[Crew], bool] | None) -> RunResult:
-        try:
-            self._commit.recover()
-            with progress or nullcontext():
-                self._crew.open()
-                self._loop(progress, until)
-            self._commit.commit()
-            self._crew.close()
-        except BaseException as error:
-            self._undo(error)
-            raise
+        with self._interrupts:
+            try:
+                self._commit.recover()
+                with progress or nullcontext():
+                    self._crew.open()
+                    self._loop(progress, until)
+                with self._interrupts.held():
+                    self._commit.commit()
+                self._crew.close()
+            except BaseException as error:
+                self._undo(error)
+                raise
         return self.result()
 
     def result(self) -> RunResult:
@@ -104,6 +110,7 @@ class _Run:
         crew, clock = self._crew, self._clock
         while not crew.finished:
             crew.step()
+            self._interrupts.check()
             if progress is not None and progress.due(clock.monotonic_s()):
                 progress.show(self.result())
             if until is not None and until(crew):
@@ -120,7 +127,9 @@ class _Run:
         except Exception as failure:
             error.add_note(str(failure))
         if isinstance(error, KeyboardInterrupt):
-            error.add_note(f"stopped by the user; nothing was committed; so far {self.result()}")
+            visible = ", ".join(self._commit.committed)
+            done = f"committed: {visible}" if visible else "nothing was committed"
+            error.add_note(f"stopped by the user; {done}; so far {self.result()}")
 
 
 def run(
@@ -164,6 +173,10 @@ def collect(
     >>> mp.collect(mp.Job("docs").source("numbers", sources.Memory(range(1000))), count=3)
     [0, 1, 2]
     """
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+        raise PlanError(f"mp.collect: count is a whole number of at least 0, got {count!r}")
+    if timeout_s is not None and not timeout_s >= 0:
+        raise PlanError(f"mp.collect: timeout_s is a number of seconds of at least 0, got {timeout_s!r}")
     runtime = InProcess(batch=batch, clock=clock, progress=False)
     time = clock or SystemClock()
     sink = sinks.Memory()

@@ -20,11 +20,17 @@ def without_internals(error: MalstromError) -> MalstromError:
     """``error``, its causes shown from the user's first frame on. An `InternalError` keeps everything."""
     if isinstance(error, InternalError):
         return error
-    cause = error.__cause__
-    while cause is not None:
+    cause, seen = error.__cause__, set[int]()
+    while cause is not None and id(cause) not in seen:  # causes may go in a circle: `raise error from error`
+        seen.add(id(cause))
         cause.__traceback__ = _users(cause.__traceback__)
         cause = cause.__cause__
     return error.with_traceback(None)
+
+
+def interrupted(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """A Ctrl-C as the user sees it: where their code was, if it was running, and the notes on ``error``."""
+    return error.with_traceback(_users(error.__traceback__))
 
 
 def _users(frames: TracebackType | None) -> TracebackType | None:

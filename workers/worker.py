@@ -47,7 +47,9 @@ class Worker:
         self._batching = batching
         self._clock = clock
         self._backend = backend
-        self._graph = build_graph(plan, member, batching=batching, codec=codec, make_barrier=self._make_barrier, checks=checks)
+        self._graph = build_graph(
+            plan, member, batching=batching, codec=codec, make_barrier=self._make_barrier, checks=checks
+        )
         operators = self._graph.operators
         self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
@@ -184,7 +186,7 @@ class Worker:
     def _counts(self, step: Step) -> StepCounts:
         node = self._graph.nodes[step.name]
         counters = self._graph.executor.counters(node)
-        frontier = self._graph.executor.frontier(node)
+        epoch = self._graph.executor.epoch(node)
         return StepCounts(
             kind=step.kind,
             rows_in=counters.rows_in,
@@ -194,7 +196,7 @@ class Worker:
             skipped=counters.skipped,
             dead_letters=counters.dead_letters,
             keys=self._graph.operators[step.name].keys,
-            epoch=None if frontier == MIN_EPOCH else frontier,
+            epoch=None if epoch == MIN_EPOCH else epoch,
         )
 
 

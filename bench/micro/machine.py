@@ -27,10 +27,10 @@ def cores() -> int:
 
 
 def describe() -> str:
-    """Machine and versions, in two lines."""
+    """Machine, how busy it is, and versions, in two lines."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return (
-        f"{processor()}, {cores()} cores, {memory_gib:.0f} GiB, {sys.platform}\n"
+        f"{processor()}, {cores()} cores, {memory_gib:.0f} GiB, {sys.platform}, load {os.getloadavg()[0]:.1f}\n"
         f"{python}, malstrom-py {malstrom_py.__version__}, pyarrow {metadata.version('pyarrow')}"
     )

@@ -22,7 +22,7 @@ import malstrom_py as mp
 from bench.micro import machine
 from bench.micro.timing import WrongResult
 from malstrom_py.batches import Batch
-from malstrom_py.sinks.base import WorkerInfo
+from malstrom_py.worker_info import WorkerInfo
 from malstrom_py.sinks.files import Files
 from malstrom_py.sources.generator import Generator
 

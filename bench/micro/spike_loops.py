@@ -28,8 +28,29 @@ def keyed_steps(update: Callable[[Iterator[Any], list[Any], dict[str, int]], Non
     return total
 
 
+def no_default() -> Callable[[], int] | None:
+    """As when a step is not given one."""
+    return None
+
+
 def update_states(rows: Iterator[Any], results: list[Any], states: dict[str, int]) -> None:
     """The loop of stateful_map."""
+    get = states.get
+    default = no_default()
+    for key, value in rows:
+        state = get(key)
+        if state is None and default is not None:
+            state = default()
+        result, state = add(key, value, state)
+        if state is None:
+            states.pop(key, None)
+        else:
+            states[key] = state
+        results.append(result)
+
+
+def update_without_default(rows: Iterator[Any], results: list[Any], states: dict[str, int]) -> None:
+    """The same for steps that have no ``default``."""
     get = states.get
     for key, value in rows:
         result, state = add(key, value, get(key))
@@ -44,13 +65,17 @@ def fused_keyed(batches: Batches) -> int:
     """Both in one loop, as a generator of code would write it; the keys go on with the batch all the same."""
     states: dict[str, int] = {}
     get = states.get
+    default = no_default()
     total = 0
     for values in batches:
         keys: list[str] = []
         results: list[int] = []
         for value in values:
             key = key_of(value)
-            result, state = add(key, value, get(key))
+            state = get(key)
+            if state is None and default is not None:
+                state = default()
+            result, state = add(key, value, state)
             if state is None:
                 states.pop(key, None)
             else:
@@ -152,6 +177,7 @@ def states_loop(make: Callable[[], dict[Any, Any]], track: str, pairs: Batches) 
     """The two steps of W1 over the states that ``make`` makes; ``track``: per "batch", per "record" or not."""
     states, total = make(), 0
     get = states.get
+    default = no_default()
     dirty: set[Any] = set()
     note = dirty.add if track == "record" else None
     for values in pairs:
@@ -162,7 +188,10 @@ def states_loop(make: Callable[[], dict[Any, Any]], track: str, pairs: Batches) 
             update_states(zip(keys, values, strict=True), results, states)
         else:
             for key, value in zip(keys, values, strict=True):
-                result, state = add(key, value, get(key))
+                state = get(key)
+                if state is None and default is not None:
+                    state = default()
+                result, state = add(key, value, state)
                 if state is None:
                     states.pop(key, None)
                 else:

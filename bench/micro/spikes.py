@@ -46,6 +46,7 @@ from bench.micro.spike_loops import (
     stop_at_3,
     sums,
     update_states,
+    update_without_default,
 )
 from bench.micro.timing import Variant, WrongResult, interleave, ratios, spread
 from bench.micro.workloads import in_euros, of_interest
@@ -75,6 +76,7 @@ def spike_fused(pairs: Batches, bids: Batches, records: tuple[int, int], reps: i
     variants: dict[str, Variant] = {
         "two steps, as now": partial(keyed_steps, update_states),
         "one fused loop": fused_keyed,
+        "two steps, a loop of its own for steps without default": partial(keyed_steps, update_without_default),
         "by hand, keeping no keys and no results": plain_keyed,
     }
     section("(a) key_by + stateful_map", variants, pairs, records[0], reps)

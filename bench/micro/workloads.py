@@ -14,7 +14,7 @@ from bench.micro import inputs
 from bench.micro.inputs import Bid, Pair, Reading
 from malstrom_py import sources
 from malstrom_py.batches import Batch
-from malstrom_py.sinks.base import WorkerInfo
+from malstrom_py.worker_info import WorkerInfo
 
 Check = tuple[int, int]
 BOUND_MS = 1_500

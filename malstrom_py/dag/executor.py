@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, Control, Epoch, PartMessage, StateMessage
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Counters, Operator, Outlet
 from malstrom_py.time import Frontier
 
@@ -46,6 +46,7 @@ class _Node:
         "_ready",
         "_targets",
         "counters",
+        "epoch",
         "frontier",
         "name",
         "operator",
@@ -62,6 +63,7 @@ class _Node:
         self._inputs = max(1, len(spec.inputs) or spec.channels)
         self._arrived: dict[int, int] = {}
         self.frontier = Frontier(self._inputs)
+        self.epoch = MIN_EPOCH
         self.queue: list[tuple[int, Batch | Control]] = []
         self._epochs = spec.epochs
         self._targets: list[list[tuple[_Node, int]]] = [[] for _ in spec.epochs]
@@ -91,6 +93,8 @@ class _Node:
             if not rows:
                 return
             self.counters.rows_out[port] += rows
+        elif type(message) is Epoch:
+            self.epoch = message.time
         for target, index in self._targets[port]:
             target.put(index, message)
 
@@ -140,6 +144,10 @@ class Executor:
     def counters(self, node: int) -> Counters:
         """What a node has counted so far; it goes on counting."""
         return self._nodes[node].counters
+
+    def epoch(self, node: int) -> int:
+        """The last epoch that a node has passed on or, at the end of a stream, taken."""
+        return max(self._nodes[node].epoch, self._nodes[node].frontier.time)
 
     def frontier(self, node: int) -> int:
         """The node's own frontier: the minimum over its inputs of the epochs seen (T6)."""

@@ -57,8 +57,8 @@ class _CallableWriter:
                 fn(value)
         except Exception as error:
             raise SinkError(
-                f"step {self._worker.step!r}, worker {self._worker.worker}: the sink's function raised "
-                f"{type(error).__name__}: {error} (in {describe_function(fn)}). Mend the function."
+                f"on worker {self._worker.worker}: the sink's function raised {type(error).__name__} "
+                f"(in {describe_function(fn)}). Mend the function."
             ) from error
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch
+from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_info import WorkerInfo
 
@@ -56,6 +57,14 @@ class _MemoryWriter:
         self._written: list[Batch] = []
 
     def write(self, batch: Batch) -> None:
+        if batch.keys is not None:
+            try:
+                set(batch.keys)  # by_key will need them; told here, before anything is visible
+            except TypeError:
+                raise SinkError(
+                    "a key cannot be hashed: return something immutable from key_by, "
+                    "for instance a tuple instead of a list"
+                ) from None
         self._written.append(batch)
 
     def pre_commit(self, context: CommitContext) -> bytes:

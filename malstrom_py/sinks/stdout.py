@@ -35,13 +35,12 @@ class Stdout:
         return "Stdout()"
 
     def build(self, worker: WorkerInfo) -> _StdoutWriter:
-        return _StdoutWriter(self._format, worker)
+        return _StdoutWriter(self._format)
 
 
 class _StdoutWriter:
-    def __init__(self, format: Callable[[Any], str], worker: WorkerInfo) -> None:
+    def __init__(self, format: Callable[[Any], str]) -> None:
         self._format = format
-        self._worker = worker
 
     def write(self, batch: Batch) -> None:
         text = "".join([line + "\n" for line in self._lines(batch)])
@@ -51,20 +50,18 @@ class _StdoutWriter:
         except BrokenPipeError as error:
             _silence_stdout()
             raise SinkError(
-                f"step {self._worker.step!r}: whoever read the output went away (a closed pipe, for instance "
-                f"'| head'). Let it read to the end, or write to a file."
+                "whoever read the output went away (a closed pipe, for instance "
+                "'| head'). Let it read to the end, or write to a file."
             ) from error
         except UnicodeEncodeError as error:
             raise SinkError(
-                f"step {self._worker.step!r}: a character cannot be printed as {error.encoding}. "
+                f"a character cannot be printed as {error.encoding}. "
                 f"Set PYTHONIOENCODING=utf-8, or give Stdout a format= that avoids it."
             ) from error
         except (OSError, ValueError) as error:
             _silence_stdout()
             why = getattr(error, "strerror", None) or "it is closed"
-            raise SinkError(
-                f"step {self._worker.step!r} cannot print: {why}. Check where standard output goes."
-            ) from error
+            raise SinkError(f"cannot print: {why}. Check where standard output goes.") from error
 
     def close(self) -> None:
         """Standard output belongs to the process."""
@@ -74,13 +71,12 @@ class _StdoutWriter:
             lines = list(map(self._format, batch.values))
         except Exception as error:
             raise SinkError(
-                f"step {self._worker.step!r}: format raised {type(error).__name__}: {error} "
-                f"(in {describe_function(self._format)}). Mend the function."
+                f"format raised {type(error).__name__} (in {describe_function(self._format)}). Mend the function."
             ) from error
         for line in lines:
             if not isinstance(line, str):
                 raise SinkError(
-                    f"step {self._worker.step!r}: format gave {type(line).__name__}, not str "
+                    f"format gave {type(line).__name__}, not str "
                     f"(in {describe_function(self._format)}). Mend the function."
                 )
         return lines

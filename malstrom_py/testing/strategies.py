@@ -72,26 +72,7 @@ def sequences(
     >>> find(sequences(keys="ab", timed=True), lambda sequence: len(sequence) > 2)
     (Epoch(time=1), DataMessage(key='a', value=0, timestamp=2), Epoch(time=9223372036854775807))
     """
-    row = st.tuples(
-        st.just("row"), of(keys) if keys is not None else st.none(), of(_VALUES if values is None else values), _DELTA
-    )
-    choices: list[st.SearchStrategy[Any]] = [row, row, row]
-    if timed:
-        choices.append(st.tuples(st.just("epoch"), _DELTA))
-    if ticks:
-        choices.append(st.tuples(st.just("tick"), st.integers(1, 5)))
-    atoms: list[Atom] = []
-    epoch = 0
-    for kind, *drawn in draw(st.lists(st.one_of(choices), max_size=size_max)):
-        if kind == "row":
-            key, value, delta = drawn
-            atoms.append(DataMessage(key, value, epoch + 1 + delta if timed else None))
-        elif kind == "epoch":
-            epoch += 1 + drawn[0]
-            atoms.append(Epoch(epoch))
-        else:
-            atoms.append(Tick(drawn[0]))
-    return (*atoms, Epoch(MAX_EPOCH))
+    return _atoms(draw(st.lists(_elements(values, keys, timed=timed, ticks=ticks), max_size=size_max)), timed=timed)
 
 
 def batch_cuts(size: int) -> st.SearchStrategy[frozenset[int]]:
@@ -114,22 +95,58 @@ def scenarios(
     draw: st.DrawFn, *, values: Source | None, keys: Source | None, timed: bool, inputs: int, ticks: bool, size_max: int
 ) -> Scenario:
     """All that a law needs to know about one run."""
-    atoms = draw(sequences(values=values, keys=keys, timed=timed, ticks=ticks, size_max=size_max))
-    size = len(atoms)
+    # What belongs to a place is drawn with the atom that stands there, so that atoms can be left out one by one.
+    element = st.tuples(
+        _elements(values, keys, timed=timed, ticks=ticks), st.booleans(), st.integers(0, 4), st.integers(0, inputs - 1)
+    )
+    elements = draw(st.lists(element, max_size=size_max))
+    size = len(elements) + 1
+    atoms = _atoms([element for element, *_ in elements], timed=timed)
     present = list(dict.fromkeys(atom.key for atom in atoms if isinstance(atom, DataMessage)))
-    at = draw(st.integers(0, size))
-    before, after = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    marked = [place for place, (_, _, mark, _) in enumerate(elements) if mark == 4]
+    at, back = [*marked, size, size][:2]
+    owners = draw(st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())] * 4))
+    owner = {key: owners[number % 4] for number, key in enumerate(present)}
     return Scenario(
         atoms,
-        inputs=tuple(draw(st.integers(0, inputs - 1)) for _ in atoms) if inputs > 1 else (),
-        cuts=draw(batch_cuts(size)),
+        inputs=tuple(input for *_, input in elements) + (0,) if inputs > 1 else (),
+        cuts=frozenset(place for place, (_, cut, _, _) in enumerate(elements) if cut),
         at=at,
-        back=draw(st.integers(at, size)),
-        moved=draw(st.frozensets(st.sampled_from(present))) if present else frozenset(),
-        before={key: draw(st.integers(0, before - 1)) for key in present},
-        after={key: draw(st.integers(0, after - 1)) for key in present},
-        instances=(before, after),
+        back=back,
+        moved=frozenset(key for key in present if owner[key][2]),
+        before={key: owner[key][0] for key in present},
+        after={key: owner[key][1] for key in present},
+        instances=(1 + max(before for before, _, _ in owners), 1 + max(after for _, after, _ in owners)),
     )
+
+
+def _elements(
+    values: Source | None, keys: Source | None, *, timed: bool, ticks: bool
+) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Rows, epochs and ticks, with times counted from the last epoch."""
+    key = of(keys) if keys is not None else st.none()
+    row = st.tuples(st.just("row"), key, of(_VALUES if values is None else values), _DELTA)
+    choices: list[st.SearchStrategy[Any]] = [row, row, row]
+    if timed:
+        choices.append(st.tuples(st.just("epoch"), _DELTA))
+    if ticks:
+        choices.append(st.tuples(st.just("tick"), st.integers(1, 5)))
+    return st.one_of(choices)
+
+
+def _atoms(elements: Sequence[tuple[Any, ...]], *, timed: bool) -> tuple[Atom, ...]:
+    atoms: list[Atom] = []
+    epoch = 0
+    for kind, *drawn in elements:
+        if kind == "row":
+            key, value, delta = drawn
+            atoms.append(DataMessage(key, value, epoch + 1 + delta if timed else None))
+        elif kind == "epoch":
+            epoch += 1 + drawn[0]
+            atoms.append(Epoch(epoch))
+        else:
+            atoms.append(Tick(drawn[0]))
+    return (*atoms, Epoch(MAX_EPOCH))
 
 
 _VALUES = values()

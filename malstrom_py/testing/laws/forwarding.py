@@ -40,9 +40,7 @@ def forwarding(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
             ends_here = subject.generates or instance.lone.crosses(name)
             expected = not (isinstance(message, PartMessage) and ends_here)
             if not _is_as_expected(message, got, expected=expected, generates=subject.generates):
-                shown = (
-                    "the message, once" if expected else "nothing, for parts end at generate_epochs and key_by"
-                )
+                shown = "the message, once" if expected else "nothing, for parts end at generate_epochs and key_by"
                 what = f"  {type(message).__name__} sent; output {number}:"
                 raise broken(f"{what}\n    expected  {shown}\n    got       {got}", marks)
     if scenario.at < len(scenario.atoms):
@@ -56,9 +54,8 @@ def _control_messages(subject: Subject, scenario: Scenario) -> Iterator[Any]:
     if not subject.keyed:
         yield from (PartOpened("another"), PartFinished("another"))
     yield Interrogate(lambda key: True)
-    collected = Collect(frozenset(scenario.keys))
-    yield collected
-    yield Acquire(collected.states)
+    yield Collect(frozenset(scenario.keys))
+    yield Acquire({})
     yield Rescale(2, (0,))
     yield AbsBarrier("forwarded", CapturingPersistenceBackend())
     yield SuspendMarker()

@@ -15,7 +15,8 @@ WRITE_WITHOUT_ROOM = """
 import random, resource, signal, sys
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.base import CommitContext, WorkerInfo
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.worker_info import WorkerInfo
 from malstrom_py.sinks.files import Files
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -37,7 +38,7 @@ PRINT = """
 import sys
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.base import WorkerInfo
+from malstrom_py.worker_info import WorkerInfo
 from malstrom_py.sinks.stdout import Stdout
 
 writer = Stdout().build(WorkerInfo("job", "out", 0))
@@ -69,7 +70,7 @@ def test_a_reader_that_went_away_is_a_sink_error_and_nothing_else_is_said() -> N
         process.stdout.close()
         said = process.stderr.read()
         assert process.wait(timeout=60) == 1
-    assert said.startswith("step 'out': whoever read the output went away")
+    assert said.startswith("whoever read the output went away")
     assert said.count("\n") == 1
 
 
@@ -78,5 +79,5 @@ def test_standard_output_on_a_full_disk_is_a_sink_error_and_nothing_else_is_said
         command = [sys.executable, "-c", PRINT]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith("step 'out' cannot print: No space left on device")
+    assert done.stderr.startswith("cannot print: No space left on device")
     assert done.stderr.count("\n") == 1

@@ -12,7 +12,8 @@ from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.sinks.base import CommitContext, SnapshotId, WorkerId, WorkerInfo
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.worker_info import WorkerId, WorkerInfo
 from tests.unit.operators.stepping import Stepped
 
 

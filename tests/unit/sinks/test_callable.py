@@ -9,7 +9,8 @@ import pytest
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.base import StatelessSink, WorkerId, WorkerInfo
+from malstrom_py.sinks.base import StatelessSink
+from malstrom_py.worker_info import WorkerId, WorkerInfo
 from malstrom_py.sinks.callable import Callable
 
 WORKER = WorkerInfo("job", "out", WorkerId(3))
@@ -38,14 +39,14 @@ def test_a_batch_has_keys_values_and_timestamps() -> None:
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_an_error_names_step_worker_and_function(batch: bool) -> None:
+def test_an_error_names_worker_and_function(batch: bool) -> None:
     def fails(value: Any) -> None:
         picky(2)
 
     with pytest.raises(SinkError) as raised:
         Callable(fails, batch=batch).build(WORKER).write(Batch([1]))
     message = str(raised.value)
-    assert "step 'out', worker 3" in message
+    assert "on worker 3" in message
     assert f"fails at {Path(__file__)}:{fails.__code__.co_firstlineno}" in message
     assert isinstance(raised.value.__cause__, KeyError)
 

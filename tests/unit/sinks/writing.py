@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from malstrom_py.batches import Batch
-from malstrom_py.sinks.base import CommitContext, SnapshotId, WorkerId, WorkerInfo
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.worker_info import WorkerId, WorkerInfo
 from malstrom_py.sinks.files import Files
 
 Format = Literal["csv", "json", "parquet"]

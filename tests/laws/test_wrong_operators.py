@@ -1,0 +1,30 @@
+"""Each law has teeth: a step that breaks it, and no other before it, is found, and named by that law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from malstrom_py.testing import LAWS, LawError, check_operator
+from tests.laws.wrong_operators import WRONG
+
+
+@pytest.mark.parametrize(
+    ("law", "factory", "options"),
+    [(law, factory, options) for law, _, factory, options in WRONG],
+    ids=[f"{law}: {name}" for law, name, _, _ in WRONG],
+)
+def test_a_wrong_step_is_named_by_the_law_it_breaks(
+    law: str, factory: Callable[[Any], Any], options: dict[str, Any]
+) -> None:
+    with pytest.raises(LawError) as caught:
+        check_operator(factory, **options)
+    assert caught.value.law == law
+    assert str(caught.value).startswith(f"law {law!r} is broken")
+    assert "input (" in caught.value.case
+
+
+def test_each_law_has_a_wrong_step() -> None:
+    assert {law.name for law in LAWS} == {law for law, *_ in WRONG}

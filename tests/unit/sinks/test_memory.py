@@ -1,0 +1,118 @@
+"""`sinks.Memory`: shows what was committed, and only that, of the last run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.batches import Batch
+from malstrom_py.errors import MalstromError, OperatorError, SinkError
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.worker_info import WorkerId, WorkerInfo
+from tests.unit.workers.journal import Journal, JournalSink
+
+CONTEXT = CommitContext("job", "out", SnapshotId("s1"), 1)
+
+
+def numbers(job: mp.Job, values: list[Any]) -> mp.StreamBuilder[None, Any]:
+    return job.source("in", sources.Memory(values))
+
+
+def test_items_stand_as_they_arrived_and_by_key_in_order() -> None:
+    job, out = mp.Job("a"), sinks.Memory()
+    numbers(job, [3, 1, 2, 5]).key_by("parity", lambda n: n % 2).sink("out", out)
+    mp.run(job, batch=mp.Batching(rows_max=1))
+    assert out.items == [3, 1, 2, 5]
+    assert out.by_key == {1: [3, 1, 5], 0: [2]}
+
+
+def test_an_unkeyed_stream_leaves_by_key_empty() -> None:
+    job, out = mp.Job("a"), sinks.Memory()
+    numbers(job, [1]).sink("out", out)
+    mp.run(job)
+    assert (out.items, out.by_key) == ([1], {})
+
+
+def test_nothing_is_there_before_the_commit() -> None:
+    out = sinks.Memory()
+    writer = out.open(WorkerInfo("job", "out", WorkerId(0)))
+    writer.write(Batch([1]))
+    payload = writer.pre_commit(CONTEXT)
+    assert out.items == []
+    out.commit(CONTEXT, [payload])
+    assert out.items == [1]
+
+
+def test_a_commit_that_is_repeated_adds_nothing() -> None:
+    out = sinks.Memory()
+    writer = out.open(WorkerInfo("job", "out", WorkerId(0)))
+    writer.write(Batch([1], keys=["a"]))
+    payloads = [writer.pre_commit(CONTEXT)]
+    out.commit(CONTEXT, payloads)
+    out.commit(CONTEXT, payloads)
+    assert (out.items, out.by_key) == ([1], {"a": [1]})
+
+
+def test_writers_of_two_workers_are_committed_apart() -> None:
+    out = sinks.Memory()
+    writers = [out.open(WorkerInfo("job", "out", WorkerId(n))) for n in range(2)]
+    for n, writer in enumerate(writers):
+        writer.write(Batch([n]))
+    first, second = (writer.pre_commit(CONTEXT) for writer in writers)
+    out.abort(CONTEXT, [first])
+    out.commit(CONTEXT, [first, second])
+    assert out.items == [1]
+
+
+def test_a_job_that_fails_leaves_nothing_of_itself_and_nothing_of_an_earlier_run() -> None:
+    out = sinks.Memory()
+    for values in ([1, 2], [1, 0]):
+        job = mp.Job("a")
+        numbers(job, values).map("inverse", lambda n: 1 // n).sink("out", out)
+        if 0 in values:
+            with pytest.raises(OperatorError):
+                mp.run(job, batch=mp.Batching(rows_max=1))
+        else:
+            mp.run(job)
+            assert out.items == [1, 0]
+    assert (out.items, out.by_key) == ([], {})
+
+
+def test_a_job_that_is_run_again_starts_empty() -> None:
+    job, out = mp.Job("a"), sinks.Memory()
+    numbers(job, [1, 2]).key_by("key", lambda n: n).sink("out", out)
+    mp.run(job)
+    first = out.items
+    mp.run(job)
+    assert (out.items, out.by_key) == ([1, 2], {1: [1], 2: [2]})
+    assert first == [1, 2]
+
+
+def test_one_sink_may_take_two_streams() -> None:
+    job, out = mp.Job("a"), sinks.Memory()
+    stream = numbers(job, [1])
+    stream.sink("left", out)
+    stream.map("ten", lambda n: n * 10).sink("right", out)
+    mp.run(job)
+    assert sorted(out.items) == [1, 10]
+
+
+def test_a_sink_that_fails_beside_it_leaves_nothing_here() -> None:
+    job, out = mp.Job("a"), sinks.Memory()
+    stream = numbers(job, [1])
+    stream.sink("bad", JournalSink("bad", Journal(), "pre_commit"))
+    stream.sink("out", out)
+    with pytest.raises(SinkError):
+        mp.run(job)
+    assert out.items == []
+
+
+def test_keys_that_cannot_be_keys_fail_and_leave_nothing() -> None:
+    job, out = mp.Job("a"), sinks.Memory()
+    numbers(job, [1, [2]]).key_by("key", lambda n: n).sink("out", out)
+    with pytest.raises(MalstromError, match="list"):
+        mp.run(job)
+    assert (out.items, out.by_key) == ([], {})

@@ -1,0 +1,156 @@
+"""Jobs: names, slots, sources and dead letters are checked at the call that gets them wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import PlanError
+from malstrom_py.messages import DeadLetter
+
+
+def numbers(job: mp.Job, name: str = "numbers") -> mp.StreamBuilder[None, int]:
+    return job.source(name, sources.Memory([1, 0, 2]))
+
+
+@pytest.mark.parametrize("name", ["", "a job", None, 7])
+def test_the_name_of_a_job_is_checked(name: Any) -> None:
+    with pytest.raises(PlanError, match="job"):
+        mp.Job(name)
+
+
+@pytest.mark.parametrize("slots", [0, -1, (1 << 20) + 1, 1.5, "8", None, True])
+def test_slots_are_a_whole_number_in_bounds(slots: Any) -> None:
+    with pytest.raises(PlanError, match="job 'a': slots is a whole number from 1 to 1048576"):
+        mp.Job("a", slots=slots)
+
+
+def test_slots_are_1024_unless_told() -> None:
+    assert (mp.Job("a").slots, mp.Job("a", slots=1).slots, mp.Job("a", 1 << 20).slots) == (1024, 1, 1 << 20)
+
+
+def test_the_text_of_a_job_says_how_large_it_is() -> None:
+    job = mp.Job("a")
+    numbers(job).sink("out", sinks.Memory())
+    assert repr(job) == "Job('a', 2 steps)"
+
+
+@pytest.mark.parametrize("name", ["", "a source", None])
+def test_the_name_of_a_source_is_checked(name: Any) -> None:
+    with pytest.raises(PlanError, match="step"):
+        numbers(mp.Job("a"), name)
+
+
+def test_a_name_is_taken_once_in_a_job_whatever_the_kind() -> None:
+    job = mp.Job("a")
+    stream = numbers(job, "same")
+    with pytest.raises(PlanError, match=r"job 'a' has a step 'same' already \(source\).*this source needs another"):
+        numbers(job, "same")
+    with pytest.raises(PlanError, match=r"'same' already \(source\).*this map needs another"):
+        stream.map("same", lambda n: n)
+    with pytest.raises(PlanError, match=r"this sink needs another"):
+        stream.sink("same", sinks.Memory())
+    assert numbers(mp.Job("b"), "same").ref.step == "same"
+
+
+@pytest.mark.parametrize("source", [None, [1, 2], sinks.Memory(), sources.Memory], ids=repr)
+def test_what_is_no_source_is_refused(source: Any) -> None:
+    with pytest.raises(PlanError, match="step 'in'"):
+        mp.Job("a").source("in", source)
+
+
+def test_a_source_class_is_told_to_be_made() -> None:
+    with pytest.raises(PlanError, match=r"step 'in': pass an instance, Memory\(…\), not the class itself"):
+        mp.Job("a").source("in", sources.Memory)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("on_error", ["ignore", None, "FAIL", "dead_letter"])
+def test_a_policy_of_a_source_is_checked(on_error: Any) -> None:
+    with pytest.raises(PlanError, match="step 'in': on_error is 'fail', 'skip' or 'dead-letter'"):
+        mp.Job("a").source("in", sources.Memory([1]), on_error=on_error)
+
+
+def test_a_refused_step_leaves_the_job_as_it_was() -> None:
+    job = mp.Job("a")
+    stream = numbers(job)
+    with pytest.raises(PlanError):
+        stream.map("double", lambda n: n, on_error="ignore")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    stream.map("double", lambda n: n).sink("out", sinks.Memory())
+    assert len(job.plan().steps) == 3
+
+
+def test_dead_letters_of_a_step_that_is_not_there_names_those_that_are() -> None:
+    job = mp.Job("a")
+    with pytest.raises(PlanError, match="job 'a' has no step 'inverse'; it has none"):
+        job.dead_letters("inverse")
+    numbers(job).map("double", lambda n: n)
+    with pytest.raises(PlanError, match="job 'a' has no step 'inverse'; it has numbers, double"):
+        job.dead_letters("inverse")
+
+
+def test_dead_letters_of_a_step_that_has_none_are_told_how_to_get_them() -> None:
+    job = mp.Job("a")
+    numbers(job).map("double", lambda n: n, on_error="skip")
+    with pytest.raises(PlanError, match="step 'double' has no dead letters: give it on_error='dead-letter'"):
+        job.dead_letters("double")
+
+
+def test_dead_letters_are_a_stream_like_any_other() -> None:
+    job, good, bad = mp.Job("a"), sinks.Memory(), sinks.Memory()
+    numbers(job).map("inverse", lambda n: 1 / n, on_error="dead-letter").sink("good", good)
+    job.dead_letters("inverse").map("value", lambda letter: letter.value).sink("bad", bad)
+    result = mp.run(job)
+    assert (good.items, bad.items) == ([1.0, 0.5], [0])
+    assert (result.dead_letters, result.steps["inverse"].rows_out) == (1, 2)
+
+
+def test_dead_letters_tell_step_key_value_time_and_error() -> None:
+    job = mp.Job("a")
+    timed = numbers(job).assign_timestamps("at", lambda n: n * 10).key_by("parity", lambda n: n % 2)
+    timed.map("inverse", lambda n: 1 / n, on_error="dead-letter")
+    assert mp.collect(job.dead_letters("inverse")) == [
+        DeadLetter("inverse", 0, 0, 0, "ZeroDivisionError: division by zero")
+    ]
+
+
+def test_dead_letters_may_be_timed_and_split_in_the_source_region() -> None:
+    job = mp.Job("a")
+    numbers(job).key_by("inverse", lambda n: 1 // n, on_error="dead-letter")
+    letters = job.dead_letters("inverse").assign_timestamps("at", lambda letter: letter.value)
+    on_time, _ = letters.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    assert [letter.value for letter in mp.collect(on_time)] == [0]
+
+
+def test_t1_dead_letters_behind_generate_epochs_are_not_split_again() -> None:
+    job = mp.Job("a")
+    timed = numbers(job).assign_timestamps("at", lambda n: n)
+    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(5))
+    on_time.map("inverse", lambda n: 1 // n, on_error="dead-letter")
+    letters = job.dead_letters("inverse").assign_timestamps("again", lambda letter: letter.value)
+    with pytest.raises(PlanError, match="step 'epochs-2': generate_epochs stands upstream already"):
+        letters.generate_epochs("epochs-2", mp.limit_out_of_orderness(5))
+
+
+@pytest.mark.parametrize("keyed_steps", [1, 2])
+def test_t1_dead_letters_of_a_key_by_behind_another_are_not_in_the_source_region(keyed_steps: int) -> None:
+    job = mp.Job("a")
+    stream = numbers(job).key_by("first", str)
+    stream.key_by("second", lambda n: 1 // n, on_error="dead-letter")
+    letters = job.dead_letters("second")
+    if keyed_steps == 2:
+        letters.key_by("third", lambda _: 1 // 0, on_error="dead-letter")
+        letters = job.dead_letters("third").map("inner", lambda letter: letter.value)
+    with pytest.raises(PlanError, match=r"generate_epochs stands behind key_by 'first'"):
+        letters.assign_timestamps("at", lambda _: 1).generate_epochs("epochs", mp.limit_out_of_orderness(0))
+
+
+def test_a_plan_to_a_stream_has_what_leads_there_and_a_sink_of_its_own() -> None:
+    job = mp.Job("a")
+    stream = numbers(job).map("double", lambda n: n * 2)
+    stream.map("more", lambda n: n).sink("collected", sinks.Memory())
+    plan = job.plan_to(stream, sinks.Memory())
+    assert [step.name for step in plan.steps] == ["numbers", "double", "collected1"]
+    assert [step.name for step in job.plan().steps] == ["numbers", "double", "more", "collected"]

@@ -1,0 +1,151 @@
+"""Keyed stream builders: they stay keyed, and check what stateful steps are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import PlanError
+from malstrom_py.keyed_stream import KeyedStreamBuilder
+from malstrom_py.logic import KeyedLogic
+
+
+def keyed() -> KeyedStreamBuilder[int, int]:
+    return mp.Job("a").source("numbers", sources.Memory([1, 2, 3])).key_by("parity", lambda n: n % 2)
+
+
+class Batches(KeyedLogic[int, int, int, int]):
+    def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
+        for key, value in zip(keys, values, strict=True):
+            output.emit(key, value)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("map", (lambda n: n,)),
+        ("filter", (lambda n: n,)),
+        ("filter_map", (lambda n: n,)),
+        ("flat_map", (lambda n: [n],)),
+        ("flatten", ()),
+        ("inspect", (lambda n: n,)),
+        ("key_by", (str,)),
+        ("assign_timestamps", (lambda n: n,)),
+        ("stateful_map", (lambda key, value, state: (value, state),)),
+        ("stateful_op", (lambda message, state, output: None,)),
+        ("reduce", (max,)),
+        ("count", ()),
+        ("sum", ()),
+        ("min", ()),
+        ("max", ()),
+        ("mean", ()),
+    ],
+)
+def test_behind_a_step_the_stream_is_still_keyed(method: str, arguments: tuple[Any, ...]) -> None:
+    assert isinstance(getattr(keyed(), method)("it", *arguments), KeyedStreamBuilder)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "expected"),
+    [
+        ("stateful_map", {"fn": lambda key, value, seen: ((key, value, seen), value), "default": int}, None),
+        ("stateful_op", {"logic": lambda message, state, output: output.send(message)}, [3, 1, 2]),
+        ("reduce", {"fn": lambda left, right: left * 10 + right}, [3, 31, 312]),
+        ("fold", {"fn": lambda seen, value: [*seen, value], "default": list}, [[3], [3, 1], [3, 1, 2]]),
+        ("count", {}, [1, 2, 3]),
+        ("sum", {}, [3, 4, 6]),
+        ("min", {}, [3, 1, 1]),
+        ("max", {}, [3, 3, 3]),
+        ("mean", {}, [3.0, 2.0, 2.0]),
+    ],
+)
+def test_each_method_runs_the_step_of_its_name(method: str, arguments: dict[str, Any], expected: Any) -> None:
+    stream = mp.Job("a").source("numbers", sources.Memory([3, 1, 2])).key_by("all", lambda _: "k")
+    built = getattr(stream, method)("it", **arguments)
+    assert mp.collect(built) == (expected or [("k", 3, 0), ("k", 1, 3), ("k", 2, 1)])
+    (step,) = (step for step in built.job.plan_to(built, sinks.Memory()).steps if step.name == "it")
+    assert step.kind == method
+
+
+def test_both_sides_of_a_branch_are_still_keyed() -> None:
+    assert [type(side) for side in keyed().branch("even", lambda n: n % 2)] == [KeyedStreamBuilder] * 2
+
+
+def test_a_keyed_stream_may_be_keyed_anew() -> None:
+    out = sinks.Memory()
+    stream = keyed()
+    stream.key_by("size", lambda n: n > 1).count("seen").sink("out", out)
+    mp.run(stream.job)
+    assert out.by_key == {False: [1], True: [1, 2]}
+
+
+@pytest.mark.parametrize("method", ["stateful_map", "reduce"])
+@pytest.mark.parametrize("function", [None, 7, "n"], ids=repr)
+def test_what_is_no_function_is_refused_and_names_the_step(method: str, function: Any) -> None:
+    with pytest.raises(PlanError, match="step 'totals': expected a function, got"):
+        getattr(keyed(), method)("totals", function)
+
+
+@pytest.mark.parametrize("default", [0, [], "int"], ids=repr)
+def test_a_default_is_a_function_that_makes_a_state(default: Any) -> None:
+    with pytest.raises(PlanError, match="step 'totals': default is a function that makes a state, such as default=l"):
+        keyed().stateful_map("totals", lambda key, value, state: (value, state), default=default)
+    with pytest.raises(PlanError, match="step 'totals'"):
+        keyed().stateful_op("totals", lambda message, state, output: None, default=default)
+    with pytest.raises(PlanError, match="step 'totals'"):
+        keyed().fold("totals", lambda total, value: total, default=default)
+
+
+def test_fold_needs_a_default() -> None:
+    with pytest.raises(TypeError, match="default"):
+        keyed().fold("totals", lambda total, value: total)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("method", ["sum", "min", "max", "mean"])
+def test_by_is_a_function_or_the_name_of_a_column(method: str) -> None:
+    job = mp.Job("a")
+    rows = job.source("rows", sources.Memory([{"n": 1}, {"n": 1}])).key_by("all", lambda _: "all")
+    expected = [1, 2] if method == "sum" else [1, 1]
+    assert mp.collect(getattr(rows, method)("column", by="n")) == expected
+    assert mp.collect(getattr(rows, method)("function", by=lambda row: row["n"])) == expected
+    with pytest.raises(PlanError, match="step 'neither': expected a function, got int"):
+        getattr(rows, method)("neither", by=7)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead-letter"])
+def test_on_batch_knows_no_policy_per_record(on_error: Any) -> None:
+    with pytest.raises(PlanError, match=r"step 'totals': on_batch takes whole batches, so on_error=.*override on_data"):
+        keyed().stateful_op("totals", Batches(), on_error=on_error)
+    assert mp.collect(keyed().stateful_op("totals", Batches())) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("logic", "why"),
+    [
+        (Batches, r"pass an instance, Batches\(…\)"),
+        (type("Near", (Batches,), {"on_epoc": id})(), r"did you mean 'on_epoch'\?"),
+        (None, "has neither on_data nor on_batch"),
+    ],
+)
+def test_a_logic_is_checked_at_the_call(logic: Any, why: str) -> None:
+    with pytest.raises(PlanError, match=rf"step 'totals': .*{why}"):
+        keyed().stateful_op("totals", logic)
+
+
+@pytest.mark.parametrize("method", ["stateful_map", "stateful_op", "reduce", "sum", "min", "max", "mean"])
+def test_the_policy_of_a_step_is_checked(method: str) -> None:
+    arguments = (max,) if method in ("stateful_map", "stateful_op", "reduce") else ()
+    with pytest.raises(PlanError, match="step 'totals': on_error is 'fail', 'skip' or 'dead-letter', got 'ignore'"):
+        getattr(keyed(), method)("totals", *arguments, on_error="ignore")
+
+
+@pytest.mark.parametrize("name", ["a b", None])
+@pytest.mark.parametrize(
+    ("method", "argument"), [("stateful_map", "fn"), ("stateful_op", "logic"), ("reduce", "fn"), ("sum", "by")]
+)
+def test_the_name_of_a_step_is_checked_first(method: str, argument: str, name: Any) -> None:
+    with pytest.raises(PlanError, match="name"):
+        getattr(keyed(), method)(name, **{argument: 7})

@@ -1,0 +1,193 @@
+"""Stream builders: fan-out, arguments checked at the call, and what stands where it may not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import PlanError
+
+
+def numbers(job: mp.Job | None = None) -> mp.StreamBuilder[None, int]:
+    return (job or mp.Job("a")).source("numbers", sources.Memory([1, 2, 3]))
+
+
+def timed() -> mp.StreamBuilder[None, int]:
+    return numbers().assign_timestamps("at", lambda n: n)
+
+
+BOUND = mp.limit_out_of_orderness(5)
+
+
+def test_using_a_builder_twice_is_fan_out() -> None:
+    job, left, right = mp.Job("a"), sinks.Memory(), sinks.Memory()
+    stream = numbers(job)
+    stream.map("double", lambda n: n * 2).sink("left", left)
+    stream.filter("odd", lambda n: n % 2).sink("right", right)
+    result = mp.run(job)
+    assert (left.items, right.items) == ([2, 4, 6], [1, 3])
+    assert (result.read, result.written) == (3, 5)
+
+
+def test_a_stream_may_go_to_two_sinks() -> None:
+    job, left, right = mp.Job("a"), sinks.Memory(), sinks.Memory()
+    stream = numbers(job)
+    stream.sink("left", left)
+    stream.sink("right", right)
+    mp.run(job)
+    assert left.items == right.items == [1, 2, 3]
+
+
+STATEFUL = ["stateful_map", "stateful_op", "reduce", "fold", "count", "sum", "min", "max", "mean"]
+
+
+@pytest.mark.parametrize("method", STATEFUL)
+def test_a_stateful_step_on_an_unkeyed_stream_names_step_and_remedy(method: str) -> None:
+    with pytest.raises(
+        PlanError, match=rf"step 'totals': {method} keeps state per key, but stream 'numbers' has no keys.*\.key_by\("
+    ):
+        getattr(numbers(), method)("totals", lambda *_: 1, default=int)
+
+
+def test_a_method_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="StreamBuilder has no method 'mapp'"):
+        numbers().mapp  # type: ignore[attr-defined]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+FUNCTION_STEPS = ["map", "filter", "filter_map", "flat_map", "inspect", "branch", "key_by", "assign_timestamps"]
+
+
+@pytest.mark.parametrize("method", FUNCTION_STEPS)
+@pytest.mark.parametrize("function", [None, 7, [len]], ids=repr)
+def test_what_is_no_function_is_refused_and_names_the_step(method: str, function: Any) -> None:
+    with pytest.raises(PlanError, match="step 'double': expected a function, got"):
+        getattr(numbers(), method)("double", function)
+
+
+@pytest.mark.parametrize("method", FUNCTION_STEPS)
+@pytest.mark.parametrize("name", ["a b", "", 7, None, len], ids=repr)
+def test_the_name_of_a_step_is_checked_first(method: str, name: Any) -> None:
+    with pytest.raises(PlanError, match="name"):
+        getattr(numbers(), method)(name, "double")
+
+
+@pytest.mark.parametrize("method", [*FUNCTION_STEPS, "flatten"])
+@pytest.mark.parametrize("on_error", ["ignore", None])
+def test_the_policy_of_a_step_is_checked(method: str, on_error: Any) -> None:
+    arguments = () if method == "flatten" else (str,)
+    with pytest.raises(PlanError, match="step 'it': on_error is 'fail', 'skip' or 'dead-letter', got"):
+        getattr(numbers(), method)("it", *arguments, on_error=on_error)
+
+
+@pytest.mark.parametrize("sink", [None, [], print, sources.Memory([1])], ids=repr)
+def test_what_is_no_sink_is_refused(sink: Any) -> None:
+    with pytest.raises(
+        PlanError, match=r"step 'out': .* is no sink: it has neither build\(worker\) nor open\(worker\)"
+    ):
+        numbers().sink("out", sink)
+
+
+def test_a_sink_class_is_told_to_be_made() -> None:
+    with pytest.raises(PlanError, match=r"step 'out': pass an instance, Memory\(…\), not the class itself"):
+        numbers().sink("out", sinks.Memory)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("unit", ["m", "", None])
+def test_a_unit_is_checked(unit: Any) -> None:
+    with pytest.raises(PlanError, match="step 'at': unit"):
+        numbers().assign_timestamps("at", lambda n: n, unit=unit)
+
+
+def test_timestamps_cannot_change_behind_generate_epochs() -> None:
+    on_time, late = timed().generate_epochs("epochs", BOUND)
+    with pytest.raises(PlanError, match=r"step 'again': timestamps cannot change behind generate_epochs.*before it"):
+        on_time.assign_timestamps("again", lambda n: n)
+    assert late.assign_timestamps("again", lambda n: n).traits.unit == "ms"
+
+
+def test_timestamps_may_be_assigned_anew_before() -> None:
+    stream = timed().assign_timestamps("again", lambda n: n * 2, unit="s")
+    assert stream.traits.unit == "s"
+
+
+def test_t1_generate_epochs_behind_key_by_is_refused_with_the_remedy() -> None:
+    keyed = timed().key_by("parity", lambda n: n % 2).map("same", lambda n: n)
+    with pytest.raises(
+        PlanError, match=r"step 'epochs': generate_epochs stands behind key_by 'parity'.*between the source and the"
+    ):
+        keyed.generate_epochs("epochs", BOUND)
+
+
+def test_t1_generate_epochs_without_timestamps_is_refused_with_the_remedy() -> None:
+    with pytest.raises(PlanError, match="step 'epochs': the stream has no timestamps: put assign_timestamps before it"):
+        numbers().generate_epochs("epochs", BOUND)
+
+
+def test_t1_lateness_is_decided_once() -> None:
+    for stream in timed().generate_epochs("epochs", BOUND):
+        with pytest.raises(PlanError, match="step 'epochs-2': generate_epochs stands upstream already"):
+            stream.map(f"m{stream.ref.port}", lambda n: n).generate_epochs("epochs-2", BOUND)
+
+
+@pytest.mark.parametrize("generator", [None, 5, mp.limit_out_of_orderness], ids=repr)
+def test_what_generates_no_epochs_is_refused(generator: Any) -> None:
+    with pytest.raises(PlanError, match=r"step 'epochs': pass a generator, for instance mp\.limit_out_of_orderness"):
+        timed().generate_epochs("epochs", generator)
+
+
+def test_what_is_known_of_a_stream_follows_its_steps() -> None:
+    stream = numbers()
+    assert (stream.traits.unit, stream.traits.epochs, stream.traits.keyed) == (None, False, False)
+    on_time, late = stream.assign_timestamps("at", lambda n: n, unit="us").generate_epochs("epochs", BOUND)
+    assert (on_time.traits.unit, on_time.traits.epochs, late.traits.epochs) == ("us", True, False)
+    keyed = on_time.key_by("key", str).filter("all", lambda _: True)
+    assert (keyed.traits.keyed, keyed.traits.region, keyed.traits.epochs) == (True, "key", True)
+    assert keyed.key_by("other", str).traits.region == "other"
+
+
+def test_key_distribute_is_key_by() -> None:
+    assert mp.collect(numbers().key_distribute("parity", lambda n: n % 2).count("seen")) == [1, 1, 2]
+
+
+def test_the_text_of_a_builder_names_its_step() -> None:
+    stream = numbers()
+    assert repr(stream) == "StreamBuilder('numbers')"
+    assert repr(stream.key_by("key", str)) == "KeyedStreamBuilder('key')"
+
+
+def test_aware_datetimes_flow_through_a_whole_job() -> None:
+    job = mp.Job("a")
+    moments = [datetime(2013, 1, day, tzinfo=UTC) for day in (3, 1, 2)]
+    stream = job.source("moments", sources.Memory(moments)).assign_timestamps("at", lambda moment: moment)
+    on_time, late = stream.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    assert [moment.day for moment in mp.collect(on_time)] == [3]
+    assert [moment.day for moment in mp.collect(late)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "expected"),
+    [
+        ("map", [lambda n: n * 2], [2, 4, 6]),
+        ("filter", [lambda n: n % 2], [1, 3]),
+        ("filter_map", [lambda n: n * 2 if n % 2 else None], [2, 6]),
+        ("flat_map", [range], [0, 0, 1, 0, 1, 2]),
+        ("inspect", [lambda n: n * 2], [1, 2, 3]),
+        ("key_by", [str], [1, 2, 3]),
+        ("assign_timestamps", [lambda n: -n], [1, 2, 3]),
+    ],
+)
+def test_each_method_runs_the_step_of_its_name(method: str, arguments: list[Any], expected: list[int]) -> None:
+    built = getattr(numbers(), method)("it", *arguments)
+    assert mp.collect(built) == expected
+    (step,) = (step for step in built.job.plan_to(built, sinks.Memory()).steps if step.name == "it")
+    assert step.kind == method
+
+
+def test_flatten_and_branch_run_the_steps_of_their_names() -> None:
+    assert mp.collect(numbers().map("pair", lambda n: (n, -n)).flatten("items")) == [1, -1, 2, -2, 3, -3]
+    yes, no = numbers().branch("small", lambda n: n < 2)
+    assert (mp.collect(yes), mp.collect(no)) == ([1], [2, 3])

@@ -1,0 +1,113 @@
+"""Tracebacks: an error the user caused begins in the user's code."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import InternalError, OperatorError
+from malstrom_py.workers.tracebacks import without_internals
+
+PACKAGE = Path(mp.__file__).parent
+ROOMS = (PACKAGE, (PACKAGE / "workers").resolve(), (PACKAGE / "rescale").resolve())
+
+
+def inner(number: int) -> int:
+    return 1 // number
+
+
+def outer(number: int) -> int:
+    return inner(number)
+
+
+def files_of(error: BaseException | None) -> list[Path]:
+    assert error is not None
+    return [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def ours(file: Path) -> bool:
+    return any(file.is_relative_to(room) for room in ROOMS)
+
+
+def failed_job() -> OperatorError:
+    job = mp.Job("failing")
+    job.source("in", sources.Memory([1, 0])).map("inverse", outer).sink("out", sinks.Memory())
+    with pytest.raises(OperatorError) as caught:
+        mp.run(job)
+    return caught.value
+
+
+def test_the_cause_is_shown_from_the_users_first_frame_on() -> None:
+    cause = failed_job().__cause__
+    assert isinstance(cause, ZeroDivisionError)
+    frames = traceback.extract_tb(cause.__traceback__)
+    assert [frame.name for frame in frames] == ["outer", "inner"]
+
+
+def test_the_error_itself_shows_no_executor() -> None:
+    names = {file.name for file in files_of(failed_job()) if ours(file)}
+    assert names <= {"in_process.py"}
+
+
+def test_a_cause_within_this_package_is_shown_without_frames() -> None:
+    job = mp.Job("adding")
+    job.source("in", sources.Memory(["x"])).key_by("key", str).sum("sum").sink("out", sinks.Memory())
+    with pytest.raises(OperatorError) as caught:
+        mp.run(job)
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert files_of(caught.value.__cause__) == []
+
+
+def test_a_file_next_to_the_package_whose_name_begins_alike_is_the_users() -> None:
+    neighbours = [f"{PACKAGE}_jobs/job.py", f"{ROOMS[1]}_job.py"]
+    for file in neighbours:
+        code = compile("def fails():\n    raise ValueError('theirs')\n", file, "exec")
+        names: dict[str, Any] = {}
+        exec(code, names)
+        with pytest.raises(ValueError, match="theirs") as caught:
+            names["fails"]()
+        error = OperatorError("failed", step="a")
+        error.__cause__ = caught.value
+        without_internals(error)
+        assert Path(file) in files_of(caught.value)
+
+
+def test_an_internal_error_keeps_everything() -> None:
+    with pytest.raises(InternalError) as caught:
+        raise InternalError("our bug")
+    assert files_of(without_internals(caught.value)) == [Path(__file__)]
+
+
+def test_causes_that_go_in_a_circle_end() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    error = OperatorError("failed", step="a")
+    error.__cause__ = first
+    assert without_internals(error) is error
+
+
+def test_a_users_error_that_is_its_own_cause_ends() -> None:
+    def circular(number: int) -> int:
+        error = ValueError("mine")
+        raise error from error
+
+    job = mp.Job("circular")
+    job.source("in", sources.Memory([1])).map("circular", circular).sink("out", sinks.Memory())
+    with pytest.raises(OperatorError, match="'circular' failed"):
+        mp.run(job)
+
+
+def test_a_ctrl_c_is_shown_from_the_users_code_on() -> None:
+    def interrupts(number: int) -> int:
+        raise KeyboardInterrupt
+
+    job = mp.Job("interrupted")
+    job.source("in", sources.Memory([1])).map("interrupts", interrupts).sink("out", sinks.Memory())
+    with pytest.raises(KeyboardInterrupt) as caught:
+        mp.run(job)
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "interrupts"
