@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.errors import CodecError, OperatorError
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, Subject
+from malstrom_py.testing.laws.shrink import shrunk
 from malstrom_py.testing.lone_step import StreamFactory
 
 if TYPE_CHECKING:
@@ -133,14 +134,14 @@ class _Search:
     def _run(self, laws: Sequence[Law], *, shrink: bool) -> tuple[dict[str, int], LawError | None]:
         """Law -> the number of cases that tested it, and the smallest failure."""
         cases = dict.fromkeys((law.name for law in laws), 0)
-        failures: list[tuple[int, LawError]] = []
+        failures: list[tuple[int, Scenario, LawError]] = []
 
         def holds(scenario: Scenario) -> None:
             for law in laws:
                 try:
                     cases[law.name] += _hold(law, self._subject, scenario)
                 except LawError as error:
-                    failures.append((len(scenario.atoms) + len(scenario.cuts), error))
+                    failures.append((len(scenario.atoms) + len(scenario.cuts), scenario, error))
                     raise
 
         try:
@@ -152,10 +153,28 @@ class _Search:
         if not failures:
             return cases, None
         # The last of the smallest: what hypothesis ends with, also if the step is not the same each time.
-        smallest = min(size for size, _ in failures)
-        failure = [error for size, error in failures if size == smallest][-1]
+        smallest = min(size for size, _, _ in failures)
+        scenario, failure = [(scenario, error) for size, scenario, error in failures if size == smallest][-1]
+        failure = (shrink and self._smallest(laws[0], scenario, failure.law)) or failure
         failure.__notes__ = []  # hypothesis shows the case too, in its own terms
         return cases, failure
+
+    def _smallest(self, law: Law, scenario: Scenario, broken: str) -> LawError | None:
+        """What ``law`` says about the smallest scenario in ``scenario`` for which ``broken`` is named."""
+        last: LawError | None = None
+
+        def breaks(smaller: Scenario) -> bool:
+            nonlocal last
+            try:
+                _hold(law, self._subject, smaller)
+            except LawError as error:
+                if error.law == broken:
+                    last = error
+                    return True
+            return False
+
+        shrunk(scenario, breaks)
+        return last
 
     def _test(self, holds: Callable[[Scenario], None], *, shrink: bool) -> Callable[[], None]:
         from hypothesis import HealthCheck, Phase, given, seed, settings

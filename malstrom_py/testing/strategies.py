@@ -69,8 +69,8 @@ def sequences(
     and then. At most ``size_max`` records and epochs.
 
     >>> from hypothesis import find
-    >>> find(sequences(keys="ab", timed=True), lambda sequence: len(sequence) > 2)
-    (Epoch(time=1), DataMessage(key='a', value=0, timestamp=2), Epoch(time=9223372036854775807))
+    >>> find(sequences(keys="a", values=[7], timed=True), lambda sequence: len(sequence) == 2)
+    (DataMessage(key='a', value=7, timestamp=1), Epoch(time=9223372036854775807))
     """
     return _atoms(draw(st.lists(_elements(values, keys, timed=timed, ticks=ticks), max_size=size_max)), timed=timed)
 
@@ -109,7 +109,7 @@ def scenarios(
     owner = {key: owners[number % 4] for number, key in enumerate(present)}
     return Scenario(
         atoms,
-        inputs=tuple(input for *_, input in elements) + (0,) if inputs > 1 else (),
+        inputs=(*(input for *_, input in elements), 0) if inputs > 1 else (),
         cuts=frozenset(place for place, (_, cut, _, _) in enumerate(elements) if cut),
         at=at,
         back=back,
