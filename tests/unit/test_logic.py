@@ -70,9 +70,9 @@ def test_a_near_miss_is_told_with_what_was_meant(name: str, meant: str) -> None:
         hooks_of(with_hook(name), "totals")
 
 
-@pytest.mark.parametrize("name", ["on_timer", "on_schedule", "on_event", "on_close"])
+@pytest.mark.parametrize("name", ["on_event", "on_close"])
 def test_a_hook_that_is_not_there_yet_is_told_with_those_that_are(name: str) -> None:
-    with pytest.raises(PlanError, match=rf"'totals'.*{name} is no hook of this release; there are on_data, on_batch"):
+    with pytest.raises(PlanError, match=rf"'totals'.*{name} is no hook of this step; there are on_data, on_batch"):
         hooks_of(with_hook(name), "totals")
 
 
@@ -105,8 +105,8 @@ def test_an_output_keeps_what_it_is_given_in_order() -> None:
     output: Output[str, int] = Output()
     output.emit("a", 1, 10)
     output.send(DataMessage("b", 2, 20))
-    batch = output.batch()
-    assert (len(output), batch.keys, batch.values, batch.timestamps) == (2, ["a", "b"], [1, 2], [10, 20])
+    assert (len(output), output.keys, output.values, output.timestamps) == (2, ["a", "b"], [1, 2], [10, 20])
+    assert output.timed
 
 
 def test_an_output_takes_back_what_it_is_told_to() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import Control, DeadLetter, Epoch, PartFinished, PartOpened
+from malstrom_py.messages import Control, DeadLetter, Epoch, PartMessage
 from malstrom_py.operators.base import Counters, OnError, Operator, OperatorFactory, Outlet, StepContext
 
 Row = tuple[Any, Any, int | None]
@@ -26,7 +26,7 @@ class Recorder(Operator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self.messages.append(epoch)
 
-    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
         self.messages.append(message)
 
 
@@ -49,9 +49,12 @@ class Stepped:
         ports: int = 1,
         silent: Sequence[int] = (),
         timed: bool = False,
+        keyed: bool = False,
     ) -> None:
         dead_letter_port = ports if on_error == "dead-letter" else None
-        context = StepContext("test", "under-test", on_error=on_error, dead_letter_port=dead_letter_port, timed=timed)
+        context = StepContext(
+            "test", "under-test", on_error=on_error, dead_letter_port=dead_letter_port, timed=timed, keyed=keyed
+        )
         self.operator = factory(context)
         carries = [port not in silent for port in range(ports)] + [False] * (dead_letter_port is not None)
         self.recorders = [Recorder() for _ in carries]

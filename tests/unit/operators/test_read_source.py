@@ -31,7 +31,8 @@ class Reading:
         self._poll = partial(operator.poll, rows_max=10, linger_s=linger_s, clock=self.clock)
 
     def open(self) -> Reading:
-        self.step.call(self.operator.open)
+        parts = self.operator.list_parts([0])[0]
+        self.step.call(partial(self.operator.open, parts=parts))
         return self
 
     def poll(self, times: int = 1) -> list[int]:

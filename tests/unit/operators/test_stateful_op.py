@@ -49,7 +49,7 @@ class Totals(KeyedLogic[str, int, int, int]):
 
 
 def stepped(logic: Any, default: Any = None, **options: Any) -> Stepped:
-    return Stepped(partial(StatefulOp, logic=logic, default=default), **options)
+    return Stepped(partial(StatefulOp, logic=logic, default=default), keyed=True, **options)
 
 
 def test_on_data_meets_message_and_state_of_the_key_in_order() -> None:
