@@ -248,9 +248,7 @@ def _story(error: Exception) -> list[str]:
     if not isinstance(error, mp.MalstromError | UserCodeFailed):
         return [f"unexpected {type(error).__name__}: {error}", "this is a bug of malstrom-py; --traceback shows where"]
     lines = [str(error)]
-    origin: BaseException = error
-    while origin.__cause__ is not None:
-        origin = origin.__cause__
+    origin = _origin(error)
     if origin is not error and not isinstance(origin, mp.MalstromError):
         said = f"{type(origin).__name__}: {origin}"
         if said not in lines[0]:
@@ -261,6 +259,14 @@ def _story(error: Exception) -> list[str]:
     elif (place := _users_place(error)) is not None:
         lines.append(f"at {place}")
     return lines + list(getattr(error, "__notes__", ()))
+
+
+def _origin(error: BaseException) -> BaseException:
+    """The first cause of all; causes may go round in a circle, for ``raise e from e`` is legal."""
+    seen = [error]
+    while (cause := seen[-1].__cause__) is not None and cause not in seen:
+        seen.append(cause)
+    return seen[-1]
 
 
 def _users_place(error: BaseException | None) -> str | None:

@@ -76,11 +76,10 @@ def limit_out_of_orderness(bound: timedelta | int) -> LimitOutOfOrderness:
 
 
 class _BoundTracker:
-    __slots__ = ("_bound", "_largest", "epoch")
+    __slots__ = ("_bound", "epoch")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._largest = MIN_EPOCH
         self.epoch = MIN_EPOCH
 
     def observe(self, timestamps: list[int]) -> list[int]:
@@ -88,19 +87,17 @@ class _BoundTracker:
         final = max(self.epoch, largest - self._bound - 1)
         # Whatever their order, no record can be late that is above the epoch the whole batch ends with.
         late = [] if smallest > final else self._late(timestamps)
-        self._largest = max(self._largest, largest)
         self.epoch = final
         return late
 
     def _late(self, timestamps: list[int]) -> list[int]:
         late: list[int] = []
-        bound, largest, epoch = self._bound, self._largest, self.epoch
+        reach, epoch = self._bound + 1, self.epoch
         for index, timestamp in enumerate(timestamps):
             if timestamp <= epoch:
                 late.append(index)
-            elif timestamp > largest:
-                largest = timestamp
-                epoch = max(epoch, timestamp - bound - 1)
+            elif timestamp - reach > epoch:
+                epoch = timestamp - reach
         return late
 
     def raise_to(self, epoch: int) -> None:

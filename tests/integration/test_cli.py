@@ -48,6 +48,11 @@ def raiser():
 
 def nothing():
     return None
+
+
+def circle():
+    error = ValueError("its own cause")
+    raise error from error
 """
 
 
@@ -121,6 +126,7 @@ def test_the_traceback_is_there_for_who_asks(folder: Path) -> None:
         ("jobs:nothing", 2, "error: jobs:nothing returns None, not a job: "),
         ("jobs:make", 2, "error: jobs:make cannot be called without arguments: "),
         ("jobs:raiser", 1, "error: calling jobs:raiser failed: KeyError: 'missing'\n  raised at jobs.py:31, in raiser"),
+        ("jobs:circle", 1, "error: calling jobs:circle failed: ValueError: its own cause\n  raised at jobs.py:"),
         ("jobs:empty", 1, "error: job 'empty' is empty: "),
         ("jbos", 2, "error: there is no module 'jbos' (looked in "),
         ("jobs.job", 2, "error: 'jobs' is a module with 'job' in it: write jobs:job"),

@@ -91,3 +91,10 @@ def test_a_negative_bound_is_refused(bound: Any) -> None:
 
 def test_the_generator_reads_like_its_call() -> None:
     assert repr(limit_out_of_orderness(timedelta(hours=24))) == "limit_out_of_orderness(1 day, 0:00:00)"
+
+
+def test_t1_a_raised_epoch_does_not_sink_within_a_batch() -> None:
+    tracker = limit_out_of_orderness(30).tracker("ms")
+    tracker.raise_to(20)
+    assert tracker.observe([21, 15, 60, 29]) == [1, 3]
+    assert tracker.epoch == 29

@@ -230,8 +230,8 @@ def test_only_nodes_that_are_touched_are_visited() -> None:
     executor = Executor([NodeSpec("in", None), *untouched, NodeSpec("out", Apply(), ((0, 0),))])
     executor._nodes = Visited(executor._nodes)
     for _ in range(3):
-        run(executor, Batch([1]))
-    assert Visited.looked_up == [0, 0, 1_001] * 3
+        run(executor, Batch([1]), Batch([2]))
+    assert Visited.looked_up == [0, 0, 0, 1_001] * 3  # pushed twice, then each touched node visited once
 
 
 def test_a_node_is_visited_once_however_many_messages_it_gets() -> None:

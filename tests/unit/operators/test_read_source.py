@@ -128,10 +128,12 @@ def test_without_a_linger_an_idle_part_is_still_left_alone_longer_and_longer() -
 
 
 def test_rows_end_the_back_off() -> None:
-    reading = Reading(Scripted({"a": [None, [1], [2]]})).open()
+    reading = Reading(Scripted({"a": [None, [1], None, [2]]})).open()
     assert reading.poll() == [0]
     reading.clock.advance(1.0)
-    assert reading.poll(2) == [1, 1]
+    assert reading.poll() == [1]
+    reading.poll()
+    assert reading.operator.next_poll_s() == reading.clock.monotonic_s() + 1.0  # not twice as long
 
 
 def test_an_idle_part_does_not_hold_up_the_others() -> None:

@@ -116,3 +116,13 @@ def test_keys_that_cannot_be_keys_fail_and_leave_nothing() -> None:
     with pytest.raises(MalstromError, match="list"):
         mp.run(job)
     assert (out.items, out.by_key) == ([], {})
+
+
+def test_what_an_earlier_run_left_half_done_is_cleared() -> None:
+    out = sinks.Memory()
+    writer = out.open(WorkerInfo("job", "out", WorkerId(0)))
+    writer.write(Batch([1]))
+    payload = writer.pre_commit(CONTEXT)
+    out.recover(CONTEXT, [])
+    out.commit(CONTEXT, [payload])
+    assert out.items == []

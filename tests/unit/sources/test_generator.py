@@ -65,7 +65,7 @@ def test_what_came_before_an_error_is_delivered_before_it() -> None:
 def test_an_error_is_raised_again_when_it_is_polled_again() -> None:
     part = Generator(breaks_at_five).build_part(FIRST, 5)
     for _ in range(2):
-        with pytest.raises(SourceError, match="broken pipe of the user"):
+        with pytest.raises(SourceError, match="after 5 items: ValueError"):
             part.poll(1)
 
 
