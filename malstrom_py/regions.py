@@ -51,7 +51,7 @@ def regions_of(plan: Plan) -> list[Region]:
                 steps=tuple(other.name for other in inside),
                 sources=tuple(other.name for other in inside if other.kind == "source"),
                 entries=tuple(other.name for other in plan.steps if (other.name, True) in group),
-                exits=tuple(other.name for other in inside if other.kind == "key_by"),
+                exits=tuple(other.name for other in inside if (other.name, True) in groups),
             )
         )
     return regions

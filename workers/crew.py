@@ -37,10 +37,12 @@ class Crew:
         ]
 
     def open(self) -> None:
-        """Deal the parts of the sources and open every worker."""
+        """Open the sinks of every worker, then deal the parts of the sources and open these."""
+        for worker in self._workers:
+            worker.open_sinks()
         parts = self._workers[0].list_parts([worker.id for worker in self._workers])
         for worker in self._workers:
-            self._deliver(worker.open(parts[worker.id]))
+            self._deliver(worker.open_sources(parts[worker.id]))
 
     def step(self) -> None:
         """Step every worker once; when none has anything to do, let the time pass until one has."""
@@ -53,7 +55,8 @@ class Crew:
             due_s = min((due for worker in self._workers if (due := worker.due_s()) is not None), default=None)
             if due_s is None:
                 raise InternalError("no worker has anything to do, yet the job has not finished")
-            self._clock.sleep_s(max(0.0, due_s - self._clock.monotonic_s()))
+            if (wait_s := due_s - self._clock.monotonic_s()) > 0:
+                self._clock.sleep_s(wait_s)
 
     @property
     def finished(self) -> bool:

@@ -10,7 +10,7 @@ from malstrom_py.codec import Codec
 from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.messages import AbsBarrier
 from malstrom_py.operators.base import Operator, StepContext
-from malstrom_py.plan import Plan, Step
+from malstrom_py.plan import Plan, Step, StreamRef
 from malstrom_py.regions import is_exchanged, regions_of
 from malstrom_py.rescale.channel import ChannelId, ChannelIn, Loopback
 from malstrom_py.rescale.key_check import check_keys
@@ -64,10 +64,11 @@ def build_graph(
     specs: list[NodeSpec] = []
     nodes: dict[str, int] = {}
     entries: dict[str, int] = {}
+    read = {ref for ref, _ in plan.edges()}
     for step in plan.steps:
         nodes[step.name] = len(specs)
         specs.append(_spec(plan, step, operators[step.name], nodes, entries))
-        if step.kind == "key_by":
+        if is_exchanged(step, StreamRef(step.name)) and StreamRef(step.name) in read:
             routers[step.name] = _router(plan, step, member, batching, codec)
             inboxes[step.name] = _inbox(step.name, member, routers[step.name], codec)
             context = _context(plan, step, member.worker, codec)

@@ -55,12 +55,16 @@ class Worker:
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [op for op in operators.values() if isinstance(op, ReadSource | WriteSink | WriteParts)]
         self._scheduled = [(self._graph.nodes[name], op) for name, op in operators.items() if op.scheduled]
+        self._feed_of = {node: feed for feed in self._graph.feeds for node in feed.sources}
         self._linger_until_s = 0.0
 
-    def open(self, parts: Mapping[str, Sequence[Part]]) -> list[Outgoing]:
-        """Open the sinks, then the sources with the ``parts`` of each (by step) that live here."""
+    def open_sinks(self) -> None:
+        """Open the writers of all sinks. Comes first, so that nothing is read that could not be written."""
         for sink in self.sinks:
             sink.open()
+
+    def open_sources(self, parts: Mapping[str, Sequence[Part]]) -> list[Outgoing]:
+        """Open the sources, each with those of its ``parts`` (by step) that live here."""
         for node, source in self._sources:
             self._graph.executor.call(node, partial(source.open, parts=parts[source.context.step]))
         self._graph.executor.run()
@@ -80,8 +84,9 @@ class Worker:
             taken, freed = feed.take()
             done += taken
             grants.extend(freed)
-            if feed.sources_open:
-                done += sum(self._poll(node, source) for node, source in self._sources if node in feed.sources)
+        for node, source in self._sources:
+            if self._feed_of[node].sources_open:
+                done += self._poll(node, source)
         self._linger(idle=not done)
         return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
 

@@ -16,6 +16,8 @@ EVERY = [
     SourceError("no file"),
     MalformedRecord("line 3", record=b"x;y"),
     errors.SinkError("no space left"),
+    errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),
+    errors.PeerError("a gap"),
     InternalError("our bug"),
 ]
 

@@ -113,13 +113,15 @@ def test_an_output_takes_back_what_it_is_told_to() -> None:
     output: Output[str, int] = Output()
     for n in range(3):
         output.emit("a", n)
-    output.truncate(1)
+        output.set_timer("a", n)
+    output.truncate(1, 2)
     assert (output.keys, output.values, output.timestamps) == (["a"], [0], [None])
+    assert output.timers == [("a", 0), ("a", 1)]
 
 
 def test_an_output_without_any_timestamp_is_untimed() -> None:
     output: Output[str, int] = Output()
     output.emit("a", 1)
-    assert output.batch().timestamps is None
+    assert not output.timed
     output.emit("a", 2, 5)
-    assert output.batch().timestamps == [None, 5]
+    assert output.timed

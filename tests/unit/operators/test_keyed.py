@@ -75,7 +75,7 @@ def test_any_cutting_into_batches_gives_what_plain_python_gives(
     batch = Batch(
         [value for _, value in records], keys=[key for key, _ in records], timestamps=list(range(len(records)))
     )
-    step = Stepped(FACTORIES[name], timed=True).push(*cut(batch, sizes))
+    step = Stepped(FACTORIES[name], timed=True, keyed=True).push(*cut(batch, sizes))
     expected: list[Row] = []
     seen: dict[Any, list[int]] = {}
     for at, (key, value) in enumerate(records):
@@ -88,7 +88,7 @@ def test_any_cutting_into_batches_gives_what_plain_python_gives(
 @EVERY_KEYED_STEP
 def test_epochs_pass_and_change_no_state(name: str) -> None:
     epochs: list[Control] = [Epoch(1), Epoch(7), Epoch(MAX_EPOCH)]
-    step = Stepped(FACTORIES[name], timed=True).push(Batch([1], keys=["a"], timestamps=[1]))
+    step = Stepped(FACTORIES[name], timed=True, keyed=True).push(Batch([1], keys=["a"], timestamps=[1]))
     rows = step.rows()
     step.push(*epochs)
     assert step.messages()[1:] == epochs
@@ -114,7 +114,7 @@ def test_a_batch_without_keys_is_our_bug(name: str) -> None:
 @EVERY_KEYED_STEP
 def test_the_columns_that_came_are_left_as_they_were(name: str) -> None:
     values, keys, timestamps = [1, 2], ["a", "a"], [1, 2]
-    Stepped(FACTORIES[name], timed=True).push(Batch(values, keys=keys, timestamps=timestamps))
+    Stepped(FACTORIES[name], timed=True, keyed=True).push(Batch(values, keys=keys, timestamps=timestamps))
     assert (values, keys, timestamps) == ([1, 2], ["a", "a"], [1, 2])
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 import malstrom_py as mp
+from malstrom_py.codec import Codec
 from malstrom_py.errors import MalstromError
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.graph import Membership
 from malstrom_py.workers.worker import Worker
 from tests.unit.operators.scripted import Scripted
 from tests.unit.workers.journal import Journal, JournalSink, PlainSink
@@ -18,15 +20,27 @@ def worker_of(*sources: Scripted, journal: Journal | None = None, failing: str =
     job, clock = mp.Job("job"), VirtualClock()
     for n, source in enumerate(sources):
         job.source(f"in{n}", source).sink(f"out{n}", PlainSink(f"out{n}", journal or Journal(), failing))
-    return Worker(job.plan(), worker=3, batching=Batching(rows_max=10), clock=clock), clock
+    return alone(job, clock), clock
+
+
+def alone(job: mp.Job, clock: VirtualClock) -> Worker:
+    """Worker number 3, the only one of its job."""
+    member = Membership(3, [3], [3] * job.slots)
+    return Worker(job.plan(), member, batching=Batching(rows_max=10), clock=clock, codec=Codec())
+
+
+def opened(worker: Worker) -> Worker:
+    worker.open_sinks()
+    worker.open_sources(worker.list_parts([3])[3])
+    return worker
 
 
 def test_a_step_polls_one_part_of_each_source_to_the_end_of_the_graph() -> None:
     worker, _ = worker_of(Scripted({"a": [[1, 2], [3]], "b": [[4]]}), Scripted({"c": [[5]]}))
-    worker.open()
+    opened(worker)
     reads = []
     while not worker.finished:
-        reads.append(worker.step())
+        reads.append(worker.step()[0])
     assert reads == [3, 1, 1]
     assert (worker.rows_in("out0"), worker.rows_in("out1")) == (4, 1)
 
@@ -40,25 +54,24 @@ def test_sinks_are_opened_before_any_source() -> None:
             return []
 
     worker, _ = worker_of(Late({}), journal=journal)
-    worker.open()
+    opened(worker)
     assert journal.entries == ["out0: build", "source: list"]
     assert worker.finished
 
 
 def test_it_idles_until_the_first_part_is_due() -> None:
     worker, clock = worker_of(Scripted({"a": [None] * 9}), Scripted({"b": [None, [1]]}))
-    worker.open()
-    assert worker.idle_s() == 0.0
-    assert worker.step() == 0
-    assert worker.idle_s() == pytest.approx(0.005)
+    opened(worker)
+    assert worker.due_s() == 0.0
+    assert worker.step() == (0, [])
+    assert worker.due_s() == pytest.approx(0.005)
     clock.advance(0.005)
-    assert worker.idle_s() == 0.0
-    assert worker.step() == 1
+    assert worker.step() == (1, [])
 
 
 def test_counts_are_those_so_far() -> None:
     worker, _ = worker_of(Scripted({"a": [[1], [2]]}))
-    worker.open()
+    opened(worker)
     worker.step()
     assert {name: counts.rows_in for name, counts in worker.counts().items()} == {"in0": 1, "out0": 1}
     assert {counts.epoch for counts in worker.counts().values()} == {None}
@@ -69,7 +82,7 @@ def test_counts_are_those_so_far() -> None:
 def test_writers_are_told_which_worker_they_are_on() -> None:
     job, sink = mp.Job("job"), JournalSink("out", Journal())
     job.source("in", Scripted({})).sink("out", sink)
-    worker = Worker(job.plan(), worker=3, batching=Batching(), clock=VirtualClock())
+    worker = alone(job, VirtualClock())
     assert [operator.context.worker for operator in worker.sinks] == [3]
 
 
@@ -78,7 +91,7 @@ def test_closing_closes_everything_and_raises_the_first_error() -> None:
     first = Scripted({"a": [[1]]}, close_error=OSError("first"))
     second = Scripted({"b": [[1]]}, close_error=OSError("second"))
     worker, _ = worker_of(first, second, journal=journal, failing="close")
-    worker.open()
+    opened(worker)
     with pytest.raises(MalstromError, match="first"):
         worker.close()
     worker.close()
