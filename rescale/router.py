@@ -31,8 +31,8 @@ class _Gathering:
 class Router:
     """Routes the output of one ``key_by``.
 
-    ``table[slot]`` is the worker that owns a slot, ``slots_of`` gives the slots of keys and ``check`` only makes
-    sure that they are legal. ``encode`` makes bytes of a batch. All three raise typed errors.
+    ``table[slot]`` is the worker that owns a slot, ``slots_of`` gives the slots of keys, ``encode`` makes bytes of a
+    batch. Both raise typed errors.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class Router:
         table: Sequence[int],
         *,
         slots_of: Callable[[Sequence[Any]], list[int]],
-        check: Callable[[Sequence[Any]], object],
         encode: Callable[[Batch], bytes],
         rows_max: int,
         bytes_max: int,
@@ -64,19 +63,16 @@ class Router:
         self._row_bytes = 1.0
         self._table = table
         self._slots_of = slots_of
-        self._check = check
         self._gathering = {member: _Gathering() for member in self.channels}
 
     def route(self, batch: Batch) -> None:
         """Send each row to the worker that owns its key's slot."""
-        keys = batch.keys or []
         if not self._gathering:
-            self._check(keys)
             self.loopback.put(batch)
             return
         rows: dict[int, list[int]] = {member: [] for member in (self._worker, *self.channels)}
         append = {member: indices.append for member, indices in rows.items()}
-        for index, owner in enumerate(map(self._table.__getitem__, self._slots_of(keys))):
+        for index, owner in enumerate(map(self._table.__getitem__, self._slots_of(batch.keys or []))):
             append[owner](index)
         for owner, indices in rows.items():
             if not indices:

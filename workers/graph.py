@@ -109,7 +109,6 @@ def _router(plan: Plan, step: Step, member: Membership, batching: Batching, code
         member.members,
         member.table,
         slots_of=partitioner.bind(plan.slots, step=exchange).slots_of,
-        check=partial(check_keys, step=exchange),
         encode=partial(codec.encode_batch, step=exchange),
         rows_max=batching.rows_max,
         bytes_max=batching.bytes_max,
@@ -137,4 +136,5 @@ def _context(plan: Plan, step: Step, worker: int, codec: Codec) -> StepContext:
         timed=step.traits.unit is not None,
         keyed=step.traits.keyed or step.traits.local,
         codec=codec,
+        check_keys=partial(check_keys, step=step.name),
     )

@@ -5,9 +5,9 @@ Rule: an operator never calls upstream, never keeps a batch it was given, never 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
@@ -41,9 +41,16 @@ class Counters:
     dead_letters: int = 0
 
 
+def no_check(keys: Sequence[Any]) -> None:
+    """Any key goes: for steps that stand alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What an operator is told when it is built on a worker."""
+    """What an operator is told when it is built on a worker.
+
+    ``check_keys`` raises `CodecError` if one of the keys it is given is not legal (F4).
+    """
 
     job: str
     step: str
@@ -53,6 +60,7 @@ class StepContext:
     timed: bool = False
     keyed: bool = False
     codec: Codec = field(default_factory=Codec)
+    check_keys: Callable[[Sequence[Any]], object] = no_check
     counters: Counters = field(default_factory=Counters)
 
 

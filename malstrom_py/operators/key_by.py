@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
 from typing import Any
 
 from malstrom_py.batches import Batch
+from malstrom_py.errors import CodecError
 from malstrom_py.messages import PartMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
@@ -14,7 +16,8 @@ from malstrom_py.operators.failures import Failures, call_each
 class KeyBy(Operator):
     """Keys each record by ``fn(value)``. With one worker nothing is hashed (F3).
 
-    Keys must be hashable. The source region ends here: parts are not known further down.
+    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or goes the way of ``on_error``. The source
+    region ends here: parts are not known further down.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -31,7 +34,25 @@ class KeyBy(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, keys = call_each(self._fn, batch, self._failures, out)
+        try:
+            self.context.check_keys(keys)
+        except CodecError:
+            if self.context.on_error == "fail":
+                raise
+            batch, keys = self._legal(batch, keys, out)
         out.send(batch.with_keys(keys))
+
+    def _legal(self, batch: Batch, keys: list[Any], out: Outlet) -> tuple[Batch, list[Any]]:
+        """The rows whose keys are legal; the others go the way of ``on_error``."""
+        legal: list[bool] = []
+        for index, key in enumerate(keys):
+            try:
+                self.context.check_keys([key])
+                legal.append(True)
+            except CodecError as error:
+                self._failures.record(error, self._fn, batch, index, out)
+                legal.append(False)
+        return batch.compress(legal), list(compress(keys, legal))
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         """Parts belong to the source region, which ends here; records that got no key are still in it."""

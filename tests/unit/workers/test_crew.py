@@ -268,3 +268,14 @@ def test_test_mode_finds_a_step_that_changes_what_it_is_given() -> None:
     job.source("in", sources.Memory([[1], [2]])).map("grows", lambda row: row.append(0)).sink("out", sinks.Memory())
     with pytest.raises(mp.OperatorError, match="'grows' changed a value"):
         mp.run(job, checks=True)
+
+
+def test_f4_an_illegal_key_goes_the_way_of_on_error() -> None:
+    job = mp.Job("keys")
+    numbers = job.source("in", sources.Memory([1.0, float("nan"), 2.0]))
+    keyed = numbers.key_by("k", lambda value: value, on_error="dead-letter")
+    keyed.sink("out", out := sinks.Memory())
+    job.dead_letters("k").sink("dead", dead := sinks.Memory())
+    result = mp.run(job)
+    assert (out.items, result.dead_letters) == ([1.0, 2.0], 1)
+    assert "CodecError" in dead.items[0].error
