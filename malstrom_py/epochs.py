@@ -104,7 +104,7 @@ class _BoundTracker:
         self.epoch = max(self.epoch, epoch)
 
     def snapshot(self) -> Any:
-        return [self._largest, self.epoch]
+        return self.epoch
 
     def restore(self, state: Any) -> None:
-        self._largest, self.epoch = state
+        self.epoch = state

@@ -41,7 +41,8 @@ class Suspend:
 class Frame:
     """What goes over a channel: rows with the epochs among them, or a control message.
 
-    ``payload`` is an encoded batch, or None without rows. ``epochs`` are (row, time): the epoch ``time`` stands before the row of that number, or behind all if it is their count.
+    ``payload`` is an encoded batch, or None without rows. ``epochs`` are (row, time): the epoch ``time`` stands
+    before the row of that number, or behind all if it is their count.
     """
 
     channel: ChannelId
