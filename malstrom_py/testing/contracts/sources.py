@@ -1,0 +1,187 @@
+"""The contract of sources: exact positions wherever a part is cut off, whatever the sizes of the polls."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from malstrom_py.batches import rows_of
+from malstrom_py.errors import MalformedRecord
+from malstrom_py.sources.base import Part, PartitionedSource, SourcePart, StatelessSource
+from malstrom_py.testing.contracts.clauses import require, require_plain
+from malstrom_py.testing.exact import same
+from malstrom_py.worker_info import WorkerId, WorkerInfo
+
+NAMES: Final = "stable parts"
+SIZE: Final = "poll obeys rows_max"
+PLAIN_POSITION: Final = "plain position"
+EXACT: Final = "exact position"
+FINISHED: Final = "finished stays finished"
+UNCHANGED: Final = "polled rows stay as they were"
+CLOSE: Final = "close at any time"
+
+_SIZES: Final = ((1,), (2, 1, 5), (7,))
+_IDLE_MAX: Final = 100
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """Stands for a record that could not be read."""
+
+    record: Any
+
+
+def check_source(source: Any, *, rows_max: int = 1000, cuts_max: int = 20) -> None:
+    """Check that ``source`` keeps the contract of sources (`malstrom_py.sources.base`), part by part.
+
+    At most about ``rows_max`` rows of each part are read, and a part is cut off and restored at up to ``cuts_max``
+    places. A poll may be empty for a while (100 polls in a row end a part that is not finished).
+
+    >>> from malstrom_py import sources
+    >>> check_source(sources.Memory(range(20), parts=3))
+
+    Raises:
+        LawError: a clause is broken: "stable parts", "poll obeys rows_max", "plain position", "exact position",
+            "finished stays finished", "polled rows stay as they were", "close at any time".
+    """
+    if not isinstance(source, PartitionedSource):
+        _check_stateless(source, rows_max)
+        return
+    parts = list(source.list_parts())
+    require(all(isinstance(part, str) and part for part in parts), NAMES, "parts have names", f"{parts}")
+    require(len(set(parts)) == len(parts), NAMES, "parts have different names", f"{parts}")
+    require(parts == list(source.list_parts()), NAMES, "parts are called the same each time", f"{parts}")
+    for part in parts:
+        _check_part(source, part, rows_max, cuts_max)
+
+
+def _check_stateless(source: StatelessSource[Any], rows_max: int) -> None:
+    worker = WorkerInfo("contract", "source", WorkerId(0))
+    part = source.build(worker)
+    _check_sizes(part, "the source", rows_max)
+    _check_end(part, "the source", positions=False)
+    _closed(part, "the source")
+    _closed(source.build(worker), "the source, unread")
+
+
+def _check_part(source: PartitionedSource[Any], part: Part, rows_max: int, cuts_max: int) -> None:
+    where = f"part {part!r}"
+    opened = source.build_part(part, None)
+    rows = _check_sizes(opened, where, rows_max)
+    end = opened.snapshot() if opened.is_finished() else None
+    for sizes in _SIZES:
+        _check_cuts(source, part, rows, sizes, cuts_max)
+    _check_end(opened, where, positions=True)
+    _closed(opened, where)
+    if end is not None:
+        _check_restored_end(source.build_part(part, end), where)
+    _closed(source.build_part(part, None), f"{where}, unread")
+
+
+def _check_sizes(opened: SourcePart[Any], where: str, rows_max: int) -> list[Any]:
+    """Read up to ``rows_max`` rows, by threes: what they are."""
+    rows: list[Any] = []
+    kept: list[tuple[Any, Any]] = []
+    for polled in _polls(opened, itertools.repeat(3)):
+        require(
+            len(polled) <= 6, SIZE, "a poll gives about as many rows as asked", f"{where}: 3 asked, {len(polled)} got"
+        )
+        kept.append((polled, copy.deepcopy(polled)))
+        rows.extend(polled)
+        if len(rows) >= rows_max:
+            break
+    for polled, before in kept:
+        require(same(polled, before), UNCHANGED, "what was polled is not changed later", f"{where}: {before}, {polled}")
+    return rows
+
+
+def _check_cuts(
+    source: PartitionedSource[Any], part: Part, rows: list[Any], sizes: tuple[int, ...], cuts_max: int
+) -> None:
+    """Cut the part off after some polls, restore it twice, and see that it goes on where it was."""
+    polls = len(rows) * len(sizes) // sum(sizes) + 1
+    for cut in sorted({round(number * polls / cuts_max) for number in range(cuts_max + 1)}):
+        where = f"part {part!r}, restored after {cut} polls of {sizes} rows"
+        opened = source.build_part(part, None)
+        read = list(itertools.chain.from_iterable(itertools.islice(_polls(opened, itertools.cycle(sizes)), cut)))
+        for _ in range(2):
+            position = opened.snapshot()
+            require_plain(position, PLAIN_POSITION, where)
+            require(same(opened.snapshot(), position), EXACT, "asking for the position does not change it", where)
+            _closed(opened, where)
+            opened = source.build_part(part, copy.deepcopy(position))
+            now = opened.snapshot()
+            require(
+                same(now, position), EXACT, "a restored part is where it was saved", f"{where}: {position!r}, {now!r}"
+            )
+            read += next(_polls(opened, itertools.cycle(sizes)), [])
+        for polled in _polls(opened, itertools.repeat(50)):
+            if len(read) >= len(rows):
+                break
+            read += polled
+        _closed(opened, where)
+        _require_same_rows(read[: len(rows)], rows, where)
+
+
+def _require_same_rows(read: list[Any], rows: list[Any], where: str) -> None:
+    for number, (got, expected) in enumerate(itertools.zip_longest(read, rows, fillvalue="nothing")):
+        require(
+            same(got, expected),
+            EXACT,
+            "what is read before and after a restore is what one pass reads",
+            f"{where}: row {number} is {got!r}, and was {expected!r} in one pass",
+        )
+
+
+def _check_end(opened: SourcePart[Any], where: str, *, positions: bool) -> None:
+    if not opened.is_finished():
+        return
+    before = opened.snapshot() if positions else None
+    for _ in range(2):
+        polled = _poll(opened, 10)
+        require(not polled, FINISHED, "a finished part gives no more rows", f"{where}: {polled}")
+        require(opened.is_finished(), FINISHED, "a finished part stays finished", where)
+    after = opened.snapshot() if positions else None
+    require(same(after, before), FINISHED, "a finished part stays where it is", f"{where}: {before!r}, {after!r}")
+
+
+def _check_restored_end(opened: SourcePart[Any], where: str) -> None:
+    polled = _poll(opened, 10)
+    require(not polled, FINISHED, "restored at its end, a part gives nothing", f"{where}: {polled}")
+    require(opened.is_finished(), FINISHED, "restored at its end, a part is finished after one poll", where)
+    _closed(opened, where)
+
+
+def _polls(opened: SourcePart[Any], sizes: Iterable[int]) -> Iterator[list[Any]]:
+    """The rows of each poll, until the part is finished or has had nothing for a while."""
+    idle = 0
+    for size in sizes:
+        if opened.is_finished():
+            return
+        rows = _poll(opened, size)
+        idle = 0 if rows else idle + 1
+        if idle > _IDLE_MAX:
+            return
+        yield rows
+
+
+def _poll(opened: SourcePart[Any], rows_max: int) -> list[Any]:
+    try:
+        polled: Any = opened.poll(rows_max)
+    except MalformedRecord as error:
+        return [Malformed(error.record)]
+    if polled is None:
+        return []
+    if hasattr(polled, "schema"):
+        return rows_of(polled)
+    return polled if isinstance(polled, list) else list(polled)
+
+
+def _closed(opened: SourcePart[Any], where: str) -> None:
+    try:
+        opened.close()
+    except Exception as error:
+        require(False, CLOSE, "a part can be closed, read or not", f"{where}: {type(error).__name__}: {error}")

@@ -1,0 +1,255 @@
+"""The contract of sinks has teeth: each clause is named by a sink that breaks it, and no other before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.messages import DataMessage
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.testing import LawError
+from malstrom_py.testing.contracts import check_sink
+from malstrom_py.worker_info import WorkerInfo
+
+
+class Table:
+    """A transactional sink that keeps its contract. Others change one method."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.staged: dict[bytes, list[Any]] = {}
+
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        return TableWriter(self, worker.worker)
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self.rows.extend(self.staged.pop(payload, []))
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self.staged.pop(payload, None)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        self.staged.clear()
+
+
+class TableWriter:
+    def __init__(self, table: Table, worker: int) -> None:
+        self.table = table
+        self.worker = worker
+        self.written: list[Any] = []
+
+    def write(self, batch: Batch) -> None:
+        self.written.extend(batch.values)
+
+    def pre_commit(self, context: CommitContext) -> Any:
+        payload = f"{context.snapshot}/{self.worker}".encode()
+        self.table.staged[payload], self.written = self.written, []
+        return payload
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class ShowsAtOnce(Table):
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        writer = super().open(worker)
+        writer.written = self.rows
+        return writer
+
+
+class ShowsAtPreCommit(Table):
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        return _ShowingWriter(self, worker.worker)
+
+
+class _ShowingWriter(TableWriter):
+    def pre_commit(self, context: CommitContext) -> Any:
+        payload = super().pre_commit(context)
+        self.table.commit(context, [payload])
+        return payload
+
+
+class ShowsAtClose(Table):
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        return _ClosingWriter(self, worker.worker)
+
+
+class _ClosingWriter(TableWriter):
+    def close(self) -> None:
+        for payload in list(self.table.staged):
+            self.table.rows.extend(self.table.staged[payload])
+
+
+class NoPayload(Table):
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        return _SilentWriter(self, worker.worker)
+
+
+class _SilentWriter(TableWriter):
+    def pre_commit(self, context: CommitContext) -> Any:
+        super().pre_commit(context)
+
+
+class CommitsTwice(Table):
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self.rows.extend(self.staged.get(payload, []))
+
+
+class CommitsTheFirst(Table):
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        super().commit(context, payloads[:1])
+
+
+class Reverses(Table):
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self.rows.extend(reversed(self.staged.pop(payload, [])))
+
+
+class CommitsAll(Table):
+    """A commit publishes whatever is staged."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        super().commit(context, list(self.staged))
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Nothing is discarded."""
+
+
+class RecoversNothing(CommitsAll):
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        Table.abort(self, context, payloads)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        """Nothing is cleared."""
+
+
+class Sorts(Table):
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        return _SortingWriter(self, worker.worker)
+
+
+class _SortingWriter(TableWriter):
+    def write(self, batch: Batch) -> None:
+        batch.values.sort(reverse=True)
+        super().write(batch)
+
+
+class Lists:
+    """A partitioned sink that keeps its contract."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[Any]] = {}
+
+    def assign_part(self, message: DataMessage[Any, Any]) -> Any:
+        return f"key-{message.key}"
+
+    def build_part(self, part: str, state: Any) -> ListPart:
+        rows = self.parts.setdefault(part, [])
+        del rows[state or 0 :]
+        return ListPart(rows)
+
+    @property
+    def rows(self) -> list[Any]:
+        return [row for rows in self.parts.values() for row in rows]
+
+
+class ListPart:
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def write(self, batch: Batch) -> None:
+        self.rows.extend(batch.values)
+
+    def snapshot(self) -> Any:
+        return len(self.rows)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Wandering(Lists):
+    count = 0
+
+    def assign_part(self, message: DataMessage[Any, Any]) -> Any:
+        Wandering.count += 1
+        return f"part-{Wandering.count}"
+
+
+class Numbered(Lists):
+    def assign_part(self, message: DataMessage[Any, Any]) -> Any:
+        return message.key
+
+
+class Anew(Lists):
+    """Opens each part anew, whatever was written."""
+
+    def build_part(self, part: str, state: Any) -> ListPart:
+        return super().build_part(part, None)
+
+
+class Objects(Lists):
+    def build_part(self, part: str, state: Any) -> ListPart:
+        return _ObjectPart(self.parts.setdefault(part, []))
+
+
+class _ObjectPart(ListPart):
+    def snapshot(self) -> Any:
+        return object()
+
+
+class Plainly:
+    """A stateless sink."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def build(self, worker: WorkerInfo) -> ListPart:
+        return ListPart(self.rows)
+
+
+class Drops(Plainly):
+    def build(self, worker: WorkerInfo) -> ListPart:
+        return ListPart([])
+
+
+@pytest.mark.parametrize("kind", [Table, Lists, Plainly])
+def test_a_sink_that_keeps_the_contract_passes(kind: type) -> None:
+    check_sink(kind, lambda sink: sink.rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "clause"),
+    [
+        (ShowsAtOnce, "hidden until committed"),
+        (ShowsAtPreCommit, "hidden until committed"),
+        (ShowsAtClose, "hidden until committed"),
+        (NoPayload, "hidden until committed"),
+        (CommitsTwice, "commit is idempotent"),
+        (CommitsTheFirst, "committed rows are visible"),
+        (Reverses, "rows in order"),
+        (CommitsAll, "abort leaves nothing"),
+        (RecoversNothing, "recover clears"),
+        (Sorts, "batches stay as they were"),
+        (Drops, "committed rows are visible"),
+        (Wandering, "stable parts"),
+        (Numbered, "stable parts"),
+        (Objects, "plain position"),
+        (Anew, "exact position"),
+    ],
+)
+def test_a_sink_that_breaks_a_clause_is_named_by_it(kind: type, clause: str) -> None:
+    with pytest.raises(LawError) as caught:
+        check_sink(kind, lambda sink: sink.rows)
+    assert caught.value.law == clause
+
+
+def test_too_few_values_tell_nothing() -> None:
+    with pytest.raises(ValueError, match="at least six"):
+        check_sink(Table, lambda sink: sink.rows, values=[1, 2])
