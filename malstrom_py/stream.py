@@ -173,27 +173,8 @@ class StreamBuilder(Generic[K, V_co]):
         ref = self._add("key_by", name, partial(KeyBy, fn=function), function, traits=traits, on_error=on_error)
         return KeyedStreamBuilder(self.job, ref, traits)
 
-    @overload
-    def key_distribute(self, name: str, key: str, *, on_error: OnError = ...) -> KeyedStreamBuilder[Any, V_co]: ...
-    @overload
-    def key_distribute(
-        self,
-        name: str,
-        key: Callable[[V_co], K2],
-        *,
-        partitioner: PartitionerLike | None = ...,
-        on_error: OnError = ...,
-    ) -> KeyedStreamBuilder[K2, V_co]: ...
-    def key_distribute(
-        self,
-        name: str,
-        key: Callable[[V_co], Any] | str,
-        *,
-        partitioner: PartitionerLike | None = None,
-        on_error: OnError = "fail",
-    ) -> KeyedStreamBuilder[Any, V_co]:
-        """The same as `key_by`, by Malstrom's name for it."""
-        return self.key_by(name, key, partitioner=partitioner, on_error=on_error)
+    key_distribute = key_by
+    """The same, by Malstrom's name for it."""
 
     def key_local(
         self, name: str, key: Callable[[V_co], K2] | str, *, on_error: OnError = "fail"
