@@ -12,8 +12,8 @@ import pytest
 from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import StatelessSink, TransactionalSink
-from malstrom_py.worker_info import WorkerId, WorkerInfo
 from malstrom_py.sinks.stdout import Stdout
+from malstrom_py.worker_info import WorkerId, WorkerInfo
 
 WORKER = WorkerInfo("job", "out", WorkerId(0))
 

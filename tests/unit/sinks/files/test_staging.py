@@ -11,9 +11,9 @@ import pytest
 from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.worker_info import WorkerId, WorkerInfo
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.files.staging import local_path, publish
+from malstrom_py.worker_info import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, context, everything
 
 
