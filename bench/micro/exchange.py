@@ -1,0 +1,180 @@
+"""What it costs that a record changes worker: partition, encode, decode; and W1 on several workers.
+
+Rows of a string key and an int value go through a real `Router`, `Codec` and `Lane`, with credits, from one worker to
+another in this process. ``python -m bench.micro --only exchange workers`` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+import malstrom_py as mp
+from bench.micro import inputs
+from bench.micro.inputs import Pair
+from bench.micro.timing import Spread, WrongResult, interleave, ratios, spread
+from bench.micro.workloads import Check, Tally, add, key_of
+from malstrom_py import partitioners, sources
+from malstrom_py.batches import Batch
+from malstrom_py.codec import Codec
+from malstrom_py.partitioners import KeySlots
+from malstrom_py.rescale.channel import ChannelId, ChannelIn, Loopback
+from malstrom_py.rescale.placement import first_table
+from malstrom_py.rescale.router import Router
+from malstrom_py.workers.exchange import Lane
+
+BUDGET_US: Final = 0.45
+ROWS_PER_BATCH: Final = (256, 1024, 8192)
+SLOTS: Final = 1024
+STEP: Final = "key"
+
+SHARES: Final[dict[str, tuple[int, ...]]] = {
+    "all rows to the other worker": (1,) * SLOTS,
+    "half of the rows to the other worker": tuple(first_table(SLOTS, range(2))),
+}
+"""What part of the rows leaves, and the routing table that makes it so."""
+
+
+def batches_of(pairs: Sequence[Pair], rows: int) -> list[Batch]:
+    """The pairs as keyed batches, as a ``key_by`` sends them; every key is a new string, whose hash is not known."""
+    cuts = (inputs.fresh(list(pairs[start : start + rows])) for start in range(0, len(pairs), rows))
+    return [Batch([value for _, value in cut], keys=[key for key, _ in cut]) for cut in cuts]
+
+
+class Crossing:
+    """Worker 0 with its router, and the lane from it on worker 1."""
+
+    def __init__(self, table: Sequence[int], rows_max: int) -> None:
+        codec = Codec()
+        self._router = Router(
+            STEP,
+            0,
+            (0, 1),
+            table,
+            slots_of=partitioners.stable_hash.bind(SLOTS, step=STEP).slots_of,
+            encode=partial(codec.encode_batch, step=STEP),
+            rows_max=rows_max,
+            bytes_max=1 << 20,
+        )
+        self._lane = Lane(ChannelIn(ChannelId(STEP, 0, 1), 0), partial(codec.decode_batch, step=STEP))
+        self.checks: dict[int, Check] = {0: (0, 0), 1: (0, 0)}
+        self.keys: dict[int, set[str]] = {0: set(), 1: set()}
+
+    def send(self, batches: Sequence[Batch]) -> None:
+        """Everything there, batch by batch, and the credit back."""
+        router = self._router
+        for batch in batches:
+            router.route(batch)
+            self._carry()
+        router.flush()
+        self._carry()
+
+    def _carry(self) -> None:
+        router, lane = self._router, self._lane
+        for frame in router.take():
+            lane.channel.receive(frame)
+            for grant in self._drain(1, lane):
+                router.channels[1].grant(grant)
+        self._drain(0, router.loopback)
+
+    def _drain(self, worker: int, lane: Lane | Loopback) -> list[Any]:
+        grants = []
+        while True:
+            item, grant = lane.take()
+            if item is None:
+                return grants
+            if grant is not None:
+                grants.append(grant)
+            if isinstance(item, Batch):
+                rows, total = self.checks[worker]
+                self.checks[worker] = rows + len(item), total + sum(item.values)
+                self.keys[worker].update((item.keys or [])[:1])
+
+
+def crossing_us(pairs: list[Pair], rows: int, table: Sequence[int], *, reps: int) -> Spread:
+    """Microseconds per record, those that stay included. Each round has a new router, which knows no key yet."""
+    costs = []
+    slots_of = partitioners.stable_hash.bind(SLOTS).slots_of
+    for _ in range(reps):
+        crossing, batches = Crossing(table, rows), batches_of(pairs, rows)
+        started = perf_counter()
+        crossing.send(batches)
+        costs.append((perf_counter() - started) * 1e6 / len(pairs))
+        arrived = tuple(map(sum, zip(*crossing.checks.values(), strict=True)))
+        if arrived != (len(pairs), sum(value for _, value in pairs)):
+            raise WrongResult(f"{arrived} (rows, sum) arrived of {len(pairs)} rows")
+        if any({table[slot] for slot in slots_of(list(keys))} - {worker} for worker, keys in crossing.keys.items()):
+            raise WrongResult("a key went to a worker that does not own its slot")
+    return spread(costs)
+
+
+def measure_exchange(n: int, reps: int) -> list[str]:
+    """The cost per record, in lines of text. The budget is for rows that all leave."""
+    pairs, lines = inputs.w1(n, zipf=False), []
+    for share, table in SHARES.items():
+        for rows in ROWS_PER_BATCH:
+            cost = crossing_us(pairs, rows, table, reps=reps)
+            verdict = "hit" if cost.median <= BUDGET_US else "MISS"
+            what = f"exchange, (str, int) rows, {rows:,} per batch, {share}"
+            lines.append(f"{what}: {cost.show()} µs per record, budget <= {BUDGET_US} µs, {verdict}")
+    return lines
+
+
+@dataclass(slots=True)
+class Counted:
+    """The default partitioner, which counts the keys that it is asked about."""
+
+    asked: int = field(default=0, compare=False)
+
+    def bind(self, slots: int, *, step: str = "") -> KeySlots:
+        bound = partitioners.stable_hash.bind(slots, step=step)
+        return _CountedSlots(self, bound)
+
+
+class _CountedSlots:
+    def __init__(self, counted: Counted, bound: KeySlots) -> None:
+        self._counted = counted
+        self._bound = bound
+
+    def slot_of(self, key: Any) -> int:
+        self._counted.asked += 1
+        return self._bound.slot_of(key)
+
+    def slots_of(self, keys: Sequence[Any]) -> list[int]:
+        self._counted.asked += len(keys)
+        return self._bound.slots_of(keys)
+
+    def slots_of_arrow(self, keys: Any) -> Any:
+        self._counted.asked += len(keys)
+        return self._bound.slots_of_arrow(keys)
+
+
+def w1_on(workers: int, rows: list[Pair], partitioner: Counted) -> Check:
+    """W1 as a job on that many workers; the source has a part for each."""
+    job, tally = mp.Job("bench"), Tally(sum)
+    stream = job.source("in", sources.Memory(rows, parts=workers))
+    stream.key_by(STEP, key_of, partitioner=partitioner).stateful_map("add", add).sink("out", tally)
+    mp.run(job, workers=workers, progress=False)
+    return tally.check
+
+
+def measure_workers(n: int, reps: int, numbers: Sequence[int] = (1, 2, 4)) -> list[str]:
+    """W1 on several workers of one process, in lines of text: what the exchange costs, for nothing runs at once."""
+    pairs = inputs.w1(n, zipf=False)
+    asked = {workers: Counted() for workers in numbers}
+    variants = {str(workers): partial(w1_on, workers, partitioner=asked[workers]) for workers in numbers}
+    seconds = interleave(variants, pairs, reps=reps, fresh=inputs.fresh)
+    if numbers[0] == 1 and asked[1].asked:
+        raise WrongResult(f"with one worker {asked[1].asked} keys were hashed")
+    lines = []
+    for workers in numbers:
+        ratio = ratios(seconds[str(numbers[0])], seconds[str(workers)])
+        rate = spread([n / s for s in seconds[str(workers)]]).median
+        lines.append(
+            f"W1 on {workers} workers in one process: {rate:,.0f} records/s, {ratio.show()} of one, "
+            f"{asked[workers].asked / (n * (reps + 1)):.2f} keys per record given to the partitioner"
+        )
+    return lines
