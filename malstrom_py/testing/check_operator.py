@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.errors import CodecError, OperatorError
+from malstrom_py.errors import OperatorError
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, Subject
 from malstrom_py.testing.laws.shrink import shrunk
@@ -195,10 +195,9 @@ class _Search:
 def _hold(law: Law, subject: Subject, scenario: Scenario) -> bool:
     try:
         return law.check(subject, scenario, _broken(law.name, subject, scenario))
-    except (OperatorError, CodecError) as error:
-        name = "state round trip" if isinstance(error, CodecError) else error.rule
-        if name:
-            raise _broken(name, subject, scenario)(f"  {error}") from error
+    except OperatorError as error:
+        if error.rule:
+            raise _broken(error.rule, subject, scenario)(f"  {error}") from error
         error.add_note(scenario.shown(keyed=subject.keyed, timed=subject.timed, marks={}))
         raise
 
