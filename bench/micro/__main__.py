@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from bench.micro import machine
+from bench.micro.exchange import measure_exchange, measure_workers
 from bench.micro.executor_cost import BUDGET_US, node_cost_us
 from bench.micro.peers import Peers, find_peers
+from bench.micro.state import measure_state
 from bench.micro.timing import Spread, WrongResult, interleave, ratios, spread
 from bench.micro.workloads import WORKLOADS, Workload
 
-EXECUTOR = "executor"
 UNTOUCHED = (0, 10_000)
 HEADER = ("workload", "records/s", "loop records/s", "of the loop", "budget", "")
 PEER_HEADER = ("peer_bare records/s", "of peer_bare")
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    names = [workload.name for workload in WORKLOADS]
+    names = [*(workload.name for workload in WORKLOADS), *OTHERS]
     parser = argparse.ArgumentParser(prog="python -m bench.micro", description=__doc__)
-    parser.add_argument("--n", type=int, default=2_000_000, help="records of W1; the bids are 0.46 of it")
+    parser.add_argument("--n", type=int, default=2_000_000, help="records of W1; half as many keys of state, 0.46 bids")
     parser.add_argument("--reps", type=int, default=3, help="rounds, interleaved; medians are printed")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {', '.join([*names, EXECUTOR])}")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     return parser.parse_args(arguments)
 
 
@@ -67,14 +69,23 @@ def rate(figures: Spread) -> str:
     return f"{figures.median:,.0f}"
 
 
-def measure_executor(reps: int, *, batches: int) -> list[str]:
+def measure_executor(n: int, reps: int) -> list[str]:
     """The executor's cost, in lines of text."""
-    lines = []
+    batches, lines = max(1, n // 1000), []
     for untouched in UNTOUCHED:
         cost = node_cost_us(untouched, batches=batches, reps=reps)
         what = f"executor, per node and 1-row batch, {untouched:,} untouched nodes beside"
         lines.append(f"{what}: {cost.show()} µs, budget <= {BUDGET_US:.0f} µs, {verdict(cost.median <= BUDGET_US)}")
     return lines
+
+
+OTHERS: Final[dict[str, Callable[[int, int], list[str]]]] = {
+    "executor": measure_executor,
+    "exchange": measure_exchange,
+    "workers": measure_workers,
+    "state": lambda n, reps: measure_state(max(1, n // 2), reps),
+}
+"""What is told in lines below the table, of a number of records and of rounds."""
 
 
 def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -91,7 +102,7 @@ def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = options(arguments)
-    wanted = asked.only or [*(workload.name for workload in WORKLOADS), EXECUTOR]
+    wanted = asked.only or [*(workload.name for workload in WORKLOADS), *OTHERS]
     chosen = [workload for workload in WORKLOADS if workload.name in wanted]
     peers = find_peers(asked.n) if any(workload.peer for workload in chosen) else None
     print(machine.describe())
@@ -102,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [measure(workload, asked.n, asked.reps, peers) for workload in chosen]
         if rows:
             print(show([*HEADER, *PEER_HEADER] if peers else HEADER, rows))
-        if EXECUTOR in wanted:
-            print("", *measure_executor(asked.reps, batches=max(1, asked.n // 1000)), sep="\n")
+        for name in [name for name in OTHERS if name in wanted]:
+            print("", *OTHERS[name](asked.n, asked.reps), sep="\n", flush=True)
     except WrongResult as error:
         print(f"WRONG RESULT: {error}", file=sys.stderr)
         return 1

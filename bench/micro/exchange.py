@@ -21,7 +21,7 @@ from malstrom_py import partitioners, sources
 from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
 from malstrom_py.partitioners import KeySlots
-from malstrom_py.rescale.channel import ChannelId, ChannelIn, Loopback
+from malstrom_py.rescale.channel import ChannelId, ChannelIn, Grant, Loopback
 from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.router import Router
 from malstrom_py.workers.exchange import Lane
@@ -80,8 +80,8 @@ class Crossing:
                 router.channels[1].grant(grant)
         self._drain(0, router.loopback)
 
-    def _drain(self, worker: int, lane: Lane | Loopback) -> list[Any]:
-        grants = []
+    def _drain(self, worker: int, lane: Lane | Loopback) -> list[Grant]:
+        grants = list[Grant]()
         while True:
             item, grant = lane.take()
             if item is None:

@@ -117,7 +117,7 @@ def bytes_per_key(what: What, keys: int) -> float:
     gc.collect()
     if len(states) != keys or states[keys - 1] != keys + 999:
         raise WrongResult(f"{len(states)} keys have state, of {keys}")
-    return (resident_bytes() - before) / keys
+    return max(1, resident_bytes() - before) / keys
 
 
 def seconds_per_round(keys: int, lookups: int, reps: int) -> dict[str, list[float]]:
@@ -159,11 +159,12 @@ def measure_state(keys: int, reps: int, *, lookups: int = LOOKUPS) -> list[str]:
     seconds: dict[str, list[float]] = apart("time", keys, lookups, reps)
     slower = ratios(seconds["step"], seconds["dict"])
     nanoseconds = {name: spread([s / lookups * 1e9 for s in each]) for name, each in seconds.items()}
+    what = f"state, {keys:,} int keys"
+    held = f"{what}: {step:.0f} bytes per key, a dict {plain:.0f}, {step / plain:.2f} of the dict"
+    asked = f"{what}: lookup and update {_ns(nanoseconds['step'])}, a dict {_ns(nanoseconds['dict'])}"
     return [
-        f"state, {keys:,} int keys: {step:.0f} bytes per key, a dict {plain:.0f}, {step / plain:.2f} of the dict, "
-        f"budget <= {BYTES_BUDGET}, {_verdict(step / plain, BYTES_BUDGET)}",
-        f"state, {keys:,} int keys: lookup and update {_ns(nanoseconds['step'])}, a dict {_ns(nanoseconds['dict'])}, "
-        f"{slower.show()} of the dict, budget <= {TIME_BUDGET}, {_verdict(slower.median, TIME_BUDGET)}",
+        f"{held}, budget <= {BYTES_BUDGET}, {_verdict(step / plain, BYTES_BUDGET)}",
+        f"{asked}, {slower.show()} of the dict, budget <= {TIME_BUDGET}, {_verdict(slower.median, TIME_BUDGET)}",
     ]
 
 

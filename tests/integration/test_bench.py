@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from bench.micro import __main__ as micro
-from bench.micro import memory, spikes, timing
+from bench.micro import exchange, inputs, memory, spikes, state, timing
 from bench.micro.workloads import WORKLOADS, Workload
+from malstrom_py.workers.exchange import Lane
 from tests.tree import ROOT
 
 
@@ -33,7 +34,8 @@ def test_every_workload_is_a_line_with_a_ratio_and_a_verdict_where_there_is_a_bu
     for workload in WORKLOADS:
         assert re.search(r"\d\.\d\d \(\d+\.\d\d-\d+\.\d\d\)", lines[workload.name])
         assert bool(re.search("hit|MISS", lines[workload.name])) is (workload.budget is not None)
-    assert len(re.findall(r"^executor, .* (?:hit|MISS)$", printed, flags=re.MULTILINE)) == 2
+    for what, count in {"executor": 2, "exchange": 6, "state": 2}.items():
+        assert len(re.findall(rf"^{what}, .* (?:hit|MISS)$", printed, flags=re.MULTILINE)) == count
     assert "peer_bare" not in printed
     assert re.search(r"cores, \d+ GiB.*\n.*Python \d.*, malstrom-py \d.*, pyarrow \d", printed)
 
@@ -54,6 +56,55 @@ def test_only_what_is_asked_for_is_run(capsys: pytest.CaptureFixture[str], monke
     assert "| q2 filter" in printed
     assert "q1" not in printed
     assert "executor" not in printed
+
+
+def test_a_name_that_is_no_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        micro.main(["--only", "w1"])
+    assert "invalid choice: 'w1'" in capsys.readouterr().err
+
+
+def test_with_one_worker_no_key_is_given_to_the_partitioner() -> None:
+    one, two = exchange.measure_workers(3000, 1, (1, 2))
+    assert one.endswith("of one, 0.00 keys per record given to the partitioner")
+    assert two.endswith("of one, 1.00 keys per record given to the partitioner")
+
+
+@pytest.mark.parametrize("rows", [1, 256, 1024, 8192])
+@pytest.mark.parametrize("share", exchange.SHARES)
+def test_every_row_crosses_to_the_owner_of_its_slot(share: str, rows: int) -> None:
+    pairs = inputs.w1(3000, zipf=False)
+    crossing = exchange.Crossing(exchange.SHARES[share], rows)
+    crossing.send(exchange.batches_of(pairs, rows))
+    (stayed, _), (left, total) = crossing.checks[0], crossing.checks[1]
+    assert stayed + left == 3000
+    assert total == sum(value for _, value in pairs) - crossing.checks[0][1]
+    assert (stayed == 0) is share.startswith("all")
+
+
+def test_rows_that_are_lost_on_the_way_are_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lane, "take", lambda lane: (None, None))
+    with pytest.raises(timing.WrongResult, match=r"\(0, 0\) \(rows, sum\) arrived of 10 rows"):
+        exchange.crossing_us(inputs.w1(10, zipf=False), 5, (1,) * exchange.SLOTS, reps=1)
+
+
+def test_state_is_measured_beside_a_dict_in_processes_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert state.main(["--keys", "20000", "--lookups", "3000", "--reps", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"20,000 int keys: \d+ bytes per key, a dict \d+, \d\.\d\d of the dict, .* (hit|MISS)$", printed, re.MULTILINE
+    )
+    assert re.search(r"lookup and update \d+ ns, a dict \d+ ns, .* of the dict, .* (hit|MISS)$", printed, re.MULTILINE)
+
+
+def test_the_step_and_the_dict_end_with_the_same_states() -> None:
+    results = []
+    for make in (state.in_dict, state.in_step):
+        states, take = make()
+        for batch in [*state.filling(3000), *state.asking(3000, 2000)]:
+            take(batch)
+        results.append(states)
+    assert results[0] == results[1] == {key: key + 1000 for key in range(3000)}
 
 
 def test_the_benchmark_is_a_program() -> None:
