@@ -170,9 +170,13 @@ class Executor:
                 node.forward(epoch)
             else:
                 operator.on_epoch(epoch, node)
-        elif operator is None:
-            node.forward(message)
         elif isinstance(message, PartMessage):
-            operator.on_part(message, node)
+            if operator is None:
+                node.forward(message)
+            else:
+                operator.on_part(message, node)
         elif node.has_all(message):
-            operator.on_control(message, node)
+            if operator is None:
+                node.forward(message)
+            else:
+                operator.on_control(message, node)

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from malstrom_py.batches import Batch
 from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartFinished, PartOpened
+from malstrom_py.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    Control,
+    Epoch,
+    Interrogate,
+    PartFinished,
+    PartOpened,
+    StateMessage,
+)
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 
 ALL_PORTS = (True,)
@@ -33,8 +42,12 @@ class Apply(Operator):
         self.seen.append(epoch.time)
         out.forward(epoch)
 
-    def on_part(self, message: PartOpened | PartFinished, out: Outlet) -> None:
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
         self.seen.append(message.part)
+        out.forward(message)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        self.seen.append(message)
         out.forward(message)
 
 
@@ -255,6 +268,25 @@ def test_a_node_is_visited_once_however_many_messages_it_gets() -> None:
     )
     run(executor, Batch([1]), Batch([2]))
     assert visits == ["a", "a", "b", "b", "c", "c", "c", "c"]
+
+
+def test_a_control_message_passes_each_node_once_when_it_has_come_on_all_inputs_and_channels() -> None:
+    """Also a node without operator: the receiving end of an exchange, which has a channel from each worker."""
+    end = Apply()
+    executor = Executor(
+        [
+            NodeSpec("left", None, channels=3),
+            NodeSpec("right", None, channels=2),
+            NodeSpec("join", None, ((0, 0), (1, 0))),
+            NodeSpec("end", end, ((2, 0),), ()),
+        ]
+    )
+    message = Interrogate(lambda key: True)
+    for node, index in [(0, 0), (0, 1), (1, 0), (1, 1)]:
+        run(executor, message, node=node, index=index)
+    assert end.seen == []
+    run(executor, message, node=0, index=2)
+    assert end.seen == [message]
 
 
 def test_an_exception_leaves_an_executor_that_works_on() -> None:

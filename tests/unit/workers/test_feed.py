@@ -1,0 +1,285 @@
+"""The feed of one region: what it takes in and when, and how barriers are aligned over all its channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.batches import Batch
+from malstrom_py.codec import Codec
+from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.errors import InternalError
+from malstrom_py.messages import AbsBarrier, Epoch, Interrogate, SuspendMarker
+from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.union import Union
+from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelIn, ChannelOut, Credit, Grant, Loopback, Suspend
+from malstrom_py.rescale.router import Router
+from malstrom_py.testing import CapturingPersistenceBackend, strategies
+from malstrom_py.testing.lone_step import OpenEnd, Recorder
+from malstrom_py.workers.exchange import Inbox, Lane, SendToExchange
+from malstrom_py.workers.feed import Feed, suspended
+
+CODEC = Codec()
+BIG = Credit()
+
+
+class Region:
+    """A region of worker 0, fed by two exchanges from workers 0 and 1 each (and a source), joined and recorded.
+
+    ``exit_credit``: it sends all it gets on to worker 1 over a third exchange, with so many rows of credit.
+    """
+
+    def __init__(self, *, source: bool = False, exit_credit: int = BIG.rows) -> None:
+        self.remote = {name: ChannelOut(ChannelId(name, 1, 0), 1, BIG) for name in ("left", "right")}
+        self.local = {name: Loopback(BIG) for name in ("left", "right")}
+        self.lanes = {name: Lane(ChannelIn(ChannelId(name, 1, 0), 1), CODEC.decode_batch) for name in ("left", "right")}
+        self.router = Router(
+            "exit",
+            0,
+            [0, 1],
+            [1],
+            slots_of=lambda keys: [0] * len(keys),
+            encode=lambda batch: CODEC.encode_batch(batch, step="exit"),
+            rows_max=1,
+            bytes_max=1,
+            incarnation=1,
+            credit=Credit(rows=exit_credit),
+        )
+        self.recorder = Recorder(StepContext("test", "recorder"))
+        specs = [NodeSpec("left", None, channels=2), NodeSpec("right", None, channels=2)]
+        inputs: tuple[tuple[int, int], ...] = ((0, 0), (1, 0))
+        if source:
+            specs.append(NodeSpec("source", OpenEnd(StepContext("test", "source"))))
+            inputs = (*inputs, (2, 0))
+        specs.append(NodeSpec("union", Union(StepContext("test", "union")), inputs))
+        union = len(specs) - 1
+        specs.append(NodeSpec("recorder", self.recorder, ((union, 0),)))
+        specs.append(
+            NodeSpec("exit", SendToExchange(StepContext("test", "exit"), router=self.router), ((union, 0),), ())
+        )
+        self.executor = Executor(specs)
+        self.made: list[AbsBarrier] = []
+        entries = [
+            (Inbox({0: self.local[name], 1: self.lanes[name]}), node) for node, name in enumerate(("left", "right"))
+        ]
+        self.feed = Feed(self.executor, entries, [2] if source else [], [self.router], self._barrier)
+
+    def _barrier(self, snapshot: str) -> AbsBarrier:
+        self.made.append(AbsBarrier(snapshot, CapturingPersistenceBackend()))
+        return self.made[-1]
+
+    def send(self, exchange: str, worker: int, *items: Any) -> None:
+        """Have ``worker`` put rows (a list of values), an epoch (a number), or a barrier on ``exchange``."""
+        for item in items:
+            made = Batch(item, keys=item) if isinstance(item, list) else Epoch(item) if isinstance(item, int) else item
+            if worker == 0:
+                self.local[exchange].put(made)
+                continue
+            out = self.remote[exchange]
+            if isinstance(made, Batch):
+                payload = CODEC.encode_batch(made, step=exchange)
+                out.put(payload, rows=len(made), size=len(payload))
+            elif isinstance(made, Epoch):
+                out.put(epochs=((0, made.time),))
+            else:
+                out.put(control=made)
+            for frame in out.take():
+                self.lanes[exchange].channel.receive(frame)
+
+    def take(self) -> list[Grant]:
+        """Take as long as anything comes, and send on what has credit."""
+        grants: list[Grant] = []
+        while True:
+            taken, freed = self.feed.take()
+            self.router.take()
+            grants += freed
+            if not taken:
+                return grants
+
+    def got(self) -> list[Any]:
+        """What has come out: values, and other messages as they are."""
+        out: list[Any] = []
+        for message in self.recorder.take():
+            out.extend(message.values if isinstance(message, Batch) else [message])
+        return out
+
+
+CHANNELS = [("left", 0), ("left", 1), ("right", 0), ("right", 1)]
+
+
+def test_data_and_epochs_are_taken_in_order_from_all_channels() -> None:
+    region = Region()
+    for number, (exchange, worker) in enumerate(CHANNELS):
+        region.send(exchange, worker, [number, number + 10], 5, [number + 20])
+    region.take()
+    got = region.got()
+    assert got.count(Epoch(5)) == 1
+    for number in range(4):
+        mine = [value for value in got if not isinstance(value, Epoch) and value % 10 == number]
+        assert mine == [number, number + 10, number + 20]
+
+
+def test_t3_an_epoch_passes_when_it_has_come_on_all_channels_of_all_exchanges() -> None:
+    region = Region()
+    for exchange, worker in CHANNELS[:-1]:
+        region.send(exchange, worker, 5)
+    region.take()
+    assert region.got() == []
+    region.send(*CHANNELS[-1], 3)
+    region.take()
+    assert region.got() == [Epoch(3)]
+
+
+def test_s1_a_barrier_passes_when_it_has_come_on_all_channels_of_all_exchanges() -> None:
+    region = Region()
+    for exchange, worker in CHANNELS[:-1]:
+        region.send(exchange, worker, Barrier("1"))
+        region.take()
+        assert region.made == []
+    region.send(*CHANNELS[-1], Barrier("1"))
+    region.take()
+    assert region.got() == region.made
+    assert [barrier.snapshot for barrier in region.made] == ["1"]
+
+
+def test_s1_a_channel_that_is_ahead_waits_and_the_others_go_on() -> None:
+    region = Region()
+    region.send("left", 1, ["before"], Barrier("1"), ["after"], 7)
+    region.send("right", 1, ["late"])
+    region.take()
+    assert sorted(region.got()) == ["before", "late"]
+    for exchange, worker in [("left", 0), ("right", 0), ("right", 1)]:
+        region.send(exchange, worker, ["last"], Barrier("1"))
+    region.take()
+    assert region.got() == ["last", "last", "last", region.made[0], "after"]
+
+
+def test_s1_channels_of_the_worker_to_itself_wait_too() -> None:
+    region = Region()
+    region.send("left", 0, Barrier("1"), ["after"])
+    region.take()
+    assert region.got() == []
+    assert len(region.local["left"]) == 1
+
+
+def test_s1_a_region_with_sources_waits_for_the_barrier_at_these_too() -> None:
+    region = Region(source=True)
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, Barrier("1"))
+    region.take()
+    assert region.made == []
+    assert region.feed.sources_open
+    region.feed.at_sources(Barrier("1"))
+    assert [barrier.snapshot for barrier in region.made] == ["1"]
+    assert region.got() == region.made
+
+
+def test_s1_sources_are_not_polled_from_their_barrier_until_it_has_come_everywhere() -> None:
+    region = Region(source=True)
+    region.feed.at_sources(Barrier("1"))
+    assert not region.feed.sources_open
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, Barrier("1"))
+    region.take()
+    assert region.feed.sources_open
+
+
+def test_s1_a_barrier_at_the_sources_does_not_concern_a_region_without_any() -> None:
+    region = Region()
+    region.feed.at_sources(Barrier("1"))
+    assert region.made == []
+    region.send("left", 1, ["on"])
+    region.take()
+    assert region.got() == ["on"]
+
+
+def test_s1_two_barriers_are_not_mixed() -> None:
+    region = Region()
+    for number in ("1", "2"):
+        for exchange, worker in CHANNELS:
+            region.send(exchange, worker, [number], Barrier(number))
+    region.take()
+    assert region.got() == ["1"] * 4 + [region.made[0]] + ["2"] * 4 + [region.made[1]]
+
+
+def test_r7_a_barrier_while_another_is_aligned_is_our_fault() -> None:
+    region = Region()
+    region.send("left", 0, Barrier("1"))
+    region.send("left", 1, Barrier("2"))
+    with pytest.raises(InternalError, match="R7"):
+        region.take()
+
+
+def test_a_suspension_is_aligned_like_a_barrier_and_ends_the_region() -> None:
+    region = Region(source=True)
+    region.feed.at_sources(Suspend())
+    for exchange, worker in CHANNELS:
+        assert not region.feed.suspended
+        region.send(exchange, worker, ["last"], Suspend())
+    region.take()
+    (*values, marker) = region.got()
+    assert (values, type(marker)) == (["last"] * 4, SuspendMarker)
+    assert region.feed.suspended
+    assert not region.feed.sources_open
+    assert suspended([region.feed])
+    assert not suspended([region.feed, Region().feed])
+
+
+def test_what_is_injected_passes_once_between_two_messages() -> None:
+    region = Region(source=True)
+    message = Interrogate(lambda key: True)
+    region.send("left", 1, ["waiting"])
+    region.feed.inject(message)
+    assert region.got() == [message]
+    region.take()
+    assert region.got() == ["waiting"]
+
+
+def test_f2_while_an_output_is_backlogged_neither_data_nor_epochs_are_taken() -> None:
+    region = Region(source=True, exit_credit=1)
+    region.send("left", 1, ["one"], ["two"], ["three"], 5)
+    region.take()
+    assert region.got() == ["one", "two"]
+    assert not region.feed.open
+    assert not region.feed.sources_open
+    region.router.channels[1].grant(Grant(ChannelId("exit", 0, 1), 1, 1, 0))
+    region.take()
+    assert region.got() == []
+    region.router.channels[1].grant(Grant(ChannelId("exit", 0, 1), 1, 2, 1000))
+    region.take()
+    assert region.got() == ["three"]
+
+
+def test_f2_credit_goes_back_when_a_frame_has_been_taken() -> None:
+    region = Region()
+    region.send("left", 1, ["a", "b"])
+    region.send("left", 0, ["c"])
+    (grant,) = region.take()
+    assert (grant.channel, grant.rows) == (ChannelId("left", 1, 0), 2)
+
+
+@given(st.data())
+def test_s1_in_any_order_of_arrival_each_channel_is_cut_at_its_barrier(data: st.DataObject) -> None:
+    region = Region()
+    scripts = [
+        [[f"{exchange}-{worker}-{number}"] for number in range(data.draw(st.integers(0, 3)))]
+        + [Barrier("1")]
+        + [[f"{exchange}-{worker}-after-{number}"] for number in range(data.draw(st.integers(0, 3)))]
+        for exchange, worker in CHANNELS
+    ]
+    expected = {value for script in scripts for item in script if isinstance(item, list) for value in item}
+    for turn in [*data.draw(strategies.schedules(4)), *(number for number in range(4) for _ in range(9))]:
+        if scripts[turn]:
+            region.send(*CHANNELS[turn], scripts[turn].pop(0))
+        region.feed.take()
+        region.router.take()
+    region.take()
+    got = region.got()
+    (barrier,) = region.made
+    place = got.index(barrier)
+    assert set(got) == expected | {barrier}
+    assert not any("after" in value for value in got[:place])
+    assert all("after" in value for value in got[place + 1 :])
