@@ -18,6 +18,7 @@ from malstrom_py.messages import (
     Epoch,
     Interrogate,
     PartFinished,
+    PartMessage,
     PartOpened,
     StateMessage,
 )
