@@ -110,6 +110,8 @@ class Router:
     @property
     def backlogged(self) -> bool:
         """Whether anything waits for credit."""
+        if not self.channels:
+            return self.loopback.full
         return self.loopback.full or any(channel.backlog for channel in self.channels.values())
 
     def _gather(self, owner: int, batch: Batch, rows: list[int]) -> None:

@@ -37,7 +37,7 @@ class Feed:
         make_barrier: Callable[[str], AbsBarrier],
     ) -> None:
         self._graph = graph
-        self._entries = entries
+        self._lanes = [(lane, node, index) for inbox, node in entries for index, lane in enumerate(inbox.lanes)]
         self.sources = sources
         self._exits = exits
         self._make_barrier = make_barrier
@@ -48,12 +48,15 @@ class Feed:
     @property
     def open(self) -> bool:
         """Whether data may be taken in: no output has a backlog."""
-        return not any(router.backlogged for router in self._exits)
+        for router in self._exits:  # noqa: SIM110  asked for every batch, and a generator costs more than the question
+            if router.backlogged:
+                return False
+        return True
 
     @property
     def ready(self) -> bool:
         """Whether the next `take` will take something."""
-        return self.open and any(len(lane) and not lane.blocked for inbox, _ in self._entries for lane in inbox.lanes)
+        return self.open and any(len(lane) and not lane.blocked for lane, _, _ in self._lanes)
 
     @property
     def sources_open(self) -> bool:
@@ -62,23 +65,23 @@ class Feed:
 
     def take(self) -> tuple[int, list[Grant]]:
         """Take one item from each channel, as long as the region is open: how many, and the credit they free."""
-        taken, grants = 0, list[Grant]()
-        for inbox, node in self._entries:
-            for index, lane in enumerate(inbox.lanes):
-                if not self.open:
-                    return taken, grants
-                item, grant = lane.take()
-                if item is None:
-                    continue
-                taken += 1
-                if grant is not None:
-                    grants.append(grant)
-                if isinstance(item, Barrier | Suspend):
-                    lane.blocked = True
-                    self._arrived(item)
-                else:
-                    self._graph.push(node, item, index=index)
-                    self._graph.run()
+        taken, graph = 0, self._graph
+        grants: list[Grant] = []
+        for lane, node, index in self._lanes:
+            if not self.open:
+                break
+            item, grant = lane.take()
+            if item is None:
+                continue
+            taken += 1
+            if grant is not None:
+                grants.append(grant)
+            if isinstance(item, Batch | Epoch):
+                graph.push(node, item, index=index)
+                graph.run()
+            else:
+                lane.blocked = True
+                self._arrived(item)
         return taken, grants
 
     def at_sources(self, message: Barrier | Suspend) -> None:
@@ -91,7 +94,7 @@ class Feed:
         if self._waiting is not None and self._waiting != message:
             raise InternalError(f"{message} came while {self._waiting} was being aligned (R7: one at a time)")
         self._waiting = message
-        lanes = [lane for inbox, _ in self._entries for lane in inbox.lanes]
+        lanes = [lane for lane, _, _ in self._lanes]
         if not all(lane.blocked for lane in lanes) or (self.sources and not self._sources_wait):
             return
         self._waiting, self._sources_wait = None, False
@@ -106,9 +109,8 @@ class Feed:
     def _let_in(self, message: StateMessage) -> None:
         for node in self.sources:
             self._graph.push(node, message)
-        for inbox, node in self._entries:
-            for index in range(len(inbox.lanes)):
-                self._graph.push(node, message, index=index)
+        for _, node, index in self._lanes:
+            self._graph.push(node, message, index=index)
         self._graph.run()
 
     def inject(self, message: StateMessage) -> None:

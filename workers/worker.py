@@ -7,12 +7,13 @@ what is meant for others comes out of `step`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, PersistenceBackend, StateMessage
+from malstrom_py.operators.base import Outlet
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_parts import WriteParts
 from malstrom_py.operators.write_sink import WriteSink
@@ -52,10 +53,13 @@ class Worker:
         )
         operators = self._graph.operators
         self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
+        feed_of = {node: feed for feed in self._graph.feeds for node in feed.sources}
+        self._polls = [(source, node, feed_of[node], self._poll_of(source)) for node, source in self._sources]
+        # With one worker no exchange has a channel to another, and nothing is gathered or sent.
+        self._sending = [router for router in self._graph.routers.values() if router.channels]
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [op for op in operators.values() if isinstance(op, ReadSource | WriteSink | WriteParts)]
         self._scheduled = [(self._graph.nodes[name], op) for name, op in operators.items() if op.scheduled]
-        self._feed_of = {node: feed for feed in self._graph.feeds for node in feed.sources}
         self._linger_until_s = 0.0
 
     def open_sinks(self) -> None:
@@ -79,15 +83,20 @@ class Worker:
 
     def step(self) -> tuple[int, list[Outgoing]]:
         """Take in what may be taken in, regions downstream first: how much, and what it has for others."""
-        done, grants = 0, list[Grant]()
+        done, executor = 0, self._graph.executor
+        grants: list[Grant] = []
         for feed in self._graph.feeds:
             taken, freed = feed.take()
             done += taken
             grants.extend(freed)
-        for node, source in self._sources:
-            if self._feed_of[node].sources_open:
-                done += self._poll(node, source)
-        self._linger(idle=not done)
+        for source, node, feed, poll in self._polls:
+            if not source.finished and feed.sources_open:
+                done += executor.call(node, poll)
+                executor.run()
+        if self._sending or self._scheduled:
+            self._linger(idle=not done)
+        if not self._sending:
+            return done, []
         return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
 
     def barrier(self, message: Barrier | Suspend) -> list[Outgoing]:
@@ -156,20 +165,15 @@ class Worker:
         if errors:
             raise errors[0]
 
-    def _poll(self, node: int, source: ReadSource) -> int:
-        if source.finished:
-            return 0
-        batching, executor = self._batching, self._graph.executor
-        poll = partial(source.poll, rows_max=batching.rows_max, linger_s=batching.linger_s, clock=self._clock)
-        read = executor.call(node, poll)
-        executor.run()
-        return read
+    def _poll_of(self, source: ReadSource) -> Callable[[Outlet], int]:
+        batching = self._batching
+        return partial(source.poll, rows_max=batching.rows_max, linger_s=batching.linger_s, clock=self._clock)
 
     def _linger(self, *, idle: bool) -> None:
         """About every ``linger_s``, and when there is nothing else to do: cut what has been gathered."""
         now_s = self._clock.monotonic_s()
         if idle or now_s >= self._linger_until_s:
-            for router in self._graph.routers.values():
+            for router in self._sending:
                 router.flush()
         if now_s >= self._linger_until_s:
             self._linger_until_s = now_s + self._batching.linger_s
@@ -178,12 +182,7 @@ class Worker:
             self._graph.executor.run()
 
     def _outgoing(self) -> list[Outgoing]:
-        return [
-            (frame.channel.receiver, frame)
-            for router in self._graph.routers.values()
-            if router.channels
-            for frame in router.take()
-        ]
+        return [(frame.channel.receiver, frame) for router in self._sending for frame in router.take()]
 
     def _make_barrier(self, snapshot: str) -> AbsBarrier:
         return AbsBarrier(snapshot, self._backend or _Nowhere())
