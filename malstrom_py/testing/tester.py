@@ -114,6 +114,7 @@ class OperatorTester:
             else:
                 self._stage.push(message, self._lone.inputs[input])
             self._record()
+        self._stage.settle()
         self._stage.schedule()
         self._record()
         if self._watch is not None:
@@ -245,8 +246,8 @@ class OperatorTester:
                     received.append(message)
                     continue
                 if self._watch is not None:
-                    self._watch.add("a batch that it had sent", message)
                     self._check_output(message, step)
+                    self._watch.add("a batch that it had sent", message)
                 received.extend(messages_of(message))
 
     def _check_output(self, batch: Batch, step: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from malstrom_py.batches import Batch
 from malstrom_py.testing.exact import copy_batch, same_batch
 from malstrom_py.testing.law_error import LawError
@@ -17,7 +19,8 @@ class MutationWatch:
 
     def add(self, what: str, batch: Batch) -> None:
         """Watch ``batch``, which is ``what`` in an error."""
-        self._watched.append((what, batch, copy_batch(batch)))
+        with suppress(Exception):  # what cannot be copied cannot be compared
+            self._watched.append((what, batch, copy_batch(batch)))
 
     def check(self) -> None:
         """`LawError` if a batch has changed since it was added."""

@@ -1,0 +1,77 @@
+"""A scenario is cut into the same rows and events whatever the cuts, and says so to people."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.testing import strategies
+from malstrom_py.testing.laws.scenario import Scenario, Tick, Trace
+
+A, B, C = (DataMessage(key, number, number) for number, key in enumerate("abc", 1))
+SCENARIO = Scenario((A, B, Epoch(2), C, Tick(1), Epoch(MAX_EPOCH)))
+
+
+def test_rows_between_events_are_one_batch_unless_they_are_cut() -> None:
+    pieces = list(SCENARIO.pieces(0, 6, ()))
+    assert [piece.rows or piece.event for piece in pieces] == [(A, B), Epoch(2), (C,), Tick(1), Epoch(MAX_EPOCH)]
+    assert [piece.rows for piece in SCENARIO.pieces(0, 6, {1}) if piece.rows] == [(A,), (B,), (C,)]
+
+
+def test_segments_count_runs_of_rows_and_events_however_they_are_cut() -> None:
+    assert [(piece.segment, piece.first) for piece in SCENARIO.pieces(0, 6, {1})] == [
+        (0, 0),
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 4),
+        (4, 5),
+    ]
+    assert [piece.segment for piece in SCENARIO.pieces(1, 4, ())] == [0, 1, 2]
+
+
+def test_rows_of_different_inputs_do_not_share_a_batch() -> None:
+    scenario = Scenario((A, B, C, Epoch(MAX_EPOCH)), inputs=(0, 1, 1, 0))
+    assert [(piece.input, piece.rows) for piece in scenario.pieces(0, 3, ())] == [(0, (A,)), (1, (B, C))]
+
+
+@given(
+    strategies.scenarios(values=None, keys=strategies.keys(), timed=True, inputs=1, ticks=True, size_max=12),
+    st.data(),
+)
+def test_the_pieces_of_two_halves_are_those_of_the_whole(scenario: Scenario, data: st.DataObject) -> None:
+    size = len(scenario.atoms)
+    at = data.draw(st.integers(0, size))
+    cuts = scenario.cuts | {at}
+    whole = list(scenario.pieces(0, size, cuts))
+    assert [*scenario.pieces(0, at, cuts), *scenario.pieces(at, size, cuts)] == whole
+    flat = [atom for piece in whole for atom in (piece.rows or (piece.event,))]
+    assert flat == list(scenario.atoms)
+
+
+def test_it_is_shown_as_the_stream_has_it_with_marks_in_their_places() -> None:
+    shown = SCENARIO.shown(keyed=True, timed=True, marks={3: "here", 6: "end"})
+    assert shown.splitlines() == [
+        "  input (key, value, timestamp):",
+        "     0  ('a', 1, 1)",
+        "     1  ('b', 2, 2)",
+        "     2  epoch 2",
+        "       -- here",
+        "     3  ('c', 3, 3)",
+        "     4  the clock goes on by 1 s",
+        "     5  epoch MAX",
+        "       -- end",
+    ]
+    assert "     0  1\n" in SCENARIO.shown(keyed=False, timed=False, marks={})
+
+
+def test_a_trace_keeps_order_per_key_or_altogether() -> None:
+    keyed, unkeyed = Trace(keyed=True), Trace(keyed=False)
+    for trace in (keyed, unkeyed):
+        trace.add(0, "output 0", [("a", 1, None), ("b", 2, None)])
+        trace.add(0, "output 0", [("a", 3, None)])
+    assert keyed.records[0]["output 0", "a"] == [("a", 1, None), ("a", 3, None)]
+    assert unkeyed.records[0]["output 0", None] == [("a", 1, None), ("b", 2, None), ("a", 3, None)]
+    assert len(keyed) == len(unkeyed) == 3
+    assert len(keyed.of_key("a")) == 2

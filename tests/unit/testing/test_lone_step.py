@@ -1,0 +1,53 @@
+"""A step on its own: its inputs, outputs and dead letters, and operators that no builder knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import malstrom_py as mp
+from malstrom_py.batches import Batch
+from malstrom_py.messages import DataMessage
+from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.testing import OperatorTester, as_step
+from malstrom_py.testing.lone_step import LoneStep, lone_step
+
+
+def lone(factory: Any, *, keyed: bool = True) -> LoneStep:
+    return lone_step(factory, keyed=keyed, timed=False, inputs=1, slots=8, types=())
+
+
+def test_only_what_the_factory_makes_is_the_step() -> None:
+    step = lone(lambda stream: stream.map("one", str).count("two"))
+    assert [made.name for made in step.steps] == ["one", "two"]
+    assert [recorded for _, recorded in step.outputs] == ["two"]
+    assert step.plan.slots == 8
+
+
+def test_dead_letters_are_recorded_if_the_step_has_some() -> None:
+    assert lone(lambda stream: stream.map("one", str)).dead_letters == ()
+    (letters,) = lone(lambda stream: stream.map("one", str, on_error="dead-letter")).dead_letters
+    assert letters[1] == "one"
+
+
+def test_a_step_without_outputs_is_a_sink() -> None:
+    out = mp.sinks.Memory()
+    assert lone(lambda stream: stream.sink("out", out)).outputs == ()
+
+
+def test_an_output_crosses_if_an_exchange_stands_before_it() -> None:
+    step = lone(lambda s: (s.map("here", str), s.key_by("key", str).count("there")), keyed=False)
+    assert [step.crosses(name) for name, _ in step.outputs] == [False, True]
+
+
+class Twice(Operator):
+    """Sends each batch twice."""
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        out.send(batch)
+        out.send(batch)
+
+
+def test_an_operator_of_ones_own_can_be_a_step() -> None:
+    tester = OperatorTester(as_step(Twice, name="twice"), keyed=True)
+    assert tester.send_local([("a", 1)]).step().receive_local() == [DataMessage("a", 1)] * 2
+    assert [step.name for step in tester.lone.steps] == ["twice"]

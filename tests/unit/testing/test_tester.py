@@ -1,0 +1,290 @@
+"""`OperatorTester`: what is sent comes out as in a job; fake workers, time, persistence and test mode."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py.batches import Batch
+from malstrom_py.errors import CodecError, OperatorError, PlanError
+from malstrom_py.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch, PartFinished, SuspendMarker
+from malstrom_py.rescale.channel import Barrier, Credit, Suspend
+from malstrom_py.testing import CapturingPersistenceBackend, LawError, OperatorTester, VirtualClock
+
+
+def add(key: Any, value: int, total: int) -> tuple[int, int]:
+    return total + value, total + value
+
+
+def summing(**options: Any) -> OperatorTester:
+    return OperatorTester(lambda stream: stream.stateful_map("sum", add, default=int), keyed=True, **options)
+
+
+def rows(messages: list[Any]) -> list[tuple[Any, Any]]:
+    return [(message.key, message.value) for message in messages if isinstance(message, DataMessage)]
+
+
+def test_rows_are_written_as_the_stream_has_them() -> None:
+    def step(stream: Any) -> Any:
+        return stream.map("step", lambda value: value)
+
+    message = DataMessage("k", 7, 5)
+    plain = OperatorTester(step).send_local([1, (2, 3)]).step().receive_local()
+    assert [m.value for m in plain if isinstance(m, DataMessage)] == [1, (2, 3)]
+    assert OperatorTester(step, keyed=True, timed=True).send_local([("k", 7, 5), message]).step().receive_local() == [
+        message,
+        message,
+    ]
+    timed = OperatorTester(step, timed=True).send_local([(7, 5)]).step().receive_local()
+    assert timed == [DataMessage(None, 7, 5)]
+
+
+@pytest.mark.parametrize("row", [7, ("a",), ("a", 1, 2, 3), ["a", 1]])
+def test_a_row_of_another_form_is_refused(row: Any) -> None:
+    with pytest.raises(ValueError, match=r"tuple \(key, value\)"):
+        summing().send_local([row]).step()
+
+
+def test_a_row_without_a_timestamp_is_refused_on_a_timed_stream() -> None:
+    tester = OperatorTester(lambda stream: stream.count("step"), keyed=True, timed=True)
+    with pytest.raises(ValueError, match="needs a timestamp"):
+        tester.send_local([DataMessage("a", 1)]).step()
+
+
+def test_batches_epochs_and_rows_are_processed_in_order() -> None:
+    tester = OperatorTester(lambda stream: stream.count("step"), keyed=True, timed=True)
+    tester.send_local([("a", 0, 5)], Epoch(5), Batch([0], keys=["a"], timestamps=[6]), Epoch(MAX_EPOCH))
+    assert tester.receive_local() == []
+    assert tester.step().receive_local() == [
+        DataMessage("a", 1, 5),
+        Epoch(5),
+        DataMessage("a", 2, 6),
+        Epoch(MAX_EPOCH),
+    ]
+    assert tester.receive_local() == []
+
+
+def test_each_output_is_received_on_its_own() -> None:
+    tester = OperatorTester(lambda stream: stream.branch("step", lambda value: value > 1))
+    tester.send_local([1, 2, 3]).step()
+    assert rows(tester.receive_local(1)) == [(None, 1)]
+    assert rows(tester.receive_local(0)) == [(None, 2), (None, 3)]
+
+
+def test_dead_letters_are_received_apart() -> None:
+    tester = OperatorTester(lambda stream: stream.map("step", lambda v: 1 // v, on_error="dead-letter"))
+    tester.send_local([1, 0]).step()
+    assert rows(tester.receive_local()) == [(None, 1)]
+    ((_, letter),) = rows(tester.receive_dead_letters())
+    assert (letter.step, letter.value) == ("step", 0)
+
+
+def test_a_step_may_have_several_inputs() -> None:
+    tester = OperatorTester(lambda left, right: left.union("both", right), inputs=2, timed=True)
+    tester.send_local([("l", 5)]).send_local([("r", 6)], input=1).send_local(Epoch(4), input=0).step()
+    assert tester.receive_local() == [DataMessage(None, "l", 5), DataMessage(None, "r", 6)]
+    assert tester.send_local(Epoch(3), input=1).step().receive_local() == [Epoch(3)]
+    assert tester.send_local(Epoch(9)).step().receive_local() == [Epoch(9)]
+
+
+def test_several_steps_in_a_row_are_run_as_one() -> None:
+    tester = OperatorTester(lambda stream: stream.map("twice", lambda v: 2 * v).sum("sum"), keyed=True)
+    assert rows(tester.send_local([("a", 1), ("a", 2)]).step().receive_local()) == [("a", 2), ("a", 6)]
+    assert list(tester.states) == ["sum"]
+
+
+def test_rows_of_an_unkeyed_input_come_from_a_part() -> None:
+    def step(stream: Any) -> Any:
+        on_time, _ = stream.assign_timestamps("at", abs).generate_epochs("epochs", mp.limit_out_of_orderness(1))
+        return on_time
+
+    tester = OperatorTester(step)
+    assert tester.send_local([5, 9]).step().receive_local() == [
+        DataMessage(None, 5, 5),
+        DataMessage(None, 9, 9),
+        Epoch(7),
+    ]
+    other = OperatorTester(step)
+    other.take_parts(tester.release_parts())
+    assert other.send_local([7, 8, 20]).step().receive_local() == [
+        DataMessage(None, 8, 8),
+        DataMessage(None, 20, 20),
+        Epoch(18),
+    ]
+    restored = OperatorTester(step)
+    restored.restore(other.barrier())
+    assert rows(restored.send_local([18, 19]).step().receive_local()) == [(None, 19)]
+
+
+def test_part_messages_can_be_sent() -> None:
+    tester = OperatorTester(lambda stream: stream.map("step", str))
+    assert tester.send_local(PartFinished("p")).step().receive_local() == [PartFinished("p")]
+
+
+class Pulse(mp.KeyedLogic[str, int, int, int]):
+    """Sends the value of each key on schedule."""
+
+    def on_data(self, message: DataMessage[str, int], key_state: int | None, output: mp.Output[str, int]) -> int:
+        return message.value
+
+    def on_schedule(self, state: MutableMapping[str, int], output: mp.Output[str, int]) -> None:
+        for key, value in state.items():
+            output.emit(key, value)
+
+
+def test_schedules_run_on_the_virtual_clock_once_a_linger() -> None:
+    clock = VirtualClock()
+    batch = mp.Batching(linger_s=2)
+    tester = OperatorTester(lambda s: s.stateful_op("pulse", Pulse()), keyed=True, clock=clock, batch=batch)
+    assert tester.send_local([("a", 1)]).step().step().receive_local() == []
+    clock.advance(2)
+    assert rows(tester.step().step().receive_local()) == [("a", 1)]
+    tester.clock.advance(1.9)
+    assert tester.step().receive_local() == []
+
+
+def test_collect_sends_once_its_time_has_passed() -> None:
+    tester = OperatorTester(lambda stream: stream.collect("lists", every=timedelta(seconds=10)), keyed=True)
+    for seconds in (1, 9, 1):
+        tester.send_local([("a", seconds)]).step()
+        tester.clock.advance(seconds)
+    assert rows(tester.step().receive_local()) == [("a", [1, 9, 1])]
+
+
+def test_f3_rows_of_others_come_out_at_the_fake_workers() -> None:
+    tester = OperatorTester(lambda stream: stream.key_by("key", lambda v: v % 10).count("seen"), workers=3)
+    tester.send_local(list(range(40)), Epoch(MAX_EPOCH)).step()
+    mine = {key for key, _ in rows(tester.receive_local())}
+    others = [tester.receive_remote(worker) for worker in (1, 2)]
+    theirs = [{key for key, _ in rows(messages)} for messages in others]
+    assert mine | theirs[0] | theirs[1] == set(range(10))
+    assert len(mine) + len(theirs[0]) + len(theirs[1]) == 10
+    assert [messages[-1] for messages in others] == [Epoch(MAX_EPOCH)] * 2
+
+
+def test_what_fake_workers_send_is_taken_in() -> None:
+    tester = OperatorTester(lambda stream: stream.key_by("key", str).count("seen"), workers=2)
+    tester.send_remote(1, [("a", "x"), ("b", "y")], Epoch(MAX_EPOCH))
+    assert rows(tester.receive_local()) == [("a", 1), ("b", 1)]
+    tester.send_local(Epoch(MAX_EPOCH)).step()
+    assert tester.receive_local() == [Epoch(MAX_EPOCH)]
+
+
+def test_s1_a_barrier_behind_an_exchange_waits_for_the_fake_workers() -> None:
+    tester = OperatorTester(lambda stream: stream.key_by("key", str).count("seen"), workers=2)
+    assert tester.barrier("1").states == {}
+    assert tester.receive_remote(1) == [Barrier("1")]
+    tester.send_remote(1, Barrier("1"))
+    (barrier,) = tester.receive_local()
+    assert isinstance(barrier, AbsBarrier)
+    assert isinstance(barrier.backend, CapturingPersistenceBackend)
+    assert list(barrier.backend.states) == ["seen"]
+
+
+def test_a_suspension_goes_to_all() -> None:
+    tester = OperatorTester(lambda stream: stream.key_by("key", str), workers=2)
+    tester.send_local(SuspendMarker()).step()
+    assert tester.receive_remote(1) == [Suspend()]
+    tester.send_remote(1, Suspend())
+    assert [type(message) for message in tester.receive_local()] == [SuspendMarker]
+
+
+def test_f2_without_credit_rows_wait_until_the_fake_worker_has_taken_some() -> None:
+    batch = mp.Batching(rows_max=1, credit=Credit(rows=2))
+    tester = OperatorTester(lambda stream: stream.key_by("key", lambda v: "ant"), workers=2, batch=batch)
+    for number in range(5):
+        tester.send_local([number])
+    tester.step()
+    assert [value for _, value in rows(tester.receive_remote(1))] == [0, 1]
+    tester.step()
+    assert [value for _, value in rows(tester.receive_remote(1))] == [2, 3]
+
+
+def test_a_restored_step_has_seen_the_epoch_it_was_persisted_at() -> None:
+    def step(stream: Any) -> Any:
+        return stream.stateful_op("step", lambda message, state, output: output.send(message))
+
+    tester = OperatorTester(step, keyed=True, timed=True).send_local([("a", 1, 7)], Epoch(7)).step()
+    persisted = tester.barrier()
+    assert persisted.epoch == 7
+    fresh = OperatorTester(step, keyed=True, timed=True)
+    fresh.restore(persisted)
+    assert fresh.receive_local() == []
+    assert fresh.send_local(Epoch(7), Epoch(8)).step().receive_local() == [Epoch(8)]
+
+
+def test_test_mode_finds_a_step_that_changes_its_input() -> None:
+    tester = OperatorTester(lambda stream: stream.map("sort", lambda values: values.sort() or values))
+    with pytest.raises(LawError, match="a batch that it was given") as caught:
+        tester.send_local([[2, 1]]).step()
+    assert caught.value.law == "no mutation of inputs"
+
+
+def test_test_mode_finds_a_step_that_changes_what_it_sent() -> None:
+    def append(values: list[int], value: int) -> list[int]:
+        values.append(value)
+        return values
+
+    tester = OperatorTester(lambda stream: stream.fold("fold", append, default=list), keyed=True)
+    tester.send_local([("a", 1)]).step()
+    with pytest.raises(LawError, match="a batch that it had sent"):
+        tester.send_local([("a", 2)]).step()
+
+
+def test_test_mode_finds_values_that_cannot_be_sent() -> None:
+    tester = OperatorTester(lambda stream: stream.map("open", lambda value: (n for n in range(value))), keyed=True)
+    with pytest.raises(CodecError, match=r"'open' for key 'a'.*generator"):
+        tester.send_local([("a", 1)]).step()
+
+
+class Opaque:
+    """No stored form."""
+
+
+def test_test_mode_finds_state_that_cannot_be_stored() -> None:
+    def keep(key: str, value: int, state: Any) -> tuple[int, Opaque]:
+        return value, Opaque()
+
+    tester = OperatorTester(lambda stream: stream.stateful_map("keep", keep), keyed=True)
+    with pytest.raises(CodecError, match=r"'keep' for key 'a'.*Opaque"):
+        tester.send_local([("a", 1)]).step()
+    OperatorTester(lambda s: s.stateful_map("keep", keep), keyed=True, checks=False).send_local([("a", 1)]).step()
+
+
+@dataclass
+class Registered:
+    total: int = 0
+
+
+def test_types_of_state_are_registered_as_in_a_job() -> None:
+    def keep(key: str, value: int, state: Any) -> tuple[int, Registered]:
+        return value, Registered(value)
+
+    tester = OperatorTester(lambda stream: stream.stateful_map("keep", keep), keyed=True, types=[Registered])
+    persisted = tester.send_local([("a", 7)]).step().barrier()
+    fresh = OperatorTester(lambda stream: stream.stateful_map("keep", keep), keyed=True, types=[Registered])
+    fresh.restore(persisted)
+    assert fresh.states["keep"].values == {"a": Registered(7)}
+
+
+def test_errors_of_the_step_are_its_own() -> None:
+    with pytest.raises(OperatorError, match="step 'step' failed"):
+        OperatorTester(lambda stream: stream.map("step", lambda v: 1 // v)).send_local([0]).step()
+
+
+@pytest.mark.parametrize(
+    ("factory", "what"),
+    [
+        (lambda stream: stream, "returned its input"),
+        (lambda stream: 7, "got int"),
+        (lambda stream: stream.count("step"), "has no keys"),
+    ],
+)
+def test_a_factory_that_makes_no_step_is_refused(factory: Any, what: str) -> None:
+    with pytest.raises(PlanError, match=what):
+        OperatorTester(factory)
