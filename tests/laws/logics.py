@@ -13,6 +13,13 @@ def running_total(key: Any, value: int, total: int) -> tuple[int, int]:
     return total + value, total + value
 
 
+def running_op(message: DataMessage[Any, int], state: int | None, output: Output[Any, int]) -> int | None:
+    """The same as a logic; a total that three divides is dropped."""
+    total = (state or 0) + message.value
+    output.emit(message.key, total, message.timestamp)
+    return total if total % 3 else None
+
+
 def halves(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
     if message.value % 2 == 0:
         output.emit(message.key, message.value // 2, message.timestamp)

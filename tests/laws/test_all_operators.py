@@ -10,8 +10,20 @@ import pytest
 from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py.testing import LAWS, check_operator
-from tests.laws.logics import Deadlines, Latest, Scores, Sessions, Slow, halves, running_total, sizes_and_epochs
+from malstrom_py.testing import LAWS, as_step, check_operator
+from tests.laws.logics import (
+    Deadlines,
+    Latest,
+    Scores,
+    Sessions,
+    Slow,
+    halves,
+    running_op,
+    running_total,
+    sizes_and_epochs,
+)
+from tests.laws.parts import numbering_parts
+from tests.tidy.test_operators import STEPS
 
 KEYED = {"key isolation", "key kept"}
 STATE = {"migration invariance", "scale invariance", "snapshot invariance", "state round trip"}
@@ -45,10 +57,6 @@ def unkeyed(step: str, factory: Callable[..., Any], **options: Any) -> Row:
 
 PAIRS = st.tuples(st.integers(-9, 9), st.integers(0, 3))
 WORDS = ["ant", "bee", "asp", "cow", "bat"]
-
-
-def average(values: Any) -> Any:
-    return sum(values) / len(values)
 
 
 def risky(value: int) -> float:
@@ -115,6 +123,7 @@ TABLE = [
         lambda s: s.map("twice", lambda v: 2 * v).stateful_map("step", running_total, default=int),
         keys=st.one_of(st.sampled_from([1, "1", None, True, ("a", 1)]), st.integers(0, 3)),
     ),
+    stateful("write_parts", as_step(numbering_parts)),
     Row(
         "key_by",
         lambda s: s.key_by("key", lambda v: v % 3).stateful_map("step", running_total, default=int),
@@ -122,13 +131,14 @@ TABLE = [
         frozenset(KEYED | {"scale invariance"}),
     ),
 ]
-"""All steps but those at the ends of a job, whose contracts stand in ``malstrom_py.testing.contracts``."""
+"""All steps but those at the ends of a job."""
+
+ENDS = {"read_source", "write_sink"}
+"""What has no output, or no input: `tests/unit/sources` and `tests/unit/sinks` hold these against their contracts."""
 
 
-def running_op(message: Any, state: int | None, output: Any) -> int | None:
-    total = (state or 0) + message.value
-    output.emit(message.key, total, message.timestamp)
-    return total if total % 3 else None
+def test_every_step_stands_in_the_table() -> None:
+    assert {row.step for row in TABLE} | ENDS == set(STEPS)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[f"{row.step}-{number}" for number, row in enumerate(TABLE)])
