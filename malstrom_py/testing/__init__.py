@@ -5,6 +5,7 @@ must obey, ``malstrom_py.testing.contracts`` does the same for sources, sinks an
 ``check_operator`` and ``malstrom_py.testing.strategies`` need hypothesis.
 """
 
+from malstrom_py.testing import contracts
 from malstrom_py.testing.check_operator import LawReport, check_operator
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws import LAWS
@@ -23,4 +24,5 @@ __all__ = [
     "VirtualClock",
     "as_step",
     "check_operator",
+    "contracts",
 ]

@@ -185,7 +185,7 @@ class _Search:
             deadline=None,
             derandomize=self._seed is None,
             phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[check for check in HealthCheck if isinstance(check, HealthCheck)],
             report_multiple_bugs=False,
             print_blob=False,
         )(given(self._scenarios)(holds))
