@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV   ?= .venv
 DEMO   ?= examples.flights
 BENCH  ?= bench.micro
+N      ?= 1000000
 
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types format docs-check coverage bench clean distclean
+.PHONY: help demo test lint types format docs-check coverage bench fuzz clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +21,7 @@ help:
 	@echo "make docs-check  run the code of README and docs"
 	@echo "make coverage    every test, with the coverage of every module"
 	@echo "make bench       micro benchmarks, as ratios against plain loops"
+	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make clean       remove caches and builds; distclean removes $(VENV) too"
 
 demo: $(VENV)/.demo
@@ -48,6 +50,9 @@ coverage: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(PY) -m $(BENCH)
+
+fuzz: $(VENV)/.dev
+	@$(PY) -m tests.fuzz.codec --n $(N)
 
 clean:
 	@rm -rf build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis .import_linter_cache
