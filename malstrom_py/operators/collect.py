@@ -8,7 +8,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
 from malstrom_py.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.keyed import StatefulOperator, keys_of
+from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
 
 
 class Collect(StatefulOperator):
@@ -38,7 +38,9 @@ class Collect(StatefulOperator):
         states, size = self.state.values, self._size
         full: list[tuple[Any, list[Any], int]] = []
         timestamps = batch.timestamps or [0] * len(batch)
-        for key, value, timestamp in zip(keys_of(batch, self.context.step), batch.values, timestamps, strict=True):
+        keys = keys_of(batch, self.context.step)
+        distinct(keys, self.context.step)
+        for key, value, timestamp in zip(keys, batch.values, timestamps, strict=True):
             values, latest = states.get(key, ((), timestamp))
             values, latest = [*values, value] if not values else _appended(values, value), max(latest, timestamp)
             if size is not None and len(values) >= size:

@@ -36,6 +36,7 @@ class Distinct(KeyedOperator):
                 new = value not in seen
                 if new:
                     seen.add(value)
+                    states[key] = seen  # state changes by assignment only
                 results.append(new)
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:

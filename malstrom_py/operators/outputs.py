@@ -55,9 +55,16 @@ class CheckedOutput:
         if max(timestamps) >= MAX_EPOCH:
             raise self._error("sent a timestamp that does not fit an int64")
 
-    def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object) -> None:
-        """`OperatorError` if ``output`` has a record or a timer under a key that is not ``allowed``."""
-        foreign = distinct([*output.keys, *(key for key, _ in output.timers)], self._step) - allowed
+    def check_timer(self, time: int) -> None:
+        """`OperatorError` if ``time`` is none that a timer can have."""
+        if type(time) is not int:
+            raise self._error(f"set a timer at a time of type {type(time).__name__}: give an int in the stream's unit")
+        if time > MAX_EPOCH:
+            raise self._error("set a timer at a time that does not fit an int64")
+
+    def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object, *, since: int = 0) -> None:
+        """`OperatorError` if ``output`` has a timer, or from record ``since`` on a record, under another key."""
+        foreign = distinct([*output.keys[since:], *(key for key, _ in output.timers)], self._step) - allowed
         if foreign:
             raise self.foreign_key(next(iter(foreign)), function)
 

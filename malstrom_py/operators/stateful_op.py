@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from itertools import repeat
+from operator import is_
 from typing import Any
 
 from malstrom_py.batches import Batch
@@ -62,7 +63,9 @@ class StatefulOp(StatefulOperator):
         self._fire(epoch.time, output)
         if self._on_epoch is not None:
             self._over_all(self._on_epoch, output, epoch)
-        self._finish(output, out)
+            self._set_timers(output)
+            self._fire(epoch.time, output)
+        self._checked.send(output, out)
         self._checked.passed = epoch.time
         out.forward(epoch)
 
@@ -114,7 +117,7 @@ class StatefulOp(StatefulOperator):
         except Exception as error:
             raise self.failures.error(error, function, policy=False) from error
         if len(output) > sent or output.timers:
-            self._checked.check_keys(output, held, function)
+            self._checked.check_keys(output, held, function, since=sent)
         self._discard(held | states.keys())
 
     def _finish(self, output: Output[Any, Any], out: Outlet) -> None:
@@ -145,6 +148,7 @@ class StatefulOp(StatefulOperator):
                 f"step {self.context.step!r} set a timer, but its logic has no on_timer", step=self.context.step
             )
         for key, time in output.timers:
+            self._checked.check_timer(time)
             self.state.timers.set(key, time)
         output.timers.clear()
 
@@ -165,7 +169,8 @@ class StatefulOp(StatefulOperator):
     def _discard(self, keys: Set[Any]) -> None:
         """A state of None is no state: the key is dropped."""
         states = self.state.values
-        if None in map(states.get, keys):
+        # By identity, for states may be things that compare item by item, such as arrays.
+        if any(map(is_, map(states.get, keys), repeat(None))):
             for key in keys:
                 if states.get(key) is None:
                     states.pop(key, None)

@@ -50,17 +50,19 @@ class StatelessOp(Operator):
                 self._on_epoch(epoch, output)
             except Exception as error:
                 raise self._failures.error(error, self._on_epoch, policy=False) from error
+            # An epoch has no key, and what has one belongs on the worker that owns it.
+            self._checked.check_keys(output, frozenset() if self.context.keyed else {None}, self._on_epoch)
             self._send(output, out, part=None)
         self._checked.passed = epoch.time
         out.forward(epoch)
 
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
         rows = enumerate(zip(batch.keys or repeat(None), batch.values, batch.timestamps or repeat(None), strict=False))
-        index, mark = 0, 0
+        index, mark, timers = 0, 0, 0
         while True:
             try:
                 for index, (key, value, timestamp) in rows:  # noqa: B007  read when a row raises
-                    mark = len(output)
+                    mark, timers = len(output), len(output.timers)
                     function(DataMessage(key, value, timestamp), output)
                     for other in output.keys[mark:]:
                         if other is not key and other != key:
@@ -69,7 +71,7 @@ class StatelessOp(Operator):
             except OperatorError:
                 raise
             except Exception as error:
-                output.truncate(mark, 0)
+                output.truncate(mark, timers)
                 self._failures.record(error, function, batch, index, out)
 
     def _send(self, output: Output[Any, Any], out: Outlet, *, part: str | None) -> None:

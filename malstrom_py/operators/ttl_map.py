@@ -39,17 +39,19 @@ class TtlMap(StatefulMap):
         super().__init__(context, fn=fn, default=default)
         self._ttl = ttl
 
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        super().on_batch(batch, out)
+    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
+        # Here the records that fn raised on are gone: they prolong nothing.
         timers, values = self.state.timers, self.state.values
         latest: dict[Any, int] = {}
         for key, timestamp in zip(keys_of(batch, self.context.step), batch.timestamps or (), strict=True):
             if timestamp >= latest.get(key, timestamp):
                 latest[key] = timestamp
         for key, timestamp in latest.items():
+            # A key has one timer, at the latest time any of its records asked for; a key without state has none.
+            times = [timestamp + self._ttl, *timers.take(key)]
             if key in values:
-                # A key has one timer, at the latest time any of its records asked for.
-                timers.set(key, max([timestamp + self._ttl, *timers.take(key)]))
+                timers.set(key, max(times))
+        super().emit(batch, results, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         # "Passes": a record exactly ttl behind the last one still meets its state.
