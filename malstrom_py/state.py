@@ -28,26 +28,27 @@ class Timers:
     __slots__ = ("_by_key", "_count", "_order", "_queue")
 
     def __init__(self) -> None:
-        self._by_key: dict[Any, set[int]] = {}
+        # key -> time -> the number of the timer that stands: entries of the queue with other numbers count no more.
+        self._by_key: dict[Any, dict[int, int]] = {}
         self._queue: list[tuple[int, int, Any]] = []
         self._order = 0
         self._count = 0
 
     def set(self, key: Any, time: int) -> None:
         """Wake ``key`` once the step's frontier has reached ``time``."""
-        times = self._by_key.setdefault(key, set())
+        times = self._by_key.setdefault(key, {})
         if time not in times:
-            times.add(time)
             self._order += 1
             self._count += 1
+            times[time] = self._order
             heappush(self._queue, (time, self._order, key))
 
     def due(self, frontier: int) -> Iterator[tuple[Any, int]]:
         """Take out the (key, time) pairs up to ``frontier``, by time, then in the order they were set."""
         while self._queue and self._queue[0][0] <= frontier:
-            time, _, key = heappop(self._queue)
-            # A key that was taken away, or came back, may have left entries behind: only its set counts.
-            if time in self._by_key.get(key, ()):
+            entry = heappop(self._queue)
+            if self._stands(entry):
+                time, _, key = entry
                 self._forget(key, time)
                 yield key, time
 
@@ -60,7 +61,8 @@ class Timers:
         times = sorted(self._by_key.pop(key, ()))
         self._count -= len(times)
         if len(self._queue) > 64 and len(self._queue) > 4 * self._count:
-            self._queue = [entry for entry in self._queue if entry[0] in self._by_key.get(entry[2], ())]
+            # Only those that stand are left, so this pays off four times before it is done again.
+            self._queue = list(filter(self._stands, self._queue))
             heapify(self._queue)
         return times
 
@@ -71,9 +73,13 @@ class Timers:
     def __len__(self) -> int:
         return self._count
 
+    def _stands(self, entry: tuple[int, int, Any]) -> bool:
+        time, order, key = entry
+        return self._by_key.get(key, {}).get(time) == order
+
     def _forget(self, key: Any, time: int) -> None:
         times = self._by_key[key]
-        times.discard(time)
+        del times[time]
         self._count -= 1
         if not times:
             del self._by_key[key]
@@ -125,7 +131,7 @@ class KeyedState:
     def acquire(self, states: bytes) -> None:
         """Install what `collect` gave on another worker. `InternalError` if a key has state here already (R5)."""
         for key, value, times in self._codec.decode_in_flight(states, step=self._step):
-            if self.values.get(key) is not None:
+            if self.values.get(key) is not None or self.timers.times(key):
                 raise InternalError(
                     f"step {self._step!r}: state of key {key!r} was acquired onto state of its own (R5)"
                 )

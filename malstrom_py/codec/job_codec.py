@@ -75,6 +75,8 @@ def _with_key(encode: Callable[..., bytes], rows: Sequence[Sequence[Any]], step:
     try:
         return encode(rows, step=step)
     except CodecError:
+        # Item by item, so that it names the type of the value or state and not that of the row around it.
         for row in rows:
-            encode(row, step=step, key=row[0])
+            for item in row:
+                encode(item, step=step, key=row[0])
         raise

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Acquire, Control, Epoch, Interrogate
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Acquire, Epoch, Interrogate
 from malstrom_py.messages import Collect as Taken
 from malstrom_py.operators.collect import Collect
 from malstrom_py.testing import VirtualClock

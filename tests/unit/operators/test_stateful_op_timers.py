@@ -1,0 +1,373 @@
+"""Timers and schedules of `stateful_op`: T6, order, once, set again, refused, and against an oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import malstrom_py as mp
+from malstrom_py import sources
+from malstrom_py.batches import Batch
+from malstrom_py.errors import OperatorError
+from malstrom_py.logic import KeyedLogic, Output
+from malstrom_py.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate
+from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.testing import VirtualClock
+from tests.unit.operators.stepping import Stepped
+
+State = MutableMapping[str, Any]
+
+
+class Alarms(KeyedLogic[str, Any, Any, int]):
+    """A value is a list of times to be woken at. Says when it was woken, and at which epoch it was told of."""
+
+    def __init__(self, again: Callable[[int], int | None] = lambda time: None, keep: bool = True) -> None:
+        self._again, self._keep = again, keep
+        self.calls: list[Any] = []
+
+    def on_data(self, message: DataMessage[str, Any], key_state: int | None, output: Output[str, Any]) -> int | None:
+        for time in message.value:
+            output.set_timer(message.key, time)
+        return 1 if self._keep else None
+
+    def on_timer(self, key: str, time: int, key_state: int | None, output: Output[str, Any]) -> int | None:
+        self.calls.append((key, time))
+        again = self._again(time)
+        if again is not None:
+            output.set_timer(key, again)
+        return key_state
+
+    def on_epoch(self, epoch: Epoch, state: State, output: Output[str, Any]) -> None:
+        self.calls.append(epoch.time)
+
+
+def stepped(logic: Any, **options: Any) -> Stepped:
+    return Stepped(partial(StatefulOp, logic=logic, default=None), keyed=True, timed=True, **options)
+
+
+def wake(key: str, *times: Any, at: int = 1000) -> Batch:
+    return Batch([list(times)], keys=[key], timestamps=[at])
+
+
+def test_t6_timers_fire_when_the_frontier_reaches_them_by_time_before_on_epoch_and_once() -> None:
+    logic = Alarms()
+    stepped(logic).push(wake("b", 7, 3), wake("a", 5, 3, 8), Epoch(2), Epoch(7), Epoch(8), Epoch(9))
+    assert logic.calls == [2, ("b", 3), ("a", 3), ("a", 5), ("b", 7), 7, ("a", 8), 8, 9]
+
+
+def test_t6_a_step_with_two_inputs_wakes_at_the_minimum_of_both() -> None:
+    def timed(name: str, times: list[int]) -> mp.StreamBuilder[None, int]:
+        stream = job.source(name, sources.Memory(times)).assign_timestamps(f"{name}-at", lambda n: n)
+        return stream.generate_epochs(f"{name}-epochs", mp.limit_out_of_orderness(0))[0]
+
+    class Now(KeyedLogic[str, int, Any, list[int]]):
+        """Tells, when it is woken for a record, which records have come by then."""
+
+        def on_data(self, message: DataMessage[str, int], key_state: Any, output: Output[str, Any]) -> list[int]:
+            assert message.timestamp is not None
+            output.set_timer(message.key, message.timestamp + 1)
+            return [*(key_state or ()), message.value]
+
+        def on_timer(self, key: str, time: int, key_state: Any, output: Output[str, Any]) -> list[int]:
+            output.emit(key, (time, sorted(n for n in key_state if n <= time)), time)
+            return list(key_state)
+
+    job = mp.Job("two")
+    both = timed("fast", list(range(0, 60, 2))).union("both", timed("slow", [1, 21, 41]))
+    woken = mp.collect(both.key_by("all", lambda n: "all").stateful_op("now", Now()), batch=mp.Batching(rows_max=1))
+    values = sorted([*range(0, 60, 2), 1, 21, 41])
+    assert woken == [(time, [n for n in values if n <= time]) for time in sorted({n + 1 for n in values})]
+
+
+def test_two_timers_of_a_key_at_one_time_are_one() -> None:
+    logic = Alarms()
+    stepped(logic).push(wake("a", 5, 5), wake("a", 5), Epoch(5))
+    assert logic.calls == [("a", 5), 5]
+
+
+def test_a_timer_set_while_firing_fires_in_its_turn_or_later() -> None:
+    logic = Alarms(again=lambda time: time + 2)
+    stepped(logic).push(wake("a", 1), wake("b", 2), Epoch(4), Epoch(5))
+    assert logic.calls == [("a", 1), ("b", 2), ("a", 3), ("b", 4), 4, ("a", 5), 5]
+
+
+def test_a_timer_at_or_below_the_epoch_that_has_passed_fires_right_after_the_batch() -> None:
+    logic = Alarms()
+    step = stepped(logic).push(Epoch(10), wake("a", 10, 4, 11))
+    assert logic.calls == [10, ("a", 4), ("a", 10)]
+    step.push(Epoch(11))
+    assert logic.calls[3:] == [("a", 11), 11]
+
+
+def test_a_timer_that_on_epoch_sets_for_a_time_already_reached_fires_before_the_epoch_passes() -> None:
+    class Late(Alarms):
+        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, Any]) -> None:
+            for key in state:
+                output.set_timer(key, epoch.time if epoch.time < MAX_EPOCH else 50)
+
+        def on_timer(self, key: str, time: int, key_state: int | None, output: Output[str, Any]) -> int | None:
+            output.emit(key, "woken", time)
+            return key_state
+
+    step = stepped(Late()).push(wake("a"), Epoch(7), Epoch(MAX_EPOCH))
+    assert step.rows() == [("a", "woken", 7), ("a", "woken", 50)]
+    assert [type(message) for message in step.messages()] == [Batch, Epoch, Batch, Epoch]
+
+
+def test_the_maximum_epoch_wakes_all() -> None:
+    logic = Alarms()
+    step = stepped(logic).push(wake("a", 5, MAX_EPOCH - 1, MAX_EPOCH, -(1 << 80)), Epoch(MAX_EPOCH))
+    assert logic.calls[:-1] == [("a", -(1 << 80)), ("a", 5), ("a", MAX_EPOCH - 1), ("a", MAX_EPOCH)]
+    asked = Interrogate(lambda key: True)
+    step.push(asked)
+    assert asked.keys == {"a"}  # for its state
+
+
+def test_a_key_may_have_a_timer_and_no_state() -> None:
+    logic = Alarms(keep=False)
+    step = stepped(logic).push(wake("a", 5))
+    asked = Interrogate(lambda key: True)
+    step.push(asked)
+    assert (step.operator.keys, asked.keys) == (0, {"a"})
+    step.push(Epoch(5))
+    assert logic.calls == [("a", 5), 5]
+
+
+def test_what_on_timer_sends_may_be_at_the_epoch_and_comes_before_it() -> None:
+    class Saying(Alarms):
+        def on_timer(self, key: str, time: int, key_state: int | None, output: Output[str, Any]) -> None:
+            output.emit(key, "woken", time)
+
+    step = stepped(Saying()).push(wake("a", 5), Epoch(5))
+    assert step.rows() == [("a", "woken", 5)]
+    assert [type(message) for message in step.messages()] == [Batch, Epoch]
+    assert step.operator.keys == 0  # it returned None
+    with pytest.raises(OperatorError, match="sent a record at 4, at or below the epoch 5") as caught:
+        step.push(wake("a", 4))
+    assert caught.value.rule == "epoch order"
+
+
+def test_what_on_timer_sent_of_a_key_it_dropped_is_not_held_against_on_epoch() -> None:
+    class Both(Alarms):
+        def on_timer(self, key: str, time: int, key_state: int | None, output: Output[str, Any]) -> None:
+            output.emit(key, "woken", time)
+
+        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, Any]) -> None:
+            for key in state:
+                output.emit(key, "there", epoch.time)
+
+    step = stepped(Both()).push(wake("a", 5), wake("b"), Epoch(6))
+    assert step.rows() == [("a", "woken", 5), ("b", "there", 6)]
+
+
+@pytest.mark.parametrize("hook", ["on_data", "on_timer", "on_batch", "on_epoch", "on_schedule"])
+def test_a_timer_of_a_foreign_key_is_refused(hook: str) -> None:
+    def meddle(self: Any, *arguments: Any) -> None:
+        arguments[-1].set_timer("other", 5)
+
+    logic = type("Meddling", (Alarms,), {hook: meddle})()
+    step = stepped(logic)
+
+    def live() -> None:
+        step.push(wake("a", 1), Epoch(3))
+        step.call(partial(step.operator.on_schedule, clock=VirtualClock()))
+
+    with pytest.raises(OperatorError, match=r"set a timer under key 'other'.*meddle at ") as caught:
+        live()
+    assert caught.value.rule == "key kept"
+
+
+def test_a_logic_without_on_timer_sets_none() -> None:
+    def function(message: DataMessage[str, int], state: None, output: Output[str, int]) -> None:
+        output.set_timer(message.key, 5)
+
+    with pytest.raises(OperatorError, match="'under-test' set a timer, but its logic has no on_timer"):
+        stepped(function).push(wake("a"))
+
+
+@pytest.mark.parametrize("time", [None, "noon", 1.5, float("inf"), True, np.int64(5), MAX_EPOCH + 1, 1 << 80], ids=repr)
+def test_a_time_that_is_none_is_refused(time: Any) -> None:
+    with pytest.raises(OperatorError, match="'under-test' set a timer at a time "):
+        stepped(Alarms()).push(wake("a", time))
+
+
+@pytest.mark.parametrize("policy", ["skip", "dead-letter"])
+def test_a_record_that_raises_takes_its_timers_with_it(policy: Any) -> None:
+    class Torn(Alarms):
+        def on_data(
+            self, message: DataMessage[str, Any], key_state: int | None, output: Output[str, Any]
+        ) -> int | None:
+            super().on_data(message, key_state, output)
+            if message.key == "bad":
+                raise ValueError
+            return 1
+
+    logic = Torn()
+    batch = Batch([[3], [4], [5]], keys=["a", "bad", "b"], timestamps=[9, 9, 9])
+    step = stepped(logic, on_error=policy).push(batch, Epoch(8))
+    assert logic.calls == [("a", 3), ("b", 5), 8]
+    assert step.operator.keys == 2
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "dead-letter"])
+def test_on_timer_that_raises_fails_whatever_the_policy_and_names_key_and_place(policy: Any) -> None:
+    class Failing(Alarms):
+        def on_timer(self, key: str, time: int, key_state: int | None, output: Output[str, Any]) -> None:
+            raise ValueError("secret")
+
+    with pytest.raises(OperatorError, match=r"for key 'a'.*Failing\.on_timer at ") as caught:
+        stepped(Failing(), on_error=policy).push(wake("a", 1), Epoch(1))
+    assert "secret" not in str(caught.value)
+    assert "on_error" not in str(caught.value)
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 30), max_size=3)),
+        st.integers(1, 6),
+        st.sets(st.sampled_from("abc")),
+    ),
+    max_size=30,
+)
+
+
+@given(operations=OPERATIONS)
+def test_timers_do_what_an_oracle_says_also_when_keys_move_away_and_back(operations: list[Any]) -> None:
+    """A tuple sets timers, a number advances the frontier, a set of keys moves there and back."""
+    logic, frontier = Alarms(again=lambda time: time + 10 if time < 20 else None, keep=False), 0
+    step, oracle = stepped(logic).push(Epoch(0)), set[tuple[int, str]]()
+    expected: list[Any] = [0]
+
+    def fire() -> None:
+        while due := sorted(timer for timer in oracle if timer[0] <= frontier):
+            time, key = due[0]
+            oracle.remove(due[0])
+            expected.append((key, time))
+            if time < 20:
+                oracle.add((time + 10, key))
+
+    for operation in operations:
+        if isinstance(operation, tuple):
+            key, times = operation
+            step.push(wake(key, *times, at=frontier + 1))
+            oracle.update((time, key) for time in times)
+            fire()
+        elif isinstance(operation, int):
+            frontier += operation
+            step.push(Epoch(frontier))
+            fire()
+            expected.append(frontier)
+        else:
+            taken = Collect(frozenset(operation))
+            step.push(taken, Acquire(taken.states))
+    # Which of two keys at one time comes first depends on when their timers were set, which the oracle does not know.
+    assert sorted_runs(logic.calls) == sorted_runs(expected)
+
+
+def sorted_runs(calls: list[Any]) -> list[Any]:
+    """The calls, those of one time in the order of keys."""
+    runs: list[list[Any]] = []
+    for call in calls:
+        if runs and isinstance(call, tuple) and isinstance(runs[-1][-1], tuple) and runs[-1][-1][1] == call[1]:
+            runs[-1].append(call)
+        else:
+            runs.append([call])
+    return [sorted(run) if isinstance(run[0], tuple) else run for run in runs]
+
+
+class Ticking(KeyedLogic[str, int, Any, int]):
+    """Says on schedule what each key has, and forgets it every second time."""
+
+    def on_data(self, message: DataMessage[str, int], key_state: int | None, output: Output[str, Any]) -> int:
+        return (key_state or 0) + message.value
+
+    def on_schedule(self, state: MutableMapping[str, int], output: Output[str, Any]) -> None:
+        for key in list(state):
+            output.emit(key, state.pop(key))
+
+
+class Drip:
+    """One item a second of ``clock``, of one part."""
+
+    def __init__(self, clock: VirtualClock, items: list[int]) -> None:
+        self._clock, self._items, self._read = clock, items, 0
+
+    def build(self, worker: Any) -> Drip:
+        return self
+
+    def poll(self, rows_max: int) -> list[int] | None:
+        if self._clock.monotonic_s() < self._read:
+            return None
+        self._read += 1
+        return [self._items[self._read - 1]]
+
+    def is_finished(self) -> bool:
+        return self._read == len(self._items)
+
+    def snapshot(self) -> None:
+        """There is no position."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_on_schedule_comes_about_every_linger_s_of_the_runtimes_clock() -> None:
+    calls: list[float] = []
+
+    class Timed(Ticking):
+        def on_schedule(self, state: MutableMapping[str, int], output: Output[str, Any]) -> None:
+            calls.append(clock.monotonic_s())
+            super().on_schedule(state, output)
+
+    clock = VirtualClock()
+    stream = mp.Job("a").source("drip", Drip(clock, list(range(1, 7)))).key_by("all", lambda n: "all")
+    values = mp.collect(stream.stateful_op("tick", Timed()), clock=clock, batch=mp.Batching(linger_s=2.0))
+    gaps = [later - earlier for earlier, later in pairwise(calls)]
+    assert calls[0] == 0.0
+    assert set(gaps) == {2.0}
+    assert sum(values) <= 21
+    assert len(values) > 1
+
+
+def test_a_logic_without_on_schedule_is_not_called() -> None:
+    assert not stepped(Alarms()).operator.scheduled
+    assert stepped(Ticking()).operator.scheduled
+
+
+def test_what_on_schedule_drops_is_gone_and_what_it_sends_keeps_the_rules() -> None:
+    step = Stepped(partial(StatefulOp, logic=Ticking(), default=None), keyed=True).push(Batch([1, 2], keys=["a", "b"]))
+    step.call(partial(step.operator.on_schedule, clock=VirtualClock()))
+    assert step.rows() == [("a", 1, None), ("b", 2, None)]
+    assert step.operator.keys == 0
+    timed = stepped(Ticking()).push(Batch([1], keys=["a"], timestamps=[1]))
+    with pytest.raises(OperatorError, match="without a timestamp on a timed stream"):
+        timed.call(partial(timed.operator.on_schedule, clock=VirtualClock()))
+
+
+@pytest.mark.parametrize("hook", ["on_batch", "on_epoch", "on_schedule"])
+def test_states_that_compare_item_by_item_are_kept(hook: str) -> None:
+    class Arrays(KeyedLogic[str, int, Any, Any]):
+        def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
+            for key in keys:
+                state[key] = np.zeros(2) if hook == "on_batch" else 1
+
+        def on_epoch(self, epoch: Epoch, state: Any, output: Any) -> None:
+            state["a"] = np.zeros(2)
+
+        def on_schedule(self, state: Any, output: Any) -> None:
+            state["a"] = np.zeros(2)
+            state["b"] = None
+
+    step = stepped(Arrays()).push(Batch([1, 2], keys=["a", "b"], timestamps=[1, 1]))
+    if hook == "on_epoch":
+        step.push(Epoch(5))
+    if hook == "on_schedule":
+        step.call(partial(step.operator.on_schedule, clock=VirtualClock()))
+    assert step.operator.keys == (1 if hook == "on_schedule" else 2)

@@ -1,0 +1,273 @@
+"""The keyed state of one step: timers, and what control messages do to values and timers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py import state as state_module
+from malstrom_py.codec import Codec
+from malstrom_py.errors import CodecError, InternalError
+from malstrom_py.messages import AbsBarrier, Acquire, Collect, Interrogate, Rescale, SuspendMarker
+from malstrom_py.state import KeyedState, Timers
+from malstrom_py.testing import CapturingPersistenceBackend
+
+
+def keyed_state(values: dict[Any, Any] | None = None, timers: dict[Any, list[int]] | None = None) -> KeyedState:
+    state = KeyedState("step", Codec())
+    state.values.update(values or {})
+    for key, times in (timers or {}).items():
+        for time in times:
+            state.timers.set(key, time)
+    return state
+
+
+def contents(state: KeyedState) -> dict[Any, tuple[Any, list[int]]]:
+    return {key: (state.values.get(key), state.timers.times(key)) for key in state.keys()}
+
+
+def timers_of(*pairs: tuple[Any, int]) -> Timers:
+    timers = Timers()
+    for key, time in pairs:
+        timers.set(key, time)
+    return timers
+
+
+def test_timers_are_due_by_time_then_as_they_were_set() -> None:
+    timers = timers_of(("c", 5), ("a", 5), ("b", 3), ("a", 3))
+    assert list(timers.due(4)) == [("b", 3), ("a", 3)]
+    assert list(timers.due(5)) == [("c", 5), ("a", 5)]
+    assert (len(timers), list(timers.keys()), list(timers.due(math.inf))) == (0, [], [])  # type: ignore[arg-type]
+
+
+def test_setting_a_timer_again_changes_nothing() -> None:
+    timers = timers_of(("a", 5), ("b", 5), ("a", 5))
+    assert len(timers) == 2
+    assert list(timers.due(5)) == [("a", 5), ("b", 5)]
+
+
+def test_a_timer_set_while_others_are_taken_out_takes_part() -> None:
+    timers, seen = timers_of(("a", 1), ("a", 9)), []
+    for key, time in timers.due(5):
+        seen.append((key, time))
+        if time < 7:
+            timers.set(key, time + 2)
+    assert seen == [("a", 1), ("a", 3), ("a", 5)]
+    assert timers.times("a") == [7, 9]
+
+
+def test_timers_that_were_taken_do_not_come_and_a_key_that_came_back_queues_anew() -> None:
+    timers = timers_of(("a", 5), ("b", 5), ("c", 6))
+    assert timers.take("a") == [5]
+    assert timers.take("c") == [6]
+    assert timers.take("unknown") == []
+    timers.set("a", 5)
+    assert list(timers.due(9)) == [("b", 5), ("a", 5)]
+
+
+def test_a_timer_can_be_set_again_once_it_has_fired() -> None:
+    timers = timers_of(("a", 5))
+    assert list(timers.due(5)) == [("a", 5)]
+    timers.set("a", 5)
+    assert list(timers.due(5)) == [("a", 5)]
+
+
+def test_times_below_any_epoch_and_keys_without_order_are_no_trouble() -> None:
+    timers = timers_of((None, 5), (("t", 1), 5), ("s", 5), (1, -(1 << 70)))
+    assert [key for key, _ in timers.due(5)] == [1, None, ("t", 1), "s"]
+
+
+@given(
+    operations=st.lists(
+        st.one_of(
+            st.tuples(st.just("set"), st.sampled_from("abc"), st.integers(0, 20)),
+            st.tuples(st.just("take"), st.sampled_from("abc"), st.none()),
+            st.tuples(st.just("due"), st.none(), st.integers(0, 20)),
+        ),
+        max_size=200,
+    )
+)
+def test_timers_do_what_a_plain_list_does(operations: list[tuple[str, Any, Any]]) -> None:
+    timers, plain = Timers(), list[tuple[str, int]]()
+    for what, key, time in operations:
+        if what == "set":
+            timers.set(key, time)
+            if (key, time) not in plain:
+                plain.append((key, time))
+        elif what == "take":
+            assert timers.take(key) == sorted(at for other, at in plain if other == key)
+            plain = [timer for timer in plain if timer[0] != key]
+        else:
+            due = sorted((timer for timer in plain if timer[1] <= time), key=lambda timer: timer[1])
+            assert list(timers.due(time)) == due
+            plain = [timer for timer in plain if timer[1] > time]
+        assert len(timers) == len(plain)
+        assert set(timers.keys()) == {other for other, _ in plain}
+
+
+class Counted:
+    """Counts how many entries the queue of timers is rebuilt of."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entries = self.pushes = 0
+        heapify, heappush = state_module.heapify, state_module.heappush
+
+        def rebuilt(queue: list[Any]) -> None:
+            self.entries += len(queue)
+            heapify(queue)
+
+        def pushed(queue: list[Any], entry: Any) -> None:
+            self.pushes += 1
+            heappush(queue, entry)
+
+        monkeypatch.setattr(state_module, "heapify", rebuilt)
+        monkeypatch.setattr(state_module, "heappush", pushed)
+
+
+def queue_of(timers: Timers) -> int:
+    return len(timers._queue)
+
+
+@pytest.mark.parametrize("keys", [1_000, 10_000])
+def test_taking_many_keys_costs_a_few_steps_per_key(monkeypatch: pytest.MonkeyPatch, keys: int) -> None:
+    counted = Counted(monkeypatch)
+    state = keyed_state(dict.fromkeys(range(keys), 1), {key: [5, 6] for key in range(keys)})
+    moved = state.collect(range(keys))
+    assert moved is not None
+    assert counted.entries <= 2 * keys
+    assert counted.pushes == 2 * keys
+    assert queue_of(state.timers) <= 64
+    taker = keyed_state()
+    taker.acquire(moved)
+    assert len(taker.timers) == 2 * keys
+
+
+@pytest.mark.parametrize("change", [0, 1], ids=["to the same time", "to a later time"])
+def test_moving_timers_about_again_and_again_costs_a_few_steps_each_and_no_memory(
+    monkeypatch: pytest.MonkeyPatch, change: int
+) -> None:
+    counted, timers, rounds, keys = Counted(monkeypatch), Timers(), 40, 500
+    for number in range(rounds):
+        for key in range(keys):
+            timers.take(key)
+            timers.set(key, 100 + number * change)
+            assert queue_of(timers) <= max(64, 4 * keys)
+    assert counted.entries <= 2 * rounds * keys
+    assert counted.pushes == rounds * keys
+
+
+def test_keys_are_those_with_a_value_or_a_timer() -> None:
+    state = keyed_state({"a": 0, "b": None, "c": ""}, {"d": [5], "b": [5]})
+    assert state.keys() == {"a", "b", "c", "d"}
+    assert keyed_state({"b": None}).keys() == set()
+
+
+def test_interrogate_adds_what_passes_the_predicate_to_what_others_have_found() -> None:
+    message = Interrogate(lambda key: key != "b", {"of another step"})
+    keyed_state({"a": 1, "b": 2}, {"t": [1]}).handle(message)
+    assert message.keys == {"a", "t", "of another step"}
+
+
+def test_collect_takes_values_and_timers_and_leaves_the_rest() -> None:
+    state = keyed_state({"a": 1, "b": 2}, {"a": [5, 3], "b": [4], "t": [7]})
+    message = Collect(frozenset({"a", "t", "unknown"}))
+    state.handle(message)
+    assert contents(state) == {"b": (2, [4])}
+    taker = keyed_state()
+    taker.handle(Acquire(message.states))
+    assert contents(taker) == {"a": (1, [3, 5]), "t": (None, [7])}
+    assert list(taker.timers.due(9)) == [("a", 3), ("a", 5), ("t", 7)]
+    assert list(state.timers.due(9)) == [("b", 4)]
+
+
+def test_collecting_keys_without_state_adds_nothing() -> None:
+    message = Collect(frozenset({"a", "b"}))
+    keyed_state({"b": None, "c": 1}).handle(message)
+    assert message.states == {}
+    assert keyed_state({"c": 1}).collect(()) is None
+
+
+def test_what_is_not_for_this_step_is_left_alone() -> None:
+    state = keyed_state({"a": 1})
+    state.handle(Acquire({"another": b"not ours to read"}))
+    state.handle(Rescale(2, (0, 1)))
+    state.handle(SuspendMarker())
+    assert contents(state) == {"a": (1, [])}
+
+
+@pytest.mark.parametrize("here", [({"a": 0}, {}), ({}, {"a": [9]})], ids=["a value", "a timer"])
+@pytest.mark.parametrize("comes", [({"a": 1}, {}), ({}, {"a": [5]})], ids=["a value", "a timer"])
+def test_r5_acquiring_onto_state_of_its_own_is_our_bug(here: Any, comes: Any) -> None:
+    moved = keyed_state(*comes).collect(["a"])
+    assert moved is not None
+    with pytest.raises(InternalError, match=r"'step': state of key 'a' was acquired onto state of its own \(R5\)"):
+        keyed_state(*here).acquire(moved)
+
+
+def test_r5_a_value_of_none_is_no_state_to_acquire_onto() -> None:
+    moved = keyed_state({"a": 1}).collect(["a"])
+    assert moved is not None
+    taker = keyed_state({"a": None})
+    taker.acquire(moved)
+    assert contents(taker) == {"a": (1, [])}
+
+
+STATES = st.dictionaries(
+    st.one_of(st.integers(), st.text(), st.none(), st.booleans(), st.tuples(st.integers(), st.text())),
+    st.tuples(
+        st.one_of(st.none(), st.integers(), st.lists(st.text()), st.tuples(st.integers()), st.sets(st.integers())),
+        st.lists(st.integers(-(1 << 70), 1 << 70), max_size=3, unique=True),
+    ),
+    max_size=8,
+)
+
+
+@given(states=STATES, keep=st.sets(st.integers(0, 7)))
+def test_what_is_persisted_comes_back_as_far_as_the_keys_are_owned(
+    states: dict[Any, tuple[Any, list[int]]], keep: set[int]
+) -> None:
+    """S5: any number of workers restores what any other number wrote."""
+    state = keyed_state({k: value for k, (value, _) in states.items()}, {k: times for k, (_, times) in states.items()})
+    before = contents(state)
+    backend = CapturingPersistenceBackend()
+    state.handle(AbsBarrier("s", backend))
+    assert contents(state) == before
+    owned = {key for number, key in enumerate(states) if number in keep}
+    mine, others = keyed_state(), keyed_state()
+    mine.restore(backend.states["step"], owned.__contains__)
+    others.restore(backend.states["step"], lambda key: key not in owned)
+    assert contents(mine) == {key: both for key, both in before.items() if key in owned}
+    assert contents(mine) | contents(others) == before
+    everything = keyed_state()
+    everything.restore(backend.states["step"])
+    assert contents(everything) == before
+    assert [type(value) for value in everything.values.values()] == [type(before[key][0]) for key in everything.values]
+
+
+@given(states=STATES, away=st.sets(st.integers(0, 7)))
+def test_keys_that_move_away_and_back_leave_everything_as_it_was(
+    states: dict[Any, tuple[Any, list[int]]], away: set[int]
+) -> None:
+    state = keyed_state({k: value for k, (value, _) in states.items()}, {k: times for k, (_, times) in states.items()})
+    before = contents(state)
+    moved = state.collect([key for number, key in enumerate(states) if number in away])
+    if moved is not None:
+        state.acquire(moved)
+    assert contents(state) == before
+
+
+def test_an_empty_state_is_persisted_too() -> None:
+    state = keyed_state()
+    state.restore(keyed_state().snapshot())
+    assert contents(state) == {}
+
+
+@pytest.mark.parametrize("how", ["collect", "snapshot"])
+def test_what_cannot_be_encoded_names_step_and_key(how: str) -> None:
+    state = keyed_state({"good": 1, "bad": (n for n in [1])})
+    with pytest.raises(CodecError, match="'step'.*'bad'.*generator"):
+        state.snapshot() if how == "snapshot" else state.collect(["good", "bad"])
