@@ -15,6 +15,7 @@ from malstrom_py.operators.base import OnError
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
+from malstrom_py.regions import check_regions
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
 from malstrom_py.stream import StreamBuilder, refuse_class
@@ -88,7 +89,7 @@ class Job:
 
     def plan(self) -> Plan:
         """The checked graph; `PlanError` says which step is wrong and what to do. Every runtime calls it first."""
-        return make_plan(self.name, self.slots, list(self._steps.values()), self._types)
+        return check_regions(make_plan(self.name, self.slots, list(self._steps.values()), self._types))
 
     def explain(self) -> str:
         """The plan as text, one line per step."""
@@ -123,4 +124,4 @@ class Job:
         name = next(name for name in names if name not in self._steps)
         last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
         steps = [*ancestors(list(self._steps.values()), {stream.ref.step}), last]
-        return make_plan(self.name, self.slots, steps, self._types)
+        return check_regions(make_plan(self.name, self.slots, steps, self._types))

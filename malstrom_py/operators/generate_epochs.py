@@ -7,6 +7,7 @@ source, when all its parts are finished.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from malstrom_py.batches import Batch
@@ -47,21 +48,24 @@ class GenerateEpochs(Operator):
         self._generator = generator
         self._unit: Unit = unit
         self._trackers: dict[str, EpochTracker] = {}
+        # On how many ways a part comes here: more than one behind branches that have been joined again.
+        self._ways: Counter[str] = Counter()
         self._sent = MIN_EPOCH
         self._failures = Failures(context)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         match message:
             case PartOpened():
-                state = (message.state or {}).get(self.context.step)
-                self._trackers.setdefault(message.part, self._tracker(state))
+                self._ways[message.part] += 1
+                if message.part not in self._trackers:
+                    self._trackers[message.part] = self._tracker((message.state or {}).get(self.context.step))
             case PartReleased():
                 # T2: the part's epoch moves with it.
-                if message.part in self._trackers:
-                    message.state[self.context.step] = self._trackers.pop(message.part).snapshot()
+                if (tracker := self._ended(message.part)) is not None:
+                    message.state[self.context.step] = tracker.snapshot()
             case PartFinished():
-                self._trackers.pop(message.part, None)
-                self._advance(out)
+                if self._ended(message.part) is not None:
+                    self._advance(out)
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         if isinstance(message, AbsBarrier):
@@ -88,6 +92,14 @@ class GenerateEpochs(Operator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self._sent = epoch.time
         out.forward(epoch)
+
+    def _ended(self, part: str) -> EpochTracker | None:
+        """The tracker of ``part``, taken out, once it has ended on every way by which it comes here."""
+        self._ways[part] -= 1
+        if self._ways[part] > 0:
+            return None
+        del self._ways[part]
+        return self._trackers.pop(part, None)
 
     def _tracker(self, state: Any) -> EpochTracker:
         """A tracker that goes on from ``state``, if there is one."""

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from malstrom_py.batches import Batch
-from malstrom_py.errors import SinkError
+from malstrom_py.errors import OperatorError, SinkError
 from malstrom_py.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, said
+from malstrom_py.operators.failures import Failures, describe_function, said
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.sinks.base import PartitionedSink, SinkPart
 
@@ -34,6 +34,12 @@ class KeyByPart(Operator):
                 parts.append(self._sink.assign_part(DataMessage(key, value, timestamp)))
         except Exception as error:
             raise self._failures.error(error, self._sink.assign_part, policy=False) from error
+        for kind in set(map(type, parts)) - {str}:
+            raise OperatorError(
+                f"step {self.context.step!r}: assign_part gave a part of type {kind.__name__}: the name of a part is a "
+                f"str (in {describe_function(self._sink.assign_part)})",
+                step=self.context.step,
+            )
         pairs = list(zip(keys, batch.values, strict=True)) if batch.keys is not None else batch.values
         out.send(batch.with_values(pairs).with_keys(parts))
 
@@ -79,8 +85,9 @@ class WriteParts(StatefulOperator):
                 taken = Batch(values, keys=keys, timestamps=taken.timestamps)
             else:
                 taken = Batch(taken.values, timestamps=taken.timestamps)
+            writer = self._part(part)
             try:
-                self._part(part).write(taken)
+                writer.write(taken)
             except Exception as error:
                 raise self._error(error, f"could not write to part {part!r}") from error
 
@@ -102,21 +109,34 @@ class WriteParts(StatefulOperator):
                 self._part(part)
 
     def close(self) -> None:
-        """Close the writers of all parts."""
+        """Close the writers of all parts; the first error is raised when all have been closed."""
+        errors: list[Exception] = []
         for part in list(self._parts):
-            self._close(part)
+            try:
+                self._close(part)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _part(self, part: str) -> SinkPart:
         writer = self._parts.get(part)
         if writer is None:
             # True stands for a part without a position yet, so that it counts as a key with state.
             state = self.state.values.setdefault(part, _OPENED)
-            writer = self._parts[part] = self.sink.build_part(part, None if state == _OPENED else state)
+            try:
+                writer = self.sink.build_part(part, None if state == _OPENED else state)
+            except Exception as error:
+                raise self._error(error, f"could not open part {part!r}") from error
+            self._parts[part] = writer
         return writer
 
     def _fetch(self, parts: Iterable[str]) -> None:
         for part in parts:
-            position = self._parts[part].snapshot()
+            try:
+                position = self._parts[part].snapshot()
+            except Exception as error:
+                raise self._error(error, f"could not tell the position in part {part!r}") from error
             self.state.values[part] = _OPENED if position is None else position
 
     def _close(self, part: str) -> None:

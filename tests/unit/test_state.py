@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from heapq import heapify, heappush
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py import state as state_module
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, InternalError
 from malstrom_py.messages import AbsBarrier, Acquire, Collect, Interrogate, Rescale, SuspendMarker
@@ -27,7 +27,8 @@ def keyed_state(values: dict[Any, Any] | None = None, timers: dict[Any, list[int
 
 
 def contents(state: KeyedState) -> dict[Any, tuple[Any, list[int]]]:
-    return {key: (state.values.get(key), state.timers.times(key)) for key in state.keys()}
+    held = state.keys()
+    return {key: (state.values.get(key), state.timers.times(key)) for key in held}
 
 
 def timers_of(*pairs: tuple[Any, int]) -> Timers:
@@ -114,7 +115,6 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entries = self.pushes = 0
-        heapify, heappush = state_module.heapify, state_module.heappush
 
         def rebuilt(queue: list[Any]) -> None:
             self.entries += len(queue)
@@ -124,8 +124,8 @@ class Counted:
             self.pushes += 1
             heappush(queue, entry)
 
-        monkeypatch.setattr(state_module, "heapify", rebuilt)
-        monkeypatch.setattr(state_module, "heappush", pushed)
+        monkeypatch.setattr("malstrom_py.state.heapify", rebuilt)
+        monkeypatch.setattr("malstrom_py.state.heappush", pushed)
 
 
 def queue_of(timers: Timers) -> int:
@@ -269,5 +269,5 @@ def test_an_empty_state_is_persisted_too() -> None:
 @pytest.mark.parametrize("how", ["collect", "snapshot"])
 def test_what_cannot_be_encoded_names_step_and_key(how: str) -> None:
     state = keyed_state({"good": 1, "bad": (n for n in [1])})
-    with pytest.raises(CodecError, match="'step'.*'bad'.*generator"):
+    with pytest.raises(CodecError, match=r"'step'.*'bad'.*generator"):
         state.snapshot() if how == "snapshot" else state.collect(["good", "bad"])

@@ -22,6 +22,10 @@ def twice(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
         output.send(message)
 
 
+def once(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
+    output.send(message)
+
+
 class AtEpochs:
     """Sends nothing of records, and at each epoch a record under ``key`` at the epoch's time plus ``ahead``."""
 
@@ -56,7 +60,7 @@ def test_without_keys_outputs_have_none() -> None:
 
 def test_generate_epochs_may_follow_for_the_part_is_kept() -> None:
     stream = mp.Job("a").source("in", sources.Memory([100, 50, 110])).assign_timestamps("at", lambda n: n)
-    op = stream.stateless_op("op", lambda message, output: output.send(message))
+    op: mp.StreamBuilder[None, int] = stream.stateless_op("op", once)
     on_time, late = op.generate_epochs("epochs", mp.limit_out_of_orderness(10))
     assert (mp.collect(on_time), mp.collect(late)) == ([100, 110], [50])
 

@@ -1,0 +1,117 @@
+"""`CheckedOutput`: what a user's logic may send, and the errors that say what it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import OperatorError
+from malstrom_py.logic import Output
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.outputs import CheckedOutput
+from tests.unit.operators.stepping import Recorder, Stepped
+
+
+def checked(*, timed: bool = True, keyed: bool = True) -> CheckedOutput:
+    return CheckedOutput(StepContext("test", "under-test", timed=timed, keyed=keyed))
+
+
+def output_of(*rows: tuple[Any, Any, Any]) -> Output[Any, Any]:
+    output: Output[Any, Any] = Output()
+    for row in rows:
+        output.emit(*row)
+    return output
+
+
+def sent(by: CheckedOutput, output: Output[Any, Any], **options: Any) -> list[Batch]:
+    step = Stepped(lambda _: Recorder())
+    step.call(lambda out: by.send(output, out, **options))
+    return step.batches()
+
+
+def test_an_output_becomes_one_batch() -> None:
+    (batch,) = sent(checked(), output_of(("a", 1, 5), ("b", 2, 4)), part="p")
+    assert (batch.keys, batch.values, batch.timestamps, batch.part) == (["a", "b"], [1, 2], [5, 4], "p")
+
+
+def test_columns_that_the_stream_does_not_have_are_left_out() -> None:
+    (batch,) = sent(checked(timed=False, keyed=False), output_of((None, 1, None)))
+    assert (batch.keys, batch.timestamps) == (None, None)
+
+
+def test_an_empty_output_sends_nothing() -> None:
+    assert sent(checked(), output_of()) == []
+
+
+@pytest.mark.parametrize("time", [MIN_EPOCH + 1, 0, MAX_EPOCH - 1])
+def test_every_int64_is_a_time_above_the_epoch_that_stands_for_none(time: int) -> None:
+    assert sent(checked(), output_of(("a", 1, time)))[0].timestamps == [time]
+
+
+@pytest.mark.parametrize(
+    ("times", "why"),
+    [
+        ([5, None], "without a timestamp"),
+        ([None], "without a timestamp"),
+        ([5, 2.0], "of type float"),
+        ([True], "of type bool"),
+        (["5"], "of type str"),
+        ([MAX_EPOCH], "does not fit an int64"),
+        ([MIN_EPOCH], "at or below the epoch"),
+        ([-(1 << 70)], "at or below the epoch"),
+    ],
+)
+def test_times_that_are_none_are_refused(times: list[Any], why: str) -> None:
+    with pytest.raises(OperatorError, match=f"'under-test' sent a .*{why}"):
+        sent(checked(), output_of(*(("a", 1, time) for time in times)))
+
+
+def test_nothing_is_sent_at_or_below_what_has_passed() -> None:
+    by = checked()
+    by.passed = 7
+    assert len(sent(by, output_of(("a", 1, 8)))) == 1
+    with pytest.raises(OperatorError, match="sent a record at 7, at or below the epoch 7") as caught:
+        sent(by, output_of(("a", "secret", 9), ("a", "secret", 7)))
+    assert caught.value.rule == "epoch order"
+    assert "secret" not in str(caught.value)
+
+
+def named(message: object, output: object) -> None:
+    """Stands in for a user's function."""
+
+
+@pytest.mark.parametrize("key", ["b", None, ("a",)])
+def test_foreign_keys_of_records_and_timers_are_named_with_the_function(key: Any) -> None:
+    with_record, with_timer = output_of((key, 1, 5)), output_of()
+    with_timer.set_timer(key, 5)
+    for output in (with_record, with_timer):
+        with pytest.raises(OperatorError, match=r"named at .*test_outputs\.py") as caught:
+            checked().check_keys(output, {"a"}, named)
+        assert (caught.value.key, caught.value.rule) == (key, "key kept")
+    checked().check_keys(with_record, {"a", key}, named)
+
+
+def test_records_before_since_have_been_checked_already() -> None:
+    output = output_of(("gone", 1, 5), ("a", 1, 5))
+    checked().check_keys(output, {"a"}, named, since=1)
+    with pytest.raises(OperatorError, match="'gone'"):
+        checked().check_keys(output, {"a"}, named)
+
+
+def test_keys_that_cannot_be_hashed_are_refused() -> None:
+    with pytest.raises(OperatorError, match=r"'under-test'.*list cannot be hashed"):
+        checked().check_keys(output_of((["a"], 1, 5)), {"a"}, named)
+
+
+@pytest.mark.parametrize("time", [0, -(1 << 80), MAX_EPOCH])
+def test_a_timer_may_be_at_any_time_an_epoch_can_reach(time: int) -> None:
+    checked().check_timer(time)
+
+
+@pytest.mark.parametrize("time", [MAX_EPOCH + 1, None, 1.0, False], ids=repr)
+def test_a_timer_at_another_time_is_refused(time: Any) -> None:
+    with pytest.raises(OperatorError, match="'under-test' set a timer at a time "):
+        checked().check_timer(time)
