@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from sys import getsizeof
 from typing import Any, Final, NoReturn
 
 from malstrom_py.batches import Batch, rows_of
@@ -24,19 +25,21 @@ from malstrom_py.messages import (
     StateMessage,
 )
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, said
+from malstrom_py.operators.failures import Failures, describe_function, said
 from malstrom_py.sources.base import Part, PartitionedSource, Source, SourcePart
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 
 _BACKOFF_MIN_S: Final = 0.001
 _BACKOFF_MAX_S: Final = 0.5
 _OPEN_MAX: Final = 256
+_ROWS_FIRST: Final = 4
+_POLL_MAX_S: Final = 0.1
 
 
 class _Reader:
     """One part while it is read here."""
 
-    __slots__ = ("name", "part", "poll_at_s", "source_part", "wait_s")
+    __slots__ = ("last", "name", "part", "poll_at_s", "rows", "source_part", "wait_s")
 
     def __init__(self, part: Part, name: str, source_part: SourcePart[Any]) -> None:
         self.part = part
@@ -44,6 +47,13 @@ class _Reader:
         self.source_part = source_part
         self.poll_at_s = 0.0
         self.wait_s = 0.0
+        self.rows = _ROWS_FIRST
+        self.last: Any = None
+
+    def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
+        """How many rows to ask for next, after a poll that took ``took_s``."""
+        rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
+        self.rows = max(1, min(rows, rows_max, bytes_max // size_of(self.last)))
 
     def delay(self, now_s: float, linger_s: float) -> None:
         """Nothing came: ask again after ``linger_s``, twice as late each time up to half a second."""
@@ -77,9 +87,15 @@ class ReadSource(Operator):
         if not isinstance(self._source, PartitionedSource):
             return {worker: [Part(f"worker-{worker}")] for worker in workers}
         try:
-            parts = self._source.list_parts()
+            parts = list(self._source.list_parts())
         except Exception as error:
             self._raise(error, "could not list its parts")
+        for part in parts:
+            if not isinstance(part, str):
+                raise SourceError(
+                    f"source {self.context.step!r} lists a part of type {type(part).__name__}: the name of a part is "
+                    f"a str, such as a path (in {describe_function(self._source.list_parts)})"
+                )
         for part, times in Counter(parts).items():
             if times > 1:
                 raise SourceError(f"source {self.context.step!r} lists part {part!r} twice: parts go by their names")
@@ -111,7 +127,7 @@ class ReadSource(Operator):
         reader = next((reader for reader in self._readers if reader.part == part), None)
         if reader is not None:
             self._readers.remove(reader)
-            position = reader.source_part.snapshot()
+            position = self._position(reader)
             self._close(reader)
         else:
             waiting = next((pair for pair in self._waiting if pair[0] == part), None)
@@ -127,19 +143,25 @@ class ReadSource(Operator):
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         if isinstance(message, AbsBarrier) and isinstance(self._source, PartitionedSource):
             positions = dict(self._waiting) | self._done
-            positions |= {reader.part: reader.source_part.snapshot() for reader in self._readers}
+            positions |= {reader.part: self._position(reader) for reader in self._readers}
             state = self.context.codec.encode_at_rest(positions, step=self.context.step)
             message.backend.persist(self.context.step, state)
         out.forward(message)
 
-    def poll(self, out: Outlet, *, rows_max: int, linger_s: float, clock: Clock) -> int:
-        """Poll the next part that is due, once; how many records came."""
+    def poll(self, out: Outlet, *, rows_max: int, linger_s: float, clock: Clock, bytes_max: int = 1 << 20) -> int:
+        """Poll the next part that is due, once; how many records came.
+
+        A part is asked for few rows at first, then for twice as many each time, up to ``rows_max`` and to about
+        ``bytes_max``, and for fewer again when it takes long: so that a slow one does not hold up the others.
+        """
         for _ in range(len(self._readers)):
             reader = self._readers.popleft()
             self._readers.append(reader)
             if reader.poll_at_s and clock.monotonic_s() < reader.poll_at_s:
                 continue
-            read = self._poll_part(reader, rows_max, out)
+            started_s = clock.monotonic_s()
+            read = self._poll_part(reader, min(reader.rows, rows_max), out)
+            reader.adapt(clock.monotonic_s() - started_s, rows_max, bytes_max)
             if read:
                 reader.poll_at_s = reader.wait_s = 0.0
             else:
@@ -181,11 +203,13 @@ class ReadSource(Operator):
         if malformed is not None:
             self._malformed(malformed, reader, out)
         out.send(Batch(rows, part=reader.name))
+        if rows:
+            reader.last = rows[-1]
         count = len(rows) if malformed is None else 1
         self.counters.rows_in += count
         if finished:
             self._readers.remove(reader)
-            self._done[reader.part] = reader.source_part.snapshot()
+            self._done[reader.part] = self._position(reader)
             self._close(reader)
             out.forward(PartFinished(reader.name))
             self._open_more(out)
@@ -220,6 +244,15 @@ class ReadSource(Operator):
             return self._source.build_part(part, position)
         return self._source.build(WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker)))
 
+    def _position(self, reader: _Reader) -> Any:
+        """Where ``reader`` stands; None for a source without positions, which is not asked."""
+        if not isinstance(self._source, PartitionedSource):
+            return None
+        try:
+            return reader.source_part.snapshot()
+        except Exception as error:
+            self._raise(error, f"could not tell the position in part {reader.part!r}")
+
     def _name(self, part: Part) -> str:
         return f"{self.context.step}/{part}"
 
@@ -236,6 +269,16 @@ class ReadSource(Operator):
         if isinstance(error, MalstromError):
             raise error
         raise SourceError(f"source {self.context.step!r} {what}: {said(error)}") from error
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a value takes: its own, and those of its items one level down.
+
+    >>> size_of("x" * 1000) > 1000, size_of({"column": "x" * 1000}) > 1000
+    (True, True)
+    """
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return getsizeof(value, 64) + sum(getsizeof(item, 64) for item in items)
 
 
 def _as_list(polled: Any) -> list[Any]:

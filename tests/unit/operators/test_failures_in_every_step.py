@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,20 +17,27 @@ from malstrom_py.errors import OperatorError
 from malstrom_py.operators.assign_timestamps import AssignTimestamps
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branch import Branch
+from malstrom_py.operators.distinct import Distinct
 from malstrom_py.operators.filter import Filter
 from malstrom_py.operators.filter_map import FilterMap
 from malstrom_py.operators.flat_map import FlatMap
 from malstrom_py.operators.fold import Fold
 from malstrom_py.operators.inspect import Inspect
 from malstrom_py.operators.key_by import KeyBy
+from malstrom_py.operators.key_local import KeyLocal
 from malstrom_py.operators.map import Map
 from malstrom_py.operators.max import Max
 from malstrom_py.operators.mean import Mean
 from malstrom_py.operators.min import Min
 from malstrom_py.operators.reduce import Reduce
+from malstrom_py.operators.split import Split
+from malstrom_py.operators.stateful_flat_map import StatefulFlatMap
 from malstrom_py.operators.stateful_map import StatefulMap
 from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.operators.stateless_op import StatelessOp
 from malstrom_py.operators.sum import Sum
+from malstrom_py.operators.top_n import TopN
+from malstrom_py.operators.ttl_map import TtlMap
 from tests.unit.operators.stepping import Stepped
 
 Fn = Callable[[int], int]
@@ -57,6 +64,54 @@ def stateful_op(fn: Fn) -> OperatorFactory:
         return state + 1
 
     return partial(StatefulOp, logic=user, default=int)
+
+
+def stateful_flat_map(fn: Fn) -> OperatorFactory:
+    def user(_: str, value: int, state: int) -> tuple[Iterator[int], int]:
+        return (fn(value) for _ in range(1)), state + 1  # lazy: raises while it is read
+
+    return partial(StatefulFlatMap, fn=user, default=int)
+
+
+def ttl_map(fn: Fn) -> OperatorFactory:
+    def user(_: str, value: int, state: int) -> tuple[int, int]:
+        return fn(value), state + 1
+
+    return partial(TtlMap, fn=user, ttl=10, default=int)
+
+
+def stateless_op(fn: Fn) -> OperatorFactory:
+    def user(message: Any, output: Any) -> None:
+        output.send(message)
+        fn(message.value)
+
+    return partial(StatelessOp, logic=user)
+
+
+def split(fn: Fn) -> OperatorFactory:
+    def user(value: int) -> Iterator[int]:
+        yield fn(value)
+
+    return partial(Split, n=2, fn=user)
+
+
+def distinct(fn: Fn) -> OperatorFactory:
+    def user(value: int) -> tuple[int, int]:
+        return fn(value), value
+
+    return partial(Distinct, by=user)
+
+
+def top_n(fn: Fn) -> OperatorFactory:
+    known: dict[int, int] = {}
+
+    def user(value: int) -> int:
+        # The rank of a value it has kept is asked for again, with each record that is compared to it.
+        if value not in known:
+            known[value] = fn(value)
+        return known[value]
+
+    return partial(TopN, n=2, by=user)
 
 
 def reduce(fn: Fn) -> OperatorFactory:
@@ -108,7 +163,14 @@ CASES = [
     Case("branch", plain(Branch, "predicate"), ports=2),
     Case("key_by", plain(KeyBy, "fn")),
     Case("assign_timestamps", partial(plain(partial(AssignTimestamps, unit="ms"), "fn"))),
+    Case("split", split, ports=2),
+    Case("key_local", plain(KeyLocal, "fn")),
+    Case("stateless_op", stateless_op),
     Case("stateful_map", stateful_map),
+    Case("stateful_flat_map", stateful_flat_map),
+    Case("ttl_map", ttl_map),
+    Case("distinct", distinct),
+    Case("top_n", top_n),
     Case("stateful_op", stateful_op),
     Case("reduce", reduce),
     Case("fold", fold),

@@ -1,0 +1,316 @@
+"""A source part moves to another worker: its position and its epoch move with it, and nothing else does (R2, T2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py import sources
+from malstrom_py.batches import Batch
+from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.errors import InternalError, SourceError
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Epoch, PartFinished, PartOpened, PartReleased
+from malstrom_py.operators.assign_timestamps import AssignTimestamps
+from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.sources.base import Part
+from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
+from tests.unit.operators.scripted import Scripted
+from tests.unit.operators.stepping import Recorder, Stepped
+
+BOUND = 3
+
+
+class OneWorker:
+    """The source region of one worker: source, timestamps (the value itself), epochs, and what came out of these."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = ReadSource(StepContext("test", "in"), source=source)
+        at = AssignTimestamps(StepContext("test", "at"), fn=lambda value: value, unit="ms")
+        generator = limit_out_of_orderness(BOUND)
+        self.epochs = GenerateEpochs(StepContext("test", "epochs"), generator=generator, unit="ms")
+        self.on_time, self.late = Recorder(), Recorder()
+        operators: list[tuple[Operator, tuple[tuple[int, int], ...], tuple[bool, ...]]] = [
+            (self.source, (), (True,)),
+            (at, ((0, 0),), (True,)),
+            (self.epochs, ((1, 0),), (True, False)),
+            (self.on_time, ((2, ON_TIME),), ()),
+            (self.late, ((2, LATE),), ()),
+        ]
+        self.executor = Executor([NodeSpec(o.context.step, o, inputs, ports) for o, inputs, ports in operators])
+        self.clock = VirtualClock()
+
+    def call(self, function: Any) -> Any:
+        result = self.executor.call(0, function)
+        self.executor.run()
+        return result
+
+    def open(self, *parts: str) -> OneWorker:
+        self.call(partial(self.source.open, parts=[Part(part) for part in parts]))
+        return self
+
+    def poll(self, rows_max: int = 1) -> int:
+        read: int = self.call(partial(self.source.poll, rows_max=rows_max, linger_s=0.0, clock=self.clock))
+        return read
+
+    def finish(self) -> OneWorker:
+        while not self.source.finished:
+            self.poll(100)
+        return self
+
+    def give(self, part: str, other: OneWorker) -> PartReleased:
+        position, released = self.call(partial(self.source.release, part=Part(part)))
+        other.call(partial(other.source.take, part=Part(part), position=position, state=released.state))
+        assert isinstance(released, PartReleased)
+        return released
+
+    def epoch(self) -> int:
+        return max((m.time for m in self.on_time.messages if isinstance(m, Epoch)), default=MIN_EPOCH)
+
+
+def values_of(*recorders: Recorder) -> list[int]:
+    return [value for r in recorders for batch in r.messages if isinstance(batch, Batch) for value in batch.values]
+
+
+@dataclass
+class Judged:
+    """One part judged record by record, by the words of T1."""
+
+    epoch: int = MIN_EPOCH
+    on_time: list[int] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+
+    def take(self, times: list[int]) -> Judged:
+        for time in times:
+            (self.late if time <= self.epoch else self.on_time).append(time)
+            self.epoch = max(self.epoch, time - BOUND - 1)
+        return self
+
+
+@given(
+    times=st.lists(st.integers(-20, 20), max_size=30),
+    polls=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=6),
+)
+def test_r2_nothing_is_lost_or_read_twice_and_no_record_is_judged_otherwise_for_any_cut(
+    times: list[int], polls: list[tuple[int, int]]
+) -> None:
+    """The part goes from worker to worker, each of which polls it a few times and has no other part."""
+    source = sources.Memory(times)
+    workers = [OneWorker(source) for _ in range(len(polls) + 1)]
+    here = workers[0].open("0")
+    for (count, rows_max), there in zip(polls, workers[1:], strict=True):
+        for _ in range(count):
+            here.poll(rows_max)
+        if here.source.finished:
+            break
+        here.give("0", there)
+        here = there
+    here.finish()
+    judged = Judged().take(times)
+    assert values_of(*(worker.on_time for worker in workers)) == judged.on_time
+    assert values_of(*(worker.late for worker in workers)) == judged.late
+
+
+def test_t2_the_epoch_moves_so_what_was_late_before_is_late_at_the_new_worker_too() -> None:
+    source = sources.Memory([100, 96, 95, 97])
+    giver, taker = OneWorker(source).open("0"), OneWorker(source)
+    giver.poll()
+    assert giver.epoch() == 100 - BOUND - 1
+    released = giver.give("0", taker)
+    assert released.state == {"epochs": 96}
+    taker.finish()
+    assert (values_of(taker.on_time), values_of(taker.late)) == ([97], [96, 95])
+
+
+def test_t2_the_epoch_of_the_giver_waits_for_the_parts_it_keeps_only() -> None:
+    source = Scripted({"a": [[100], [200]], "b": [[10], [20]]})
+    giver, taker = OneWorker(source).open("a", "b"), OneWorker(source)
+    giver.poll()
+    giver.poll()
+    assert giver.epoch() == 10 - BOUND - 1
+    giver.give("b", taker)
+    giver.poll()
+    assert giver.epoch() == MAX_EPOCH  # its last part is finished
+    assert 200 - BOUND - 1 in [m.time for m in giver.on_time.messages if isinstance(m, Epoch)]
+
+
+def test_t2_a_part_that_was_gained_holds_the_epoch_of_the_taker_back() -> None:
+    source = sources.Memory([100, 10, 200, 20, 300, 30], parts=2)
+    giver, taker = OneWorker(source).open("1"), OneWorker(source).open("0")
+    giver.poll()
+    giver.give("1", taker)
+    for _ in range(2):
+        taker.poll()
+    assert taker.epoch() == 20 - BOUND - 1
+
+
+def test_r2_a_part_that_waits_to_be_opened_moves_at_its_start_and_is_opened_once() -> None:
+    parts = {f"p{number:03}": [[number]] for number in range(258)}
+    source = Scripted(parts)
+    giver, taker = OneWorker(source).open(*parts), OneWorker(source)
+    assert "p257" not in source.parts
+    assert giver.give("p257", taker).state == {"epochs": MIN_EPOCH}
+    assert source.open_at_once_max == 257
+    giver.finish()
+    taker.finish()
+    assert sorted(values_of(giver.on_time, giver.late, taker.on_time, taker.late)) == list(range(258))
+    assert values_of(taker.on_time) == [257]
+
+
+def test_r2_a_part_that_waits_after_a_move_moves_on_from_where_it_stood() -> None:
+    names = [str(number) for number in range(300)]
+    source = sources.Memory(list(range(900)), parts=300)
+    giver, middle, taker = OneWorker(source).open("299"), OneWorker(source).open(*names[:256]), OneWorker(source)
+    giver.poll()
+    giver.give("299", middle)
+    middle.give("299", taker)
+    taker.finish()
+    assert values_of(taker.on_time, taker.late) == [599, 899]
+
+
+def test_r2_giving_a_part_away_makes_room_for_one_that_waits() -> None:
+    parts = {f"p{number:03}": [[number]] for number in range(257)}
+    source = Scripted(parts)
+    giver = OneWorker(source).open(*parts)
+    assert "p256" not in source.parts
+    giver.call(partial(giver.source.release, part=Part("p000")))
+    assert "p256" in source.parts
+    assert source.open_at_once_max == 256
+
+
+@pytest.mark.parametrize("part", ["unknown", "a"])
+def test_r2_releasing_a_part_that_is_not_read_here_is_our_bug(part: str) -> None:
+    worker = OneWorker(Scripted({"a": [[1]], "b": [[2], [3]]})).open("a", "b")
+    worker.poll()  # "a" is finished
+    with pytest.raises(InternalError, match=rf"source 'in': part '{part}' is not read on this worker"):
+        worker.call(partial(worker.source.release, part=Part(part)))
+
+
+def test_r2_the_part_is_closed_by_the_giver_before_it_is_opened_by_the_taker() -> None:
+    source = Scripted({"a": [[1], [2]]})
+    giver, taker = OneWorker(source).open("a"), OneWorker(source)
+    giver.give("a", taker)
+    assert source.open_at_once_max == 1
+    taker.finish()
+    assert source.closed == {"a": 1}
+
+
+def test_r2_the_part_is_announced_before_its_records_and_finished_where_it_ends() -> None:
+    source = sources.Memory([1, 2])
+    giver, taker = Stepped(partial(ReadSource, source=source)), Stepped(partial(ReadSource, source=source))
+    assert isinstance(giver.operator, ReadSource)
+    assert isinstance(taker.operator, ReadSource)
+    poll: dict[str, Any] = {"rows_max": 1, "linger_s": 0.0, "clock": VirtualClock()}
+    giver.call(partial(giver.operator.open, parts=[Part("0")]))
+    giver.call(partial(giver.operator.poll, **poll))
+    position, released = giver.call(partial(giver.operator.release, part=Part("0")))
+    released.state["epochs"] = 7
+    taker.call(partial(taker.operator.take, part=Part("0"), position=position, state=released.state))
+    taker.call(partial(taker.operator.poll, **poll))
+    name = "under-test/0"
+    assert [getattr(m, "values", m) for m in giver.messages()[:3]] == [PartOpened(name), [1], released]
+    assert [getattr(m, "values", m) for m in taker.messages()] == [
+        PartOpened(name, {"epochs": 7}),
+        [2],
+        PartFinished(name),
+        Epoch(MAX_EPOCH),
+    ]
+
+
+def test_t5_a_worker_that_had_ended_ends_again_behind_the_part_it_gained() -> None:
+    source = sources.Memory([1, 2, 3])
+    giver, taker = Stepped(partial(ReadSource, source=source)), Stepped(partial(ReadSource, source=source))
+    assert isinstance(giver.operator, ReadSource)
+    assert isinstance(taker.operator, ReadSource)
+    taker.call(partial(taker.operator.open, parts=[]))
+    assert taker.operator.finished
+    giver.call(partial(giver.operator.open, parts=[Part("0")]))
+    position, released = giver.call(partial(giver.operator.release, part=Part("0")))
+    taker.call(partial(taker.operator.take, part=Part("0"), position=position, state=released.state))
+    assert not taker.operator.finished
+    taker.call(partial(taker.operator.poll, rows_max=10, linger_s=0.0, clock=VirtualClock()))
+    assert (giver.operator.finished, taker.operator.finished) == (True, True)
+    assert taker.values() == [1, 2, 3]
+
+
+def test_s1_a_barrier_persists_positions_of_open_waiting_and_finished_parts_and_their_epochs() -> None:
+    names = [str(number) for number in range(258)]
+    worker = OneWorker(sources.Memory(list(range(400)), parts=258)).open(*names)
+    for _ in range(300):
+        worker.poll()
+    backend = CapturingPersistenceBackend()
+    worker.executor.push(0, AbsBarrier("s", backend))
+    worker.executor.run()
+    codec = worker.source.context.codec
+    positions = codec.decode_at_rest(backend.states["in"])
+    assert set(positions) == set(names)
+    assert sum(position or 0 for position in positions.values()) == len(values_of(worker.on_time, worker.late))
+    epochs = codec.decode_at_rest(backend.states["epochs"])
+    assert all(epochs[f"in/{part}"] > MIN_EPOCH for part in ("60", "141"))
+
+
+class Mute:
+    """A part that will not say where it stands."""
+
+    def __init__(self) -> None:
+        self.left = 2
+
+    def poll(self, rows_max: int) -> list[int]:
+        self.left -= 1
+        return [1]
+
+    def is_finished(self) -> bool:
+        return not self.left
+
+    def snapshot(self) -> Any:
+        raise ValueError("secret")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class MuteParts:
+    def list_parts(self) -> list[Part]:
+        return [Part("0")]
+
+    def build_part(self, part: Part, state: Any) -> Mute:
+        return Mute()
+
+
+class MuteWhole:
+    def build(self, worker: Any) -> Mute:
+        return Mute()
+
+
+@pytest.mark.parametrize("moment", ["release", "barrier", "end"])
+def test_a_position_that_cannot_be_told_names_source_and_part(moment: str) -> None:
+    worker = OneWorker(MuteParts()).open("0")
+
+    def act() -> None:
+        if moment == "release":
+            worker.call(partial(worker.source.release, part=Part("0")))
+        elif moment == "barrier":
+            worker.executor.push(0, AbsBarrier("s", CapturingPersistenceBackend()))
+            worker.executor.run()
+        else:
+            worker.finish()
+
+    with pytest.raises(SourceError, match=r"source 'in' could not tell the position in part '0': ValueError$"):
+        act()
+
+
+def test_a_source_without_positions_is_never_asked_for_one() -> None:
+    worker = OneWorker(MuteWhole()).open("worker-0")
+    backend = CapturingPersistenceBackend()
+    worker.poll()
+    worker.executor.push(0, AbsBarrier("s", backend))
+    worker.finish()
+    assert values_of(worker.on_time) == [1, 1]
+    assert "in" not in backend.states
