@@ -66,6 +66,10 @@ class Batch:
         """The rows whose entry in ``mask`` is true, in order."""
         return self._each(lambda column: list(compress(column, mask)))
 
+    def cut(self, start: int, end: int) -> Batch:
+        """The rows from ``start`` up to ``end``."""
+        return self._each(lambda column: column[start:end])
+
     def take(self, indices: Sequence[int]) -> Batch:
         """The rows at ``indices``, in that order; an index may repeat."""
         return self._each(lambda column: [column[i] for i in indices])

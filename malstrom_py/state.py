@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from malstrom_py.codec import Codec
-from malstrom_py.errors import InternalError
+from malstrom_py.errors import InternalError, shown
 from malstrom_py.messages import AbsBarrier, Acquire, Collect, Interrogate, StateMessage
 
 
@@ -85,6 +85,26 @@ class Timers:
             del self._by_key[key]
 
 
+class Defaulting(dict[Any, Any]):
+    """Values by key for logics that take whole batches: ``values[key]`` of a key without state is ``default()``.
+
+    Nothing is kept by looking it up.
+
+    >>> values = Defaulting(list)
+    >>> values["a"], len(values)
+    ([], 0)
+    """
+
+    __slots__ = ("_default",)
+
+    def __init__(self, default: Callable[[], Any]) -> None:
+        super().__init__()
+        self._default = default
+
+    def __missing__(self, key: Any) -> Any:
+        return self._default()
+
+
 class KeyedState:
     """``values``: key -> state, a plain dict that the loops of the steps work on; ``timers``: when keys wake."""
 
@@ -133,7 +153,7 @@ class KeyedState:
         for key, value, times in self._codec.decode_in_flight(states, step=self._step):
             if self.values.get(key) is not None or self.timers.times(key):
                 raise InternalError(
-                    f"step {self._step!r}: state of key {key!r} was acquired onto state of its own (R5)"
+                    f"step {self._step!r}: state of key {shown(key)} was acquired onto state of its own (R5)"
                 )
             self._install(key, value, times)
 

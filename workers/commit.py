@@ -44,8 +44,8 @@ class FinalCommit:
             except Exception as error:
                 raise writers[0].error(error, "could not clear what an earlier run left") from error
 
-    def commit(self) -> None:
-        """Pre-commit all, then commit all. On a failure `abort` discards what is not committed yet."""
+    def pre_commit(self) -> None:
+        """Have every writer make what it has durable but not visible. `abort` discards it."""
         for step, writers in self._steps.items():
             for writer in writers:
                 try:
@@ -53,6 +53,9 @@ class FinalCommit:
                 except Exception as error:
                     raise writer.error(error, "could not pre-commit") from error
                 self._payloads[step].append(payload)
+
+    def commit(self) -> None:
+        """Make visible what has been pre-committed. On a failure `abort` discards what is not committed yet."""
         for step, writers in self._steps.items():
             try:
                 _sink_of(writers).commit(self._contexts[step], self._payloads[step])

@@ -5,6 +5,8 @@ Deterministic: the same job, input, clock and number of workers give the same st
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import InternalError
@@ -44,8 +46,8 @@ class Crew:
         for worker in self._workers:
             self._deliver(worker.open_sources(parts[worker.id]))
 
-    def step(self) -> None:
-        """Step every worker once; when none has anything to do, let the time pass until one has."""
+    def step(self, *, until_s: float | None = None) -> None:
+        """Step every worker once; when none has anything to do, let the time pass until one has, or ``until_s``."""
         busy = False
         for worker in self._workers:
             done, outgoing = worker.step()
@@ -55,6 +57,7 @@ class Crew:
             due_s = min((due for worker in self._workers if (due := worker.due_s()) is not None), default=None)
             if due_s is None:
                 raise InternalError("no worker has anything to do, yet the job has not finished")
+            due_s = due_s if until_s is None else min(due_s, until_s)
             if (wait_s := due_s - self._clock.monotonic_s()) > 0:
                 self._clock.sleep_s(wait_s)
 
@@ -76,17 +79,25 @@ class Crew:
         """How many records a step has taken so far, on all workers together."""
         return sum(worker.rows_in(step) for worker in self._workers)
 
+    def close_before_commit(self) -> None:
+        """Close all but the transactional writers of every worker."""
+        _each(worker.close_before_commit for worker in self._workers)
+
     def close(self) -> None:
         """Close every worker; the first error is raised when all have been closed."""
-        errors: list[Exception] = []
-        for worker in self._workers:
-            try:
-                worker.close()
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        _each(worker.close for worker in self._workers)
 
     def _deliver(self, outgoing: list[Outgoing]) -> None:
         for receiver, message in outgoing:
             self._workers[receiver].receive(message)
+
+
+def _each(closings: Iterable[Callable[[], None]]) -> None:
+    errors: list[Exception] = []
+    for close in closings:
+        try:
+            close()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

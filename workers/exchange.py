@@ -80,11 +80,11 @@ class Lane:
         items, start = list[Item](), 0
         for row, time in frame.epochs:
             if row > start:
-                items.append(_cut(batch, start, row))
+                items.append(batch.cut(start, row))
                 start = row
             items.append(Epoch(time))
         if start < len(batch):
-            items.append(_cut(batch, start, len(batch)))
+            items.append(batch.cut(start, len(batch)))
         return items
 
 
@@ -104,12 +104,3 @@ class Inbox:
 
     def __len__(self) -> int:
         return sum(map(len, self.lanes))
-
-
-def _cut(batch: Batch, start: int, end: int) -> Batch:
-    keys, timestamps = batch.keys, batch.timestamps
-    return Batch(
-        batch.values[start:end],
-        keys=None if keys is None else keys[start:end],
-        timestamps=None if timestamps is None else timestamps[start:end],
-    )

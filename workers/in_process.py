@@ -18,9 +18,10 @@ from malstrom_py.workers.crew import Crew
 from malstrom_py.workers.interrupts import Interrupts
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
-from malstrom_py.workers.tracebacks import interrupted, without_internals
+from malstrom_py.workers.tracebacks import outermost
 
 WORKERS_MAX: Final = 1024
+_CLOCK: Final = ("now_s", "monotonic_s", "sleep_s")
 
 V = TypeVar("V")
 
@@ -51,6 +52,10 @@ class InProcess:
     ) -> None:
         if not isinstance(workers, int) or not 1 <= workers <= WORKERS_MAX:
             raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
+        if batch is not None and not isinstance(batch, Batching):
+            raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")
+        if clock is not None and not all(callable(getattr(clock, name, None)) for name in _CLOCK):
+            raise PlanError(f"clock has the methods {', '.join(_CLOCK)}, and {type(clock).__name__} lacks some of them")
         self._workers = workers
         self._batching = batch or Batching()
         self._clock = clock or SystemClock()
@@ -63,18 +68,23 @@ class InProcess:
         On an error or Ctrl-C the sinks discard what is not committed and the error is raised; a Ctrl-C
         (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it.
         """
-        return self.run_plan(job.plan())
+        try:
+            return self.run_plan(_checked(job, "InProcess.run").plan())
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
 
-    def run_plan(self, plan: Plan, *, until: Callable[[Crew], bool] | None = None) -> RunResult:
-        """The same for a plan. Ends early, and commits, once ``until(crew)`` is true after a step."""
+    def run_plan(
+        self, plan: Plan, *, until: Callable[[Crew], bool] | None = None, until_s: float | None = None
+    ) -> RunResult:
+        """The same for a plan. Ends early, and commits, once ``until(crew)`` is true after a step, or the clock's
+        monotonic time is ``until_s``.
+        """
         try:
             return _Run(plan, self._workers, self._batching, self._clock, self._checks).execute(
-                progress_for(plan, self._progress), until
+                progress_for(plan, self._progress), until, until_s
             )
-        except MalstromError as error:
-            raise without_internals(error) from error.__cause__
-        except KeyboardInterrupt as error:
-            raise interrupted(error) from None
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
 
 
 class _Run:
@@ -88,13 +98,17 @@ class _Run:
         self._interrupts = Interrupts()
         self._commit = FinalCommit(plan.job, self._crew.sinks, clock.now_s())
 
-    def execute(self, progress: Progress | None, until: Callable[[Crew], bool] | None) -> RunResult:
+    def execute(
+        self, progress: Progress | None, until: Callable[[Crew], bool] | None, until_s: float | None
+    ) -> RunResult:
         with self._interrupts:
             try:
                 self._commit.recover()
                 with progress or nullcontext():
                     self._crew.open()
-                    self._loop(progress, until)
+                    self._loop(progress, until, until_s)
+                self._commit.pre_commit()
+                self._crew.close_before_commit()
                 with self._interrupts.held():
                     self._commit.commit()
                 self._crew.close()
@@ -106,14 +120,14 @@ class _Run:
     def result(self) -> RunResult:
         return RunResult(self._plan.job, self._crew.counts(), self._clock.monotonic_s() - self._started_s)
 
-    def _loop(self, progress: Progress | None, until: Callable[[Crew], bool] | None) -> None:
+    def _loop(self, progress: Progress | None, until: Callable[[Crew], bool] | None, until_s: float | None) -> None:
         crew, clock = self._crew, self._clock
         while not crew.finished:
-            crew.step()
+            crew.step(until_s=until_s)
             self._interrupts.check()
             if progress is not None and progress.due(clock.monotonic_s()):
                 progress.show(self.result())
-            if until is not None and until(crew):
+            if (until is not None and until(crew)) or (until_s is not None and clock.monotonic_s() >= until_s):
                 return
         if progress is not None:
             progress.show(self.result())
@@ -130,6 +144,14 @@ class _Run:
             visible = ", ".join(self._commit.committed)
             done = f"committed: {visible}" if visible else "nothing was committed"
             error.add_note(f"stopped by the user; {done}; so far {self.result()}")
+
+
+def _checked(job: object, function: str) -> Job:
+    """``job``, if it is one, else `PlanError`."""
+    if isinstance(job, Job):
+        return job
+    instead = ": end the stream with .sink('name', …), and pass its job" if isinstance(job, StreamBuilder) else ""
+    raise PlanError(f"{function} takes a job, got {type(job).__name__}{instead}")
 
 
 def run(
@@ -153,7 +175,11 @@ def run(
     >>> result.read, out.items
     (2, ['A', 'B'])
     """
-    return InProcess(workers, batch=batch, clock=clock, progress=progress, checks=checks).run(job)
+    try:
+        runtime = InProcess(workers, batch=batch, clock=clock, progress=progress, checks=checks)
+        return runtime.run(_checked(job, "mp.run"))
+    except (MalstromError, KeyboardInterrupt) as error:
+        raise outermost(error) from error.__cause__
 
 
 def collect(
@@ -173,20 +199,22 @@ def collect(
     >>> mp.collect(mp.Job("docs").source("numbers", sources.Memory(range(1000))), count=3)
     [0, 1, 2]
     """
+    if not isinstance(stream, StreamBuilder):
+        also = ", and mp.run(job) a job" if isinstance(stream, Job) else ""
+        raise PlanError(f"mp.collect takes a stream, such as a step returns{also}; got {type(stream).__name__}")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
         raise PlanError(f"mp.collect: count is a whole number of at least 0, got {count!r}")
-    if timeout_s is not None and not timeout_s >= 0:
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and not (is_number and timeout_s >= 0):
         raise PlanError(f"mp.collect: timeout_s is a number of seconds of at least 0, got {timeout_s!r}")
     runtime = InProcess(batch=batch, clock=clock, progress=False)
     time = clock or SystemClock()
     sink = sinks.Memory()
     plan = stream.job.plan_to(stream, sink)
-    started_s = time.monotonic_s()
-
-    def enough(crew: Crew) -> bool:
-        if count is not None and crew.rows_in(plan.steps[-1].name) >= count:
-            return True
-        return timeout_s is not None and time.monotonic_s() - started_s >= timeout_s
-
-    runtime.run_plan(plan, until=enough)
+    last = plan.steps[-1].name
+    runtime.run_plan(
+        plan,
+        until=None if count is None else lambda crew: crew.rows_in(last) >= count,
+        until_s=None if timeout_s is None else time.monotonic_s() + timeout_s,
+    )
     return sink.items if count is None else sink.items[:count]

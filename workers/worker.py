@@ -19,6 +19,7 @@ from malstrom_py.operators.write_parts import WriteParts
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Step
 from malstrom_py.rescale.channel import Barrier, Frame, Grant, Suspend
+from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.feed import suspended
@@ -154,10 +155,17 @@ class Worker:
         """How many records a step has taken so far."""
         return self._graph.executor.counters(self._graph.nodes[step]).rows_in
 
+    def close_before_commit(self) -> None:
+        """Close all but the transactional writers, so that whatever still fails here keeps everything invisible."""
+        self._close([thing for thing in self._closing if not _is_transactional(thing)])
+
     def close(self) -> None:
-        """Close sources and writers; the first error is raised when all have been closed."""
+        """Close sources and writers that are open; the first error is raised when all have been closed."""
+        self._close(self._closing)
+
+    def _close(self, things: Sequence[ReadSource | WriteSink | WriteParts]) -> None:
         errors: list[Exception] = []
-        for thing in self._closing:
+        for thing in things:
             try:
                 thing.close()
             except Exception as error:
@@ -167,7 +175,13 @@ class Worker:
 
     def _poll_of(self, source: ReadSource) -> Callable[[Outlet], int]:
         batching = self._batching
-        return partial(source.poll, rows_max=batching.rows_max, linger_s=batching.linger_s, clock=self._clock)
+        return partial(
+            source.poll,
+            rows_max=batching.rows_max,
+            bytes_max=batching.bytes_max,
+            linger_s=batching.linger_s,
+            clock=self._clock,
+        )
 
     def _linger(self, *, idle: bool) -> None:
         """About every ``linger_s``, and when there is nothing else to do: cut what has been gathered."""
@@ -202,6 +216,10 @@ class Worker:
             keys=self._graph.operators[step.name].keys,
             epoch=None if epoch == MIN_EPOCH else epoch,
         )
+
+
+def _is_transactional(thing: ReadSource | WriteSink | WriteParts) -> bool:
+    return isinstance(thing, WriteSink) and isinstance(thing.sink, TransactionalSink)
 
 
 class _Nowhere:

@@ -46,6 +46,7 @@ class _Node:
         "_ready",
         "_targets",
         "counters",
+        "drain",
         "epoch",
         "frontier",
         "name",
@@ -54,7 +55,7 @@ class _Node:
         "rank",
     )
 
-    def __init__(self, rank: int, spec: NodeSpec, ready: list[int]) -> None:
+    def __init__(self, rank: int, spec: NodeSpec, ready: list[int], run: Callable[[], None]) -> None:
         self.rank = rank
         self.name = spec.name
         self.operator = spec.operator
@@ -68,6 +69,8 @@ class _Node:
         self._epochs = spec.epochs
         self._targets: list[list[tuple[_Node, int]]] = [[] for _ in spec.epochs]
         self._ready = ready
+        # Only higher ranks can be ready while this node works, so running them at once changes no order.
+        self.drain = run
 
     def connect(self, port: int, target: _Node, index: int) -> None:
         self._targets[port].append((target, index))
@@ -117,7 +120,7 @@ class Executor:
 
     def __init__(self, specs: Sequence[NodeSpec]) -> None:
         self._ready: list[int] = []
-        self._nodes = [_Node(rank, spec, self._ready) for rank, spec in enumerate(specs)]
+        self._nodes = [_Node(rank, spec, self._ready, self.run) for rank, spec in enumerate(specs)]
         for rank, spec in enumerate(specs):
             for index, (source, port) in enumerate(spec.inputs):
                 if not 0 <= source < rank:

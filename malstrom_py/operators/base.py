@@ -28,6 +28,10 @@ class Outlet(Protocol):
         """Send a control message on every port. Ports without epochs carry only the maximum epoch."""
         ...
 
+    def drain(self) -> None:
+        """Have what was sent so far processed to the end, before sending more: for steps that make much of little."""
+        ...
+
 
 @dataclass(slots=True)
 class Counters:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
+
+_SLICE_FIRST: Final = 16
+_ROWS_OUT: Final = 4096
+"""About how many records are made of one slice of a batch, once it is known how many one record becomes."""
 
 
 class FlatMap(Operator):
@@ -25,15 +29,29 @@ class FlatMap(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = Failures(context)
+        self._slice = _SLICE_FIRST
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        start = 0
+        while start < len(batch):
+            part = batch if start == 0 and self._slice >= len(batch) else batch.cut(start, start + self._slice)
+            start += len(part)
+            self._flatten(part, out)
+            if start < len(batch):
+                # One record may become thousands: they go their way before the next ones are made.
+                out.drain()
+
+    def _flatten(self, batch: Batch, out: Outlet) -> None:
+        taken = len(batch)
         # An iterable may be lazy and raise while it is read, so it is read inside the guarded call.
         batch, lists = call_each(self._items, batch, self._failures, out, blame=self._fn)
         keys, timestamps = batch.keys, batch.timestamps
         counts = list(map(len, lists)) if keys is not None or timestamps is not None else []
+        values = list(chain.from_iterable(lists))
+        self._slice = max(1, _ROWS_OUT * taken // max(taken, len(values)))
         out.send(
             Batch(
-                list(chain.from_iterable(lists)),
+                values,
                 keys=None if keys is None else spread(keys, counts),
                 timestamps=None if timestamps is None else spread(timestamps, counts),
                 part=batch.part,

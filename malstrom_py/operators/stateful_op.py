@@ -19,6 +19,7 @@ from malstrom_py.messages import DataMessage, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.outputs import CheckedOutput
+from malstrom_py.state import Defaulting
 
 
 class StatefulOp(StatefulOperator):
@@ -48,6 +49,8 @@ class StatefulOp(StatefulOperator):
         self._on_schedule = hooks.get("on_schedule")
         self.scheduled = self._on_schedule is not None
         self._default = default
+        if default is not None and self._on_batch is not None:
+            self.state.values = Defaulting(default)
         self._checked = CheckedOutput(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -101,9 +104,9 @@ class StatefulOp(StatefulOperator):
                     self._check_key(key, mark, timers, output, function)
                     self._set(key, state)
                 return
-            except OperatorError:
-                raise
             except Exception as error:
+                if isinstance(error, OperatorError) and error.rule and error.step == self.context.step:
+                    raise  # a rule of ours, not an error of the user's function
                 check_hashable(keys[index], self.context.step)
                 output.truncate(mark, timers)
                 self.failures.record(error, function, batch, index, out)

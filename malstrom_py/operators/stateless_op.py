@@ -68,9 +68,9 @@ class StatelessOp(Operator):
                         if other is not key and other != key:
                             raise self._checked.foreign_key(other, function)
                 return
-            except OperatorError:
-                raise
             except Exception as error:
+                if isinstance(error, OperatorError) and error.rule and error.step == self.context.step:
+                    raise  # a rule of ours, not an error of the user's function
                 output.truncate(mark, timers)
                 self._failures.record(error, function, batch, index, out)
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from malstrom_py.batches import Batch
+from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.errors import OperatorError
+from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.flat_map import FlatMap
 from tests.unit.operators.stepping import Stepped
 
@@ -56,3 +58,20 @@ def test_arrays_give_their_items() -> None:
         (None, 1, 9),
         (None, 2, 9),
     ]
+
+
+def test_of_much_made_of_little_only_a_slice_is_held_at_once() -> None:
+    """What is queued behind the step never grows past about one slice of outputs, however many one record gives."""
+    held: list[int] = []
+
+    class Holding(Operator):
+        def on_batch(self, batch: Batch, out: Outlet) -> None:
+            held.append(len(batch))
+
+    flat = FlatMap(StepContext("test", "flat"), fn=lambda n: range(1000))
+    executor = Executor([NodeSpec("flat", flat), NodeSpec("held", Holding(StepContext("test", "held")), ((0, 0),))])
+    executor.push(0, Batch(list(range(1024))))
+    executor.run()
+    assert sum(held) == 1024 * 1000
+    assert max(held) <= 16_000
+    assert max(held[1:]) <= 4096

@@ -242,7 +242,7 @@ def test_t5_a_worker_that_had_ended_ends_again_behind_the_part_it_gained() -> No
 
 def test_s1_a_barrier_persists_positions_of_open_waiting_and_finished_parts_and_their_epochs() -> None:
     names = [str(number) for number in range(258)]
-    worker = OneWorker(sources.Memory(list(range(400)), parts=258)).open(*names)
+    worker = OneWorker(sources.Memory(list(range(258 * 6)), parts=258)).open(*names)
     for _ in range(300):
         worker.poll()
     backend = CapturingPersistenceBackend()

@@ -312,3 +312,53 @@ def test_the_text_of_a_users_error_is_not_repeated_that_of_the_system_is() -> No
         Reading(Scripted({"a": [ValueError("secret")]})).open().poll()
     with pytest.raises(SourceError, match="failed in part 'a': OSError: disk"):
         Reading(Scripted({"a": [OSError("disk")]})).open().poll()
+
+
+class Sized:
+    """Gives as many rows as it is asked for, each of ``row_bytes``, and lets ``row_s`` pass for each."""
+
+    def __init__(self, clock: VirtualClock, row_s: float = 0.0, row_bytes: int = 10) -> None:
+        self.clock, self.row_s, self.row = clock, row_s, "x" * row_bytes
+        self.asked: list[int] = []
+
+    def list_parts(self) -> list[Part]:
+        return [Part("a")]
+
+    def build_part(self, part: Part, state: Any) -> Any:
+        return self
+
+    def poll(self, rows_max: int) -> list[str]:
+        self.asked.append(rows_max)
+        self.clock.advance(self.row_s * rows_max)
+        return [self.row] * rows_max
+
+    def is_finished(self) -> bool:
+        return False
+
+    def snapshot(self) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("row_s", "row_bytes", "asked"),
+    [
+        (0.0, 10, [4, 8, 16, 32, 64, 100, 100]),
+        (0.02, 10, [4, 8, 2, 4, 8, 2, 4]),  # a poll of 8 takes longer than a tenth of a second
+        (1.0, 10, [4, 1, 1, 1, 1, 1, 1]),
+        (0.0, 1 << 17, [4, 7, 7, 7, 7, 7, 7]),  # about a mebibyte at once
+        (0.0, 1 << 22, [4, 1, 1, 1, 1, 1, 1]),
+    ],
+)
+def test_a_part_is_asked_for_as_much_as_it_gives_soon_and_small(row_s: float, row_bytes: int, asked: list[int]) -> None:
+    clock = VirtualClock()
+    source = Sized(clock, row_s, row_bytes)
+    step = Stepped(partial(ReadSource, source=source))
+    operator = step.operator
+    assert isinstance(operator, ReadSource)
+    step.call(partial(operator.open, parts=[Part("a")]))
+    for _ in range(7):
+        step.call(partial(operator.poll, rows_max=100, linger_s=1.0, clock=clock))
+    assert source.asked == asked

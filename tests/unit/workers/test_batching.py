@@ -41,6 +41,9 @@ def test_rows_max_cuts_what_a_source_gives_and_changes_no_result(rows_max: int) 
             built.poll = watched  # type: ignore[method-assign]
             return built
 
-    stream = mp.Job("a").source("numbers", Watched(range(5))).key_by("parity", lambda n: n % 2).sum("sum")
-    assert mp.collect(stream, batch=Batching(rows_max=rows_max)) == [0, 1, 2, 4, 6]
-    assert max(sizes) == min(rows_max, 5)
+    stream = mp.Job("a").source("numbers", Watched([1] * 40)).key_by("all", lambda n: "all").sum("sum")
+    assert mp.collect(stream, batch=Batching(rows_max=rows_max)) == list(range(1, 41))
+    # A part is asked for few rows at first and for twice as many each time.
+    expected = [min(size, rows_max) for size in (4, 8, 16)]
+    assert sizes[:3] == expected
+    assert max(sizes) <= rows_max
