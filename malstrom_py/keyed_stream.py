@@ -79,6 +79,8 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
     ) -> KeyedStreamBuilder[K, W]:
         """`stateful_map`, whose state goes once the frontier passes its last record + ``ttl`` (event time)."""
         self._needs_epochs(name, "ttl_map")
+        if not isinstance(ttl, timedelta | int) or isinstance(ttl, bool):
+            raise PlanError(f"step {name!r}: ttl is a timedelta, or an int in the stream's unit, got {ttl!r}")
         span = to_span(ttl, self.traits.unit or "ms")
         if span <= 0:
             raise PlanError(f"step {name!r}: ttl must be positive, got {ttl!r}")
@@ -159,6 +161,8 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         if size is None and every is None:
             raise PlanError(f"step {name!r}: collect needs size= or every=, or nothing would come before the end")
         size = None if size is None else at_least(1, size, name)
+        if every is not None and (not isinstance(every, timedelta) or every <= timedelta(0)):
+            raise PlanError(f"step {name!r}: every is a timedelta above 0, got {every!r}")
         every_s = None if every is None else every.total_seconds()
         return self._then("collect", name, partial(Collect, size=size, every_s=every_s), None)
 

@@ -123,6 +123,10 @@ class StreamBuilder(Generic[K, V_co]):
 
     def union(self, name: str, *streams: StreamBuilder[K, V_co]) -> Self:
         """This stream and ``streams`` as one. All keyed alike or none, all timed alike or none."""
+        check_name(name, "step")
+        for stream in streams:
+            if not isinstance(stream, StreamBuilder):
+                raise PlanError(f"step {name!r}: a union is of streams, got {type(stream).__name__}")
         if any(stream.job is not self.job for stream in streams):
             raise PlanError(f"step {name!r}: a union is of streams of one job")
         traits = union_traits(name, [self.traits, *(stream.traits for stream in streams)])
@@ -316,7 +320,8 @@ def _function(function: object, step: str) -> Any:
 
 def at_least(smallest: int, number: int, step: str) -> int:
     """``number``, if it is a whole number of at least ``smallest``, else `PlanError` naming ``step``."""
-    if not isinstance(number, int) or number < smallest:
+    check_name(step, "step")
+    if not isinstance(number, int) or isinstance(number, bool) or number < smallest:
         raise PlanError(f"step {step!r}: expected a whole number of at least {smallest}, got {number!r}")
     return number
 

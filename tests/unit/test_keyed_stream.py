@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -42,6 +43,11 @@ class Batches(KeyedLogic[int, int, int, int]):
         ("min", ()),
         ("max", ()),
         ("mean", ()),
+        ("stateful_flat_map", (lambda key, value, state: ([value], state),)),
+        ("top_n", (1,)),
+        ("distinct", ()),
+        ("stateless_op", (lambda message, output: None,)),
+        ("union", ()),
     ],
 )
 def test_behind_a_step_the_stream_is_still_keyed(method: str, arguments: tuple[Any, ...]) -> None:
@@ -60,6 +66,11 @@ def test_behind_a_step_the_stream_is_still_keyed(method: str, arguments: tuple[A
         ("min", {}, [3, 1, 1]),
         ("max", {}, [3, 3, 3]),
         ("mean", {}, [3.0, 2.0, 2.0]),
+        ("stateful_flat_map", {"fn": lambda key, value, seen: (range(value), 1), "default": int}, [0, 1, 2, 0, 0, 1]),
+        ("top_n", {"n": 2}, [[3], [3, 1], [3, 2]]),
+        ("distinct", {"by": lambda n: n > 1}, [3, 1]),
+        ("collect", {"size": 2}, [[3, 1], [2]]),
+        ("stateless_op", {"logic": lambda message, output: output.send(message)}, [3, 1, 2]),
     ],
 )
 def test_each_method_runs_the_step_of_its_name(method: str, arguments: dict[str, Any], expected: Any) -> None:
@@ -149,3 +160,105 @@ def test_the_policy_of_a_step_is_checked(method: str) -> None:
 def test_the_name_of_a_step_is_checked_first(method: str, argument: str, name: Any) -> None:
     with pytest.raises(PlanError, match="name"):
         getattr(keyed(), method)(name, **{argument: 7})
+
+
+def test_all_streams_of_split_and_cloned_are_still_keyed() -> None:
+    split, cloned = keyed().split("s", 2, lambda n: [0]), keyed().cloned("c", 3)
+    assert [type(stream) for stream in (*split, *cloned)] == [KeyedStreamBuilder] * 5
+    assert not isinstance(keyed().key_local("local", str), KeyedStreamBuilder)
+
+
+BOUND = mp.limit_out_of_orderness(5)
+
+
+def on_time_and_late() -> tuple[Any, Any]:
+    timed = mp.Job("a").source("numbers", sources.Memory([1, 20, 2, 40])).assign_timestamps("at", lambda n: n)
+    on_time, late = timed.generate_epochs("epochs", BOUND)
+    return on_time.key_by("on-time", lambda n: "all"), late.key_by("late", lambda n: "all")
+
+
+class Waking(KeyedLogic[Any, Any, Any, Any]):
+    def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
+        return key_state
+
+    def on_timer(self, key: Any, time: int, key_state: Any, output: Any) -> Any:
+        return key_state
+
+
+def last(key: Any, value: int, state: Any) -> tuple[Any, int]:
+    return state, value
+
+
+@pytest.mark.parametrize("stream", ["untimed", "timed", "late"])
+def test_t1_timers_and_ttl_need_epochs_and_the_late_stream_has_none(stream: str) -> None:
+    """Its records are below the frontier: a timer for them would fire at once, or at the end."""
+    streams = {"untimed": keyed(), "timed": keyed().assign_timestamps("at", lambda n: n), "late": on_time_and_late()[1]}
+    with pytest.raises(
+        PlanError, match=r"step 'it': on_timer runs on event time, but the stream has no epochs.*on-time"
+    ):
+        streams[stream].stateful_op("it", Waking())
+    with pytest.raises(
+        PlanError, match=r"step 'it': ttl_map runs on event time, but the stream has no epochs.*on-time"
+    ):
+        streams[stream].ttl_map("it", last, ttl=5)
+
+
+def test_timers_and_ttl_run_on_the_on_time_stream() -> None:
+    assert mp.collect(on_time_and_late()[0].stateful_op("it", Waking())) == []
+    assert mp.collect(on_time_and_late()[0].ttl_map("it", last, ttl=timedelta(seconds=1))) == [None, 1, 20]
+
+
+@pytest.mark.parametrize("ttl", [0, -1, timedelta(0), timedelta(days=-1)], ids=repr)
+def test_a_ttl_is_positive(ttl: Any) -> None:
+    with pytest.raises(PlanError, match="step 'it': ttl must be positive"):
+        on_time_and_late()[0].ttl_map("it", last, ttl=ttl)
+
+
+@pytest.mark.parametrize("ttl", ["5s", 1.5, None, True], ids=repr)
+def test_a_ttl_is_a_span_of_time(ttl: Any) -> None:
+    with pytest.raises(PlanError, match="step 'it': ttl is a timedelta, or an int in the stream's unit, got"):
+        on_time_and_late()[0].ttl_map("it", last, ttl=ttl)
+
+
+def test_collect_needs_a_size_or_a_time() -> None:
+    with pytest.raises(
+        PlanError, match="step 'it': collect needs size= or every=, or nothing would come before the end"
+    ):
+        keyed().collect("it")
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "3", True], ids=repr)
+def test_a_size_is_a_whole_number_of_at_least_one(size: Any) -> None:
+    with pytest.raises(PlanError, match="step 'it': expected a whole number of at least 1, got"):
+        keyed().collect("it", size=size)
+    with pytest.raises(PlanError, match="step 'it': expected a whole number of at least 1, got"):
+        keyed().top_n("it", size)
+
+
+@pytest.mark.parametrize("every", [0, 3, 1.5, "3s", timedelta(0), timedelta(seconds=-1)], ids=repr)
+def test_every_is_a_span_of_time_above_zero(every: Any) -> None:
+    with pytest.raises(PlanError, match="step 'it': every is a timedelta above 0, got"):
+        keyed().collect("it", every=every)
+
+
+@pytest.mark.parametrize("method", ["top_n", "distinct"])
+def test_by_of_the_new_steps_is_a_function_or_a_column_too(method: str) -> None:
+    arguments = (1,) if method == "top_n" else ()
+    rows = mp.Job("a").source("rows", sources.Memory([{"n": 1}, {"n": 1}])).key_by("all", lambda _: "all")
+    by_column, by_function = (
+        mp.collect(getattr(rows, method)(name, *arguments, by=by)) for name, by in (("c", "n"), ("f", lambda r: r["n"]))
+    )
+    assert by_column == by_function
+    assert len(by_column) == (2 if method == "top_n" else 1)
+    with pytest.raises(PlanError, match="step 'neither': expected a function, got int"):
+        getattr(rows, method)("neither", *arguments, by=7)
+
+
+class Plain:
+    """No kind of class whose values could be stored."""
+
+
+@pytest.mark.parametrize("kind", [Plain, int, dict, 7, "Plain", None], ids=repr)
+def test_register_type_takes_classes_whose_values_are_their_fields(kind: Any) -> None:
+    with pytest.raises(PlanError, match=r"job\.register_type takes dataclasses, NamedTuples and Enums, got"):
+        mp.Job("a").register_type(kind)

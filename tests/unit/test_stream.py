@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import sinks, sources
+from malstrom_py import partitioners, sinks, sources
 from malstrom_py.errors import PlanError
 
 
@@ -42,7 +42,10 @@ def test_a_stream_may_go_to_two_sinks() -> None:
     assert left.items == right.items == [1, 2, 3]
 
 
-STATEFUL = ["stateful_map", "stateful_op", "reduce", "fold", "count", "sum", "min", "max", "mean"]
+STATEFUL = [
+    *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum", "min", "max"),
+    *("mean", "top_n", "distinct", "collect"),
+]
 
 
 @pytest.mark.parametrize("method", STATEFUL)
@@ -53,12 +56,36 @@ def test_a_stateful_step_on_an_unkeyed_stream_names_step_and_remedy(method: str)
         getattr(numbers(), method)("totals", lambda *_: 1, default=int)
 
 
+@pytest.mark.parametrize("method", STATEFUL)
+@pytest.mark.parametrize("between", [lambda s: s, lambda s: s.map("m", str), lambda s: s.union("u", s)])
+def test_r11_a_stateful_step_behind_key_local_is_refused_with_the_remedy(method: str, between: Any) -> None:
+    local = between(numbers().key_local("local", lambda n: n % 2))
+    with pytest.raises(
+        PlanError, match=rf"step 'totals': {method} keeps state per key, but key_local .*\(R11\).*\.key_by"
+    ):
+        getattr(local, method)("totals", lambda *_: 1)
+
+
+@pytest.mark.parametrize("method", STATEFUL)
+def test_r11_key_local_behind_key_by_takes_the_keys_that_were_distributed_away(method: str) -> None:
+    local = numbers().key_by("key", str).key_local("local", lambda n: n % 2)
+    with pytest.raises(PlanError, match=r"\(R11\)"):
+        getattr(local, method)("totals")
+
+
+def test_key_by_behind_key_local_makes_stateful_steps_possible_again() -> None:
+    keyed = numbers().key_local("local", str).key_by("key", lambda n: n % 2)
+    assert mp.collect(keyed.count("totals")) == [1, 1, 2]
+
+
 def test_a_method_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="StreamBuilder has no method 'mapp'"):
         numbers().mapp  # type: ignore[attr-defined]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
-FUNCTION_STEPS = ["map", "filter", "filter_map", "flat_map", "inspect", "branch", "key_by", "assign_timestamps"]
+FUNCTION_STEPS = [
+    *("map", "filter", "filter_map", "flat_map", "inspect", "branch", "key_by", "key_local", "assign_timestamps"),
+]
 
 
 @pytest.mark.parametrize("method", FUNCTION_STEPS)
@@ -191,3 +218,124 @@ def test_flatten_and_branch_run_the_steps_of_their_names() -> None:
     assert mp.collect(numbers().map("pair", lambda n: (n, -n)).flatten("items")) == [1, -1, 2, -2, 3, -3]
     yes, no = numbers().branch("small", lambda n: n < 2)
     assert (mp.collect(yes), mp.collect(no)) == ([1], [2, 3])
+
+
+def send(message: mp.DataMessage[None, int], output: mp.Output[None, int]) -> None:
+    output.send(message)
+
+
+def test_split_cloned_union_and_stateless_op_run_the_steps_of_their_names() -> None:
+    low, high = numbers().split("size", 2, lambda n: [n > 2])
+    assert (mp.collect(low), mp.collect(high)) == ([1, 2], [3])
+    assert [mp.collect(stream) for stream in numbers().cloned("twins", 2)] == [[1, 2, 3]] * 2
+    same = numbers().stateless_op("it", send)
+    assert mp.collect(same) == [1, 2, 3]
+    job = mp.Job("a")
+    numbers(job).union("both", job.source("more", sources.Memory([4]))).sink("out", sinks.Memory())
+    assert [step.kind for step in job.plan().steps] == ["source", "source", "union", "sink"]
+    kinds = [stream.job.plan_to(stream, sinks.Memory()).steps[1].kind for stream in (low, same)]
+    assert kinds == ["split", "stateless_op"]
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.0, "2", None, True], ids=repr)
+def test_split_and_cloned_make_at_least_one_stream(n: Any) -> None:
+    with pytest.raises(PlanError, match="step 'it': expected a whole number of at least 1, got"):
+        numbers().split("it", n, lambda value: [0])
+    with pytest.raises(PlanError, match="step 'it': expected a whole number of at least 1, got"):
+        numbers().cloned("it", n)
+
+
+@pytest.mark.parametrize("name", ["a b", "", 7, None, len], ids=repr)
+def test_the_name_of_a_step_with_a_number_or_streams_is_checked_first_too(name: Any) -> None:
+    for build in (
+        lambda: numbers().split(name, 0, "no function"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: numbers().cloned(name, 0),
+        lambda: numbers().union(name, numbers()),
+        lambda: numbers().stateless_op(name, lambda message, output: None),
+    ):
+        with pytest.raises(PlanError, match="name"):
+            build()
+
+
+def test_split_takes_a_function_and_stateless_op_a_logic() -> None:
+    with pytest.raises(PlanError, match="step 'it': expected a function, got int"):
+        numbers().split("it", 2, 7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    class Near:
+        def on_data(self, message: Any, output: Any) -> None:
+            """Says nothing."""
+
+        def on_timer(self, key: Any, time: int, output: Any) -> None:
+            """There is none."""
+
+    for logic, why in ((Near(), "on_timer is no hook of this step"), (Near, "pass an instance"), (7, "has no on_data")):
+        with pytest.raises(PlanError, match=rf"step 'it': .*{why}"):
+            numbers().stateless_op("it", logic)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_union_is_of_streams_of_one_job() -> None:
+    with pytest.raises(PlanError, match="step 'both': a union is of streams of one job"):
+        numbers().union("both", numbers())
+    with pytest.raises(PlanError, match="step 'both': a union is of streams, got list"):
+        numbers().union("both", [numbers()])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+ALIKE: dict[str, Any] = {
+    "unkeyed": lambda s: s,
+    "local": lambda s: s.key_local(f"{s.ref.step}-k", str),
+    "keyed": lambda s: s.key_by(f"{s.ref.step}-k", str),
+    "keyed by index": lambda s: s.key_by(f"{s.ref.step}-k", int, partitioner=partitioners.index),
+    "timed": lambda s: s.assign_timestamps(f"{s.ref.step}-at", int),
+    "timed in s": lambda s: s.assign_timestamps(f"{s.ref.step}-at", int, unit="s"),
+    "with epochs": lambda s: ALIKE["timed"](s).generate_epochs(f"{s.ref.step}-e", BOUND)[0],
+    "late": lambda s: ALIKE["timed"](s).generate_epochs(f"{s.ref.step}-e", BOUND)[1],
+}
+
+
+@pytest.mark.parametrize("left", ALIKE)
+@pytest.mark.parametrize("right", ALIKE)
+def test_a_union_is_of_streams_that_are_keyed_and_timed_alike(left: str, right: str) -> None:
+    job = mp.Job("a")
+    one, other = ALIKE[left](numbers(job)), ALIKE[right](job.source("more", sources.Memory([4])))
+    if left == right or {left, right} == {"timed", "late"}:
+        expected = ([] if left == "late" else [1, 2, 3]) + ([] if right == "late" else [4])
+        assert sorted(mp.collect(one.union("both", other))) == expected
+        return
+    keyed = {"local", "keyed", "keyed by index"} & {left, right}
+    what = "differently keyed streams.*key_by behind" if keyed else "timed differently.*generate_epochs behind"
+    with pytest.raises(PlanError, match=f"step 'both': a union of .*{what}"):
+        one.union("both", other)
+
+
+def test_a_union_with_a_late_stream_is_as_late_as_that_and_gets_no_epochs_anew() -> None:
+    job = mp.Job("a")
+    _, late = ALIKE["timed"](numbers(job)).generate_epochs("epochs", BOUND)
+    both = late.union("both", job.source("more", sources.Memory([4])).assign_timestamps("at", int))
+    with pytest.raises(PlanError, match="step 'again': generate_epochs stands upstream already"):
+        both.generate_epochs("again", BOUND)
+
+
+@pytest.mark.parametrize("partitioner", [7, "index", [], {"a": 1}], ids=repr)
+def test_what_is_no_partitioner_is_refused(partitioner: Any) -> None:
+    for build in (numbers().key_by, numbers().key_distribute):
+        with pytest.raises(PlanError, match=r"step 'k': partitioner is one of malstrom_py\.partitioners or a function"):
+            build("k", str, partitioner=partitioner)
+
+
+def test_a_partitioned_sink_is_written_behind_an_exchange_of_its_own() -> None:
+    class Parts:
+        def assign_part(self, message: Any) -> str:
+            return "a"
+
+        def build_part(self, part: str, state: Any) -> Any:
+            raise NotImplementedError
+
+    job = mp.Job("a")
+    numbers(job).sink("out", Parts())
+    assert [(step.name, step.kind) for step in job.plan().steps] == [
+        ("numbers", "source"),
+        ("out-parts", "key_by"),
+        ("out", "sink"),
+    ]
+    with pytest.raises(PlanError, match=r"step 'out': pass an instance, Parts\(…\)"):
+        numbers().sink("out", Parts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
