@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import sys
 import sysconfig
@@ -24,6 +25,8 @@ from typing import Annotated, Any, Final
 import typer
 
 import malstrom_py as mp
+from malstrom_py.errors import shown
+from malstrom_py.operators.failures import told
 
 FAILED: Final = 1
 WRONG_COMMAND: Final = 2
@@ -37,6 +40,10 @@ _LIBRARIES: Final = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib
 
 class WrongCommand(Exception):
     """What was asked for is not there, or no job."""
+
+
+class NotPrinted(Exception):
+    """Standard output could not be written."""
 
 
 class UserCodeFailed(Exception):
@@ -108,7 +115,7 @@ def explain(
     """Print the steps of a job, without running it."""
     with _told(traceback):
         loaded = load_job(job)
-        typer.echo(loaded.to_mermaid() if mermaid else loaded.explain())
+        _print(loaded.to_mermaid() if mermaid else loaded.explain())
 
 
 @app.command()
@@ -120,9 +127,8 @@ def doctor() -> None:
     from malstrom_py.doctor import examine
 
     findings = examine()
-    typer.echo(f"malstrom {mp.__version__}")
-    for finding in findings:
-        typer.echo(f"  {finding}")
+    with _told(traceback=False):
+        _print("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
     if any(finding.is_fatal for finding in findings):
         raise typer.Exit(FAILED)
 
@@ -215,8 +221,13 @@ def _users_code(doing: str) -> Iterator[None]:
         yield
     except mp.MalstromError:
         raise
+    except SystemExit as error:
+        raise UserCodeFailed(
+            f"{doing} ended the program ({_exit(error)}), so nothing was run. Put what is not for here under "
+            f"if __name__ == '__main__'"
+        ) from error
     except Exception as error:
-        raise UserCodeFailed(f"{doing} failed: {type(error).__name__}: {error}") from error
+        raise UserCodeFailed(f"{doing} failed: {told(error)}") from error
 
 
 @contextmanager
@@ -232,10 +243,13 @@ def _told(traceback: bool) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
     except (typer.Exit, BrokenPipeError):
         raise  # Whoever read standard output went away; typer ends quietly.
+    except SystemExit as error:
+        _tell("error", f"a function of the job ended the program ({_exit(error)}), before the job was done")
+        raise typer.Exit(FAILED) from None
     except Exception as error:
         if traceback:
             tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
-        _tell("error", *_story(error))
+        _tell("error", *_story(error, traceback))
         raise typer.Exit(FAILED) from None
 
 
@@ -243,16 +257,37 @@ def _tell(what: str, *lines: str) -> None:
     typer.echo(f"{what}: " + "\n  ".join(lines), err=True)
 
 
-def _story(error: Exception) -> list[str]:
-    """What happened, where in the user's code it came from, and what else went wrong meanwhile."""
+def _print(text: str) -> None:
+    """Print on standard output, which may be a full disk."""
+    try:
+        typer.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is left in the buffer would be tried, and complained about, once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise NotPrinted(f"standard output cannot be written: {error.strerror}") from error
+
+
+def _exit(error: SystemExit) -> str:
+    return f"sys.exit({'' if error.code is None else shown(error.code)})"
+
+
+def _story(error: Exception, traceback: bool) -> list[str]:
+    """What happened, where in the user's code it came from, and what else went wrong meanwhile.
+
+    The text of a foreign error may hold values of records: it is for those who ask for the ``traceback``.
+    """
+    if isinstance(error, NotPrinted):
+        return [str(error)]
     if not isinstance(error, mp.MalstromError | UserCodeFailed):
-        return [f"unexpected {type(error).__name__}: {error}", "this is a bug of malstrom-py; --traceback shows where"]
+        return [f"unexpected {type(error).__name__}", "this is a bug of malstrom-py; --traceback shows where"]
     lines = [str(error)]
     origin = _origin(error)
     if origin is not error and not isinstance(origin, mp.MalstromError):
-        said = f"{type(origin).__name__}: {origin}"
-        if said not in lines[0]:
-            lines.append(f"caused by {said}")
+        cause = told(origin) if traceback or isinstance(origin, OSError) else type(origin).__name__
+        if cause not in lines[0] and not isinstance(error, UserCodeFailed):
+            lines.append(f"caused by {cause}")
         place = _users_place(origin)
         if place is not None:
             lines.append(f"raised at {place}")

@@ -11,10 +11,27 @@ MalstromError
 └── InternalError        our bug; please report it
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
-Values of records never stand in a message: they may be secret.
+Values of records never stand in a message: they may be secret. Keys do, as `shown`.
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+_SHOWN_MAX: Final = 80
+
+
+def shown(key: object, *, characters_max: int = _SHOWN_MAX) -> str:
+    """A key as a message shows it: its repr, cut at ``characters_max`` characters, or its type if it has none.
+
+    >>> shown("carrier"), shown("x" * 1000, characters_max=10)
+    ("'carrier'", "'xxxxxx...")
+    """
+    try:
+        text = repr(key)
+    except Exception:  # of the user's own __repr__: it must not hide the error that is being told
+        return f"<{type(key).__name__}>"
+    return text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
 
 
 class MalstromError(Exception):

@@ -18,7 +18,7 @@ from malstrom_py.plan import Plan, Port, Step, StreamRef, Traits, ancestors, mak
 from malstrom_py.regions import check_regions
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
-from malstrom_py.stream import StreamBuilder, refuse_class
+from malstrom_py.stream import StreamBuilder, refuse_class, short
 
 C = TypeVar("C", bound=type)
 V = TypeVar("V")
@@ -64,7 +64,7 @@ class Job:
             raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         ports = (Port(), Port("dead_letters", epochs=False)) if on_error == "dead-letter" else (Port(),)
         factory = partial(ReadSource, source=source)
-        ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=repr(source)))
+        ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source)))
         return StreamBuilder(self, ref, Traits())
 
     def register_type(self, kind: C) -> C:
@@ -78,7 +78,7 @@ class Job:
 
     def dead_letters(self, step: str) -> StreamBuilder[None, DeadLetter]:
         """The records that ``step`` could not take; it must have been given ``on_error="dead-letter"``."""
-        found = self._steps.get(step)
+        found = self._steps.get(check_name(step, "step"))
         if found is None:
             raise PlanError(f"job {self.name!r} has no step {step!r}; it has {', '.join(self._steps) or 'none'}")
         port = found.dead_letter_port

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
@@ -41,12 +41,30 @@ By = Callable[[V], W] | str | None
 class KeyedStreamBuilder(StreamBuilder[K, V_co]):
     """A stream whose records have keys of type ``K``. All records of a key meet the same state, in order."""
 
+    @overload
     def stateful_map(
         self,
         name: str,
         fn: Callable[[K, V_co, S], tuple[W, S | None]],
         *,
-        default: Callable[[], S] | None = None,
+        default: Callable[[], S],
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def stateful_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S | None], tuple[W, S | None]],
+        *,
+        default: None = ...,
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, W]: ...
+    def stateful_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, Any], tuple[W, Any]],
+        *,
+        default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K, W]:
         """One output per record: ``fn(key, value, state) -> (output, new state, or None to drop it)``.
@@ -56,25 +74,63 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         factory = partial(StatefulMap, fn=_function(fn, name), default=self._default(default, name))
         return self._then("stateful_map", name, factory, fn, on_error=on_error)
 
+    @overload
     def stateful_flat_map(
         self,
         name: str,
         fn: Callable[[K, V_co, S], tuple[Iterable[W], S | None]],
         *,
-        default: Callable[[], S] | None = None,
+        default: Callable[[], S],
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def stateful_flat_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S | None], tuple[Iterable[W], S | None]],
+        *,
+        default: None = ...,
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, W]: ...
+    def stateful_flat_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, Any], tuple[Iterable[W], Any]],
+        *,
+        default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K, W]:
         """Any number of outputs per record: ``fn(key, value, state) -> (outputs, new state, or None to drop it)``."""
         factory = partial(StatefulFlatMap, fn=_function(fn, name), default=self._default(default, name))
         return self._then("stateful_flat_map", name, factory, fn, on_error=on_error)
 
+    @overload
     def ttl_map(
         self,
         name: str,
         fn: Callable[[K, V_co, S], tuple[W, S | None]],
         *,
         ttl: timedelta | int,
-        default: Callable[[], S] | None = None,
+        default: Callable[[], S],
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def ttl_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S | None], tuple[W, S | None]],
+        *,
+        ttl: timedelta | int,
+        default: None = ...,
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, W]: ...
+    def ttl_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, Any], tuple[W, Any]],
+        *,
+        ttl: timedelta | int,
+        default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K, W]:
         """`stateful_map`, whose state goes once the frontier passes its last record + ``ttl`` (event time)."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, get_args, overload
 
 from malstrom_py.epochs import EpochGenerator
-from malstrom_py.errors import PlanError
+from malstrom_py.errors import PlanError, shown
 from malstrom_py.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.names import check_name
 from malstrom_py.operators.assign_timestamps import AssignTimestamps
@@ -48,6 +48,8 @@ K = TypeVar("K")
 V_co = TypeVar("V_co", covariant=True)
 K2 = TypeVar("K2")
 W = TypeVar("W")
+
+_DETAIL_MAX: Final = 300
 
 KEYED_METHODS = frozenset(
     (
@@ -223,7 +225,7 @@ class StreamBuilder(Generic[K, V_co]):
         factory = partial(GenerateEpochs, generator=generator, unit=traits.unit)
         ports = (Port("on_time"), Port("late", epochs=False))
         traits = replace(traits, epochs=True, split=True)
-        ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, detail=repr(generator))
+        ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, detail=short(generator))
         return self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
 
     def sink(self, name: str, sink: Sink) -> None:
@@ -238,7 +240,7 @@ class StreamBuilder(Generic[K, V_co]):
                 f"step {name!r}: {type(sink).__name__} is no sink: it has neither build(worker) nor "
                 f"open(worker), commit, abort and recover"
             )
-        self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=_short(sink))
+        self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink))
 
     def _sink_parts(self, name: str, sink: PartitionedSink) -> None:
         parts, keyed = f"{check_name(name, 'step')}-parts", self.traits.keyed or self.traits.local
@@ -246,7 +248,7 @@ class StreamBuilder(Generic[K, V_co]):
         ref = self._add("key_by", parts, partial(KeyByPart, sink=sink), sink.assign_part, traits=traits)
         by_part = StreamBuilder[Any, Any](self.job, ref, traits)
         factory = partial(WriteParts, sink=sink, keyed=keyed)
-        by_part._add("sink", name, factory, None, ports=(), detail=_short(sink))
+        by_part._add("sink", name, factory, None, ports=(), detail=short(sink))
 
     if not TYPE_CHECKING:
 
@@ -336,6 +338,7 @@ def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any]
     return checked
 
 
-def _short(thing: object) -> str:
-    text = repr(thing)
+def short(thing: object) -> str:
+    """What a plan tells of a source, a sink or a generator: its repr, or its type where that says no more."""
+    text = shown(thing, characters_max=_DETAIL_MAX)
     return type(thing).__name__ if text.startswith("<") else text

@@ -207,14 +207,17 @@ def collect(
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
     if timeout_s is not None and not (is_number and timeout_s >= 0):
         raise PlanError(f"mp.collect: timeout_s is a number of seconds of at least 0, got {timeout_s!r}")
-    runtime = InProcess(batch=batch, clock=clock, progress=False)
     time = clock or SystemClock()
     sink = sinks.Memory()
-    plan = stream.job.plan_to(stream, sink)
-    last = plan.steps[-1].name
-    runtime.run_plan(
-        plan,
-        until=None if count is None else lambda crew: crew.rows_in(last) >= count,
-        until_s=None if timeout_s is None else time.monotonic_s() + timeout_s,
-    )
+    try:
+        runtime = InProcess(batch=batch, clock=clock, progress=False)
+        plan = stream.job.plan_to(stream, sink)
+        last = plan.steps[-1].name
+        runtime.run_plan(
+            plan,
+            until=None if count is None else lambda crew: crew.rows_in(last) >= count,
+            until_s=None if timeout_s is None else time.monotonic_s() + timeout_s,
+        )
+    except (MalstromError, KeyboardInterrupt) as error:
+        raise outermost(error) from error.__cause__
     return sink.items if count is None else sink.items[:count]

@@ -28,6 +28,11 @@ def without_internals(error: MalstromError) -> MalstromError:
     return error.with_traceback(None)
 
 
+def outermost(error: MalstromError | KeyboardInterrupt) -> MalstromError | KeyboardInterrupt:
+    """``error`` for a public function to raise. Raised again by each on the way out, it shows the last one's frame."""
+    return interrupted(error) if isinstance(error, KeyboardInterrupt) else without_internals(error)
+
+
 def interrupted(error: KeyboardInterrupt) -> KeyboardInterrupt:
     """A Ctrl-C as the user sees it: where their code was, if it was running, and the notes on ``error``."""
     return error.with_traceback(_users(error.__traceback__))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import reprlib
 from typing import Any
 
-from malstrom_py.errors import CodecError
+from malstrom_py.errors import CodecError, shown
 
 _BUILTINS = (bool, int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
 
@@ -33,8 +32,8 @@ class Malformed(Exception):
 def type_name(kind: type) -> str:
     """A type as a user would import it.
 
-    >>> type_name(int), type_name(reprlib.Repr)
-    ('int', 'reprlib.Repr')
+    >>> type_name(int), type_name(enum.Enum)
+    ('int', 'enum.Enum')
     """
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -59,7 +58,7 @@ def refusal_of(kind: type) -> Refused:
 def cannot_encode(refused: Refused, *, step: str, key: Any, action: str) -> CodecError:
     """The `CodecError` of a value that is refused; ``action`` is what was tried, as a participle."""
     name = type_name(refused.kind)
-    at_key = "" if key is None else f" for key {reprlib.repr(key)}"
+    at_key = "" if key is None else f" for key {shown(key)}"
     return CodecError(
         f"step {step!r}{at_key}: a value of type {name} cannot be {action}: {refused.why}.",
         step=step,
@@ -71,5 +70,5 @@ def cannot_encode(refused: Refused, *, step: str, key: Any, action: str) -> Code
 def cannot_decode(why: str, *, step: str, key: Any = None) -> CodecError:
     """The `CodecError` of bytes that cannot be read."""
     at_step = f"step {step!r}: " if step else ""
-    at_key = "" if key is None else f" for key {reprlib.repr(key)}"
+    at_key = "" if key is None else f" for key {shown(key)}"
     return CodecError(f"{at_step}what was encoded{at_key} cannot be read: {why}.", step=step, key=key)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from malstrom_py.batches import Batch
-from malstrom_py.errors import OperatorError
+from malstrom_py.errors import OperatorError, shown
 from malstrom_py.messages import DeadLetter
 from malstrom_py.operators.base import Outlet, StepContext
 
@@ -27,13 +28,22 @@ def describe_function(function: object) -> str:
         function = function.func
     if isinstance(function, operator.itemgetter):
         return f"column {function.__reduce__()[1][0]!r}"
+    try:
+        return _described(function)
+    except Exception:  # of the user's own __getattr__, which may answer to any name, and raise anything
+        return type(function).__qualname__
+
+
+def _described(function: object) -> str:
     if callable(function):
         function = inspect.unwrap(function)  # behind what a decorator has put around it
     function = getattr(function, "__func__", function)
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    name = getattr(function, "__qualname__", None)
     caller = getattr(function, "__init__" if isinstance(function, type) else "__call__", None)
-    code = getattr(function, "__code__", None) or getattr(caller, "__code__", None)
-    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else str(name)
+    codes = (getattr(function, "__code__", None), getattr(caller, "__code__", None))
+    code = next((code for code in codes if isinstance(code, types.CodeType)), None)
+    name = name if isinstance(name, str) else type(function).__qualname__
+    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else name
 
 
 def said(error: Exception) -> str:
@@ -42,7 +52,19 @@ def said(error: Exception) -> str:
     >>> said(OSError(28, "No space left on device")), said(ValueError("secret"))
     ('OSError: [Errno 28] No space left on device', 'ValueError')
     """
-    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
+    return told(error) if isinstance(error, OSError) else type(error).__name__
+
+
+def told(error: BaseException) -> str:
+    """Type and text of an error, for those who may see values; the type alone if it has no text to tell.
+
+    >>> told(ValueError("secret"))
+    'ValueError: secret'
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of the user's own __str__
+        return type(error).__name__
 
 
 class Failures:
@@ -61,8 +83,7 @@ class Failures:
         if context.on_error == "skip":
             context.counters.skipped += 1
         else:
-            text = f"{type(error).__name__}: {error}"
-            letter = DeadLetter(context.step, key, batch.values[index], timestamp, text)
+            letter = DeadLetter(context.step, key, batch.values[index], timestamp, told(error))
             self.bury(letter, batch.part, out)
 
     def bury(self, letter: DeadLetter, part: str | None, out: Outlet) -> None:
@@ -77,7 +98,7 @@ class Failures:
         ``policy``: whether ``on_error`` has a say, which it has only about single records.
         """
         where = "" if function is None else describe_function(function)
-        at_key = "" if key is None else f" for key {key!r}"
+        at_key = "" if key is None else f" for key {shown(key)}"
         # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.
         remedy = f" in {where}. Mend the function" if where else ". Filter such values out before it"
         other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""

@@ -7,12 +7,13 @@ source, when all its parts are finished.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from typing import Any, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.epochs import EpochGenerator, EpochTracker
-from malstrom_py.errors import InternalError
+from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import (
     MIN_EPOCH,
     AbsBarrier,
@@ -24,7 +25,7 @@ from malstrom_py.messages import (
     StateMessage,
 )
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.failures import Failures, describe_function
 from malstrom_py.time import Unit
 
 ON_TIME: Final = 0
@@ -82,6 +83,14 @@ class GenerateEpochs(Operator):
             late = observe(timestamps)
         except Exception as error:
             raise self._failures.error(error, observe, policy=False) from error
+        if not _is_of_rows(late, len(batch)):
+            raise OperatorError(
+                f"step {self.context.step!r}: observe returned no indices of late records (in "
+                f"{describe_function(observe)}). Return a list of them, ascending, each once, from 0 to "
+                f"len(timestamps) - 1; an empty list if none is late.",
+                step=self.context.step,
+                function=describe_function(observe),
+            )
         if late:
             self.counters.late += len(late)
             out.send(batch.take(late), LATE)
@@ -117,3 +126,10 @@ class GenerateEpochs(Operator):
         if epoch > self._sent:
             self._sent = epoch
             out.send(Epoch(epoch), ON_TIME)
+
+
+def _is_of_rows(late: object, rows: int) -> bool:
+    """Whether ``late``, which a user's tracker may have returned, is what `EpochTracker.observe` has to return."""
+    if not isinstance(late, list) or not all(type(index) is int for index in late):
+        return False
+    return not late or (late[0] >= 0 and late[-1] < rows and all(map(operator.lt, late, late[1:])))

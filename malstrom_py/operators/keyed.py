@@ -23,12 +23,13 @@ def check_hashable(key: object, step: str) -> None:
     """`OperatorError` if ``key`` cannot be a key. Called when a loop has failed, to tell whose fault it was."""
     try:
         hash(key)
-    except TypeError:
+    except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+        own = None if isinstance(error, TypeError) else error
         raise OperatorError(
             f"step {step!r}: a key of type {type(key).__name__} cannot be hashed. "
             f"Return something immutable from key_by, for instance a tuple instead of a list.",
             step=step,
-        ) from None
+        ) from own
 
 
 def keys_of(batch: Batch, step: str) -> list[Any]:
@@ -42,7 +43,7 @@ def distinct(keys: list[Any], step: str) -> set[Any]:
     """The set of ``keys``; `OperatorError` if one cannot be hashed."""
     try:
         return set(keys)
-    except TypeError:
+    except Exception:
         for key in keys:
             check_hashable(key, step)
         raise

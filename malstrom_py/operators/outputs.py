@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing import Any
 
 from malstrom_py.batches import Batch
-from malstrom_py.errors import OperatorError
+from malstrom_py.errors import OperatorError, shown
 from malstrom_py.logic import Output
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.operators.base import Outlet, StepContext
@@ -72,7 +72,7 @@ class CheckedOutput:
         """The error for an output under a key that its input does not have; for the caller to raise."""
         where = describe_function(function)
         return OperatorError(
-            f"step {self._step!r} sent a record or set a timer under key {key!r}, which its input does not have "
+            f"step {self._step!r} sent a record or set a timer under key {shown(key)}, which its input does not have "
             f"(in {where}): outputs keep their input's key; use key_by behind this step to change it",
             step=self._step,
             key=key,

@@ -23,7 +23,8 @@ class CommitContext:
     """What a commit is keyed by: never by worker.
 
     ``snapshot`` is the snapshot's id, or at the end of a job without snapshots a fresh id of the same form.
-    ``incarnation`` grows with each start of the job.
+    ``incarnation`` counts the starts of a job that is started again from a snapshot. Runs in one process begin from
+    nothing, so it is always 1 there.
     """
 
     job: str

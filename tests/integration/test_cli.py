@@ -107,7 +107,7 @@ def test_a_failed_job_is_told_with_the_users_own_line_and_without_a_traceback(fo
     assert (done.returncode, done.stdout) == (1, "")
     lines = done.stderr.splitlines()
     assert lines[0].startswith("error: step 'ratio' failed: ZeroDivisionError")
-    assert "ZeroDivisionError: division by zero" in done.stderr
+    assert "division by zero" not in done.stderr
     assert lines[-1] == "  raised at jobs.py:11, in inverse"
 
 
