@@ -68,7 +68,8 @@ class _StdoutWriter:
 
     def _lines(self, batch: Batch) -> list[str]:
         try:
-            lines = list(map(self._format, batch.values))
+            # Not list(map(…)): that would take a StopIteration of the function for the end of the values.
+            lines = [self._format(value) for value in batch.values]
         except Exception as error:
             raise SinkError(
                 f"format raised {type(error).__name__} (in {describe_function(self._format)}). Mend the function."

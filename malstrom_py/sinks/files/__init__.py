@@ -39,16 +39,19 @@ class Files:
     Files appear complete, under their final names, when the job commits; several do so one after the other, and if
     one cannot, those before it are taken back. Until then they stand in ``_staging`` in that folder, which readers
     skip because of the ``_``; a job that fails removes them. Missing folders are made. A job without any row makes
-    the folder and no file. Files of earlier runs stay; ``_staging`` of a job and step belongs to one run at a time.
+    the folder and no file. Files of earlier runs stay. Several runs may write into one folder at once: each locks
+    what it stages (``flock``; where the file system has no such locks, let only one run at a time of a job write
+    there), and a run clears away what earlier ones left that are over.
 
     A dict becomes columns, so do the fields of a dataclass or namedtuple; any other value is the column ``value``.
-    On a keyed stream the column ``key`` comes first, unless the values of the first batch have a field of that name.
+    On a keyed stream the column ``key`` comes first, unless all values have a field of that name.
     Timestamps are not written. ``format="json"`` writes one object per line, each with its own fields (times as ISO
     8601, NaN and infinity as null). **parquet** (default) and **csv** have the columns of the first batch: a field
     that a later value lacks is None there, one it has besides is a `SinkError`. Types may widen: a column that held
-    only None takes any type (and is one of str if it never holds more), whole numbers become floats; the parquet
+    only None takes any type (and is one of str if it never holds more), whole numbers become floats; date and
+    datetime, datetimes with and without a zone, str and bytes never share a column (a `SinkError`). The parquet
     files of one commit and worker share one schema. Datetimes with a zone are written in UTC. csv holds plain values
-    only, None as an empty field, text in quotes.
+    only, None as an empty field (where there is one column: an empty line, which some programs skip), text in quotes.
 
     PlanError: another format or scheme. SinkError: the folder cannot be made or written, the disk is full, values do
     not go into one column.

@@ -1,4 +1,7 @@
-"""Values into columns: the names are those of the first batch, the types widen as long as they can."""
+"""Values into columns: the names are those of the first batch, the types widen as long as they can.
+
+What a value becomes never depends on where the batches are cut: what would is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
+from malstrom_py.sinks.files.kinds import Kinds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +40,26 @@ def _fields(value: Any) -> dict[str, Any]:
     return {"value": value}
 
 
+class KeyRule:
+    """Whether the stream's key is written: decided once, by the first value, and the same for every one."""
+
+    def __init__(self) -> None:
+        self._is_written: bool | None = None
+
+    def is_written(self, rows: list[dict[str, Any]], keys: list[Any] | None) -> bool:
+        """Whether ``rows`` get the stream's ``keys``; `SinkError` if some have a field ``key`` and some have not."""
+        if keys is None or not rows:
+            return False
+        if self._is_written is None:
+            self._is_written = "key" not in rows[0]
+        if sum("key" in row for row in rows) != (0 if self._is_written else len(rows)):
+            raise SinkError(
+                "column 'key' would hold the stream's key for some values and their own field for others: "
+                "in a map step give all values a field 'key', or none"
+            )
+        return self._is_written
+
+
 class Columns:
     """Turns the batches of one writer into record batches of one schema.
 
@@ -46,14 +70,16 @@ class Columns:
 
     def __init__(self) -> None:
         self.schema: pa.Schema | None = None
-        self._with_key = False
+        self._key_rule = KeyRule()
+        self._kinds = Kinds()
 
     def convert(self, batch: Batch) -> pa.RecordBatch:
         """The rows of ``batch`` as columns, after `schema` has widened to hold them."""
         import pyarrow as pa
 
         rows = fields_of(batch.values)
-        known = self._first_schema(rows, batch) if self.schema is None else self.schema
+        with_key = self._key_rule.is_written(rows, batch.keys)
+        known = _first_schema(rows, with_key) if self.schema is None else self.schema
         names = known.names
         if extra := set().union(*rows).difference(names):
             raise SinkError(
@@ -61,29 +87,34 @@ class Columns:
                 f"give every value the same fields, in a map step for instance, with None where there is nothing"
             )
         columns = [
-            batch.keys if name == "key" and self._with_key else [row.get(name) for row in rows] for name in names
+            batch.keys if name == "key" and with_key and batch.keys else [row.get(name) for row in rows]
+            for name in names
         ]
-        arrays = [
-            _array(name, column or [None] * len(rows), kind)
-            for name, column, kind in zip(names, columns, known.types, strict=True)
-        ]
+        for name, column in zip(names, columns, strict=True):
+            self._kinds.check(name, column)
+        arrays = [_array(name, column, kind) for name, column, kind in zip(names, columns, known.types, strict=True)]
         schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
         self.schema = schema
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _first_schema(self, rows: list[dict[str, Any]], batch: Batch) -> pa.Schema:
-        import pyarrow as pa
 
-        names = list(dict.fromkeys(chain.from_iterable(rows)))
-        for name in names:
-            if not isinstance(name, str):
-                raise SinkError(f"a column is named by a {type(name).__name__}: columns are named by str")
-        self._with_key = batch.keys is not None and "key" not in names
-        if self._with_key:
-            names.insert(0, "key")
-        if not names:
-            raise SinkError("the values have no fields, so there is no column to write: give them some")
-        return pa.schema([(name, pa.null()) for name in names])
+def _first_schema(rows: list[dict[str, Any]], with_key: bool) -> pa.Schema:
+    import pyarrow as pa
+
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    check_names(names)
+    if with_key:
+        names.insert(0, "key")
+    if not names:
+        raise SinkError("the values have no fields, so there is no column to write: give them some")
+    return pa.schema([(name, pa.null()) for name in names])
+
+
+def check_names(names: Iterable[object]) -> None:
+    """`SinkError` unless every field is named by a str: 1 and "1" would be one column."""
+    for name in names:
+        if not isinstance(name, str):
+            raise SinkError(f"a column is named by a {type(name).__name__}: columns are named by str")
 
 
 def widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.columns import Columns, fields_of, widened, without_null_type
+from malstrom_py.sinks.files.columns import Columns, KeyRule, check_names, fields_of, widened, without_null_type
 from malstrom_py.sinks.files.rolling import RollingFiles
 
 if TYPE_CHECKING:
@@ -46,11 +46,13 @@ class JsonEncoder:
 
     def __init__(self, files: RollingFiles) -> None:
         self._files = files
+        self._key_rule = KeyRule()
 
     def write(self, batch: Batch) -> None:
         rows = fields_of(batch.values)
-        if batch.keys is not None:
-            rows = [row if "key" in row else {"key": key, **row} for key, row in zip(batch.keys, rows, strict=True)]
+        check_names(set().union(*rows))
+        if self._key_rule.is_written(rows, batch.keys) and batch.keys is not None:
+            rows = [{"key": key, **row} for key, row in zip(batch.keys, rows, strict=True)]
         text = "\n".join(map(_json_line, rows))
         self._files.current().write(text.encode() + b"\n")
         if self._files.is_full():
@@ -216,8 +218,14 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
+def _finite_json_value(value: Any) -> Any:
+    """As `_json_value`; what is inside a value may be NaN too."""
+    return _without_nan(_json_value(value))
+
+
 # Made once: json.dumps would make an encoder for each row.
 _encode_json: Final = json.JSONEncoder(default=_json_value, allow_nan=False, ensure_ascii=False).encode
+_encode_finite: Final = json.JSONEncoder(default=_finite_json_value, allow_nan=False, ensure_ascii=False).encode
 
 
 def _json_line(row: dict[str, Any]) -> str:
@@ -225,7 +233,7 @@ def _json_line(row: dict[str, Any]) -> str:
         try:
             return _encode_json(row)
         except ValueError:  # JSON has neither NaN nor infinity.
-            return _encode_json(_without_nan(row))
+            return _encode_finite(_without_nan(row))
     except (TypeError, ValueError, RecursionError) as error:
         kinds = ", ".join(f"{name!r}: {type(value).__name__}" for name, value in list(row.items())[:20])
         raise SinkError(

@@ -66,4 +66,7 @@ class RollingFiles:
             with contextlib.suppress(OSError):  # What it could not write is thrown away.
                 self._file.close()
         self.written, self._file, self._path = [], None, None
-        self._staging.discard(paths)
+        try:
+            self._staging.discard(paths)
+        finally:
+            self._staging.release()

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from malstrom_py.errors import InternalError, PlanError, SinkError
 from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.files.run_lock import RunLock, locked
 
 STAGING: Final = "_staging"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -63,15 +64,17 @@ def staging_folder(root: Path, job: str, step: str) -> Path:
 
 
 class Staging:
-    """One writer's folder. Its name is random, so no two runs or workers ever share one."""
+    """One writer's folder, locked while it holds files. Its name is random: no two runs or workers ever share one."""
 
     def __init__(self, root: Path, job: str, step: str) -> None:
         self._root = root
         self._job = job
         self._step = step
         self._folder = staging_folder(root, job, step) / secrets.token_hex(8)
+        self._lock = RunLock(self._folder)
+        self._made: list[Path] = []
         with sink_errors("cannot make the folder", root):
-            root.mkdir(parents=True, exist_ok=True)
+            self._make_root()
 
     def create(self, number: int, extension: str) -> tuple[Path, IO[bytes]]:
         """A new empty file to write; its folder is made if it is not there (any more)."""
@@ -80,10 +83,12 @@ class Staging:
         with sink_errors("cannot create", path):
             for attempts_left in reversed(range(_ATTEMPTS)):
                 try:
+                    self._make_root()
                     _make_private(self._folder, self._root)
+                    self._lock.hold()
                     return path, path.open("xb")
-                except (FileNotFoundError, FileExistsError):
-                    # A commit beside us may remove the empty folder in between.
+                except (FileNotFoundError, FileExistsError, BlockingIOError):
+                    # A commit or another run's recovery may remove the empty folder in between.
                     if not attempts_left:
                         raise
         raise InternalError("every attempt returns or raises")
@@ -91,6 +96,7 @@ class Staging:
     def pre_commit(self, written: Sequence[Path], snapshot: str) -> bytes:
         """Put ``written`` (closed and synced) under ``snapshot``: the payload that names them."""
         names = []
+        self._made = []
         with sink_errors("cannot pre-commit files in", self._folder):
             for path in written:
                 staged = path.with_name(path.name.replace("open", _checked(snapshot), 1))
@@ -102,11 +108,22 @@ class Staging:
         return json.dumps({"files": names}).encode()
 
     def discard(self, paths: Sequence[Path]) -> None:
-        """Remove files that were never pre-committed, and the folder if nothing is left in it."""
+        """Remove files that were never pre-committed, and what folders were made if nothing is left in them."""
         with sink_errors("cannot remove files in", self._folder):
             for path in paths:
                 path.unlink(missing_ok=True)
             remove_empty(self._folder, self._root)
+            if self._made:
+                remove_empty(self._made[0], self._made[-1].parent)
+
+    def _make_root(self) -> None:
+        """Make the folder, and remember what of its path was missing. Another writer may have removed it again."""
+        self._made = self._made or [folder for folder in (self._root, *self._root.parents) if not folder.exists()]
+        self._root.mkdir(parents=True, exist_ok=True)
+
+    def release(self) -> None:
+        """Unlock the folder: what is left in it is pre-committed."""
+        self._lock.release()
 
 
 def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) -> list[Path]:
@@ -159,18 +176,24 @@ def _is_to_move(staged: Path, target: Path) -> bool:
 
 
 def remove_leftovers(root: Path, context: CommitContext, committed: Sequence[str]) -> None:
-    """Remove what earlier runs of this step left, but not what belongs to a ``committed`` snapshot."""
+    """Remove what earlier runs of this step left, but nothing of a ``committed`` snapshot or of a run under way."""
     folder = staging_folder(root, context.job, context.step)
     with sink_errors("cannot clear", folder):
         for run in list(folder.iterdir()) if folder.is_dir() else []:
             if run.is_symlink() or not run.is_dir():
                 run.unlink()
                 continue
-            for path in run.iterdir():
-                if path.name.rpartition("-")[0] not in committed:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            remove_empty(run, root)
+            with locked(run) as is_over:
+                if is_over:
+                    _clear(run, committed)
+                    remove_empty(run, root)
         remove_empty(folder, root)
+
+
+def _clear(run: Path, committed: Sequence[str]) -> None:
+    for path in run.iterdir():
+        if path.name.rpartition("-")[0] not in committed:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def remove_empty(*folders: Path) -> None:
@@ -213,6 +236,8 @@ def _why(error: OSError) -> str:
         return f"{os.strerror(error.errno)}. Nothing of it is visible. Make room, or write elsewhere, and run again."
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return f"{error.strerror}. Give this user the right to write there, or write elsewhere."
+    if isinstance(error, FileNotFoundError):
+        return f"what was there is gone, another program removed it. Let none clear {STAGING}, and run the job again."
     if isinstance(error, FileExistsError | NotADirectoryError):
         return "a file stands where a folder is needed. Move it away, or write elsewhere."
     return f"{error.strerror or type(error).__name__}. Check the path and its disk."

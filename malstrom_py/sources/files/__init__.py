@@ -6,7 +6,7 @@ decode them, `framed_part` and `parquet_part` are the parts. Memory is bounded b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
@@ -15,6 +15,7 @@ from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.csv_records import cut_records
 from malstrom_py.sources.files.csv_rows import CsvDecoder, infer_types, read_header
+from malstrom_py.sources.files.csv_types import ColumnType, check_types, with_types
 from malstrom_py.sources.files.framed_part import FramedPart
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
 from malstrom_py.sources.files.listing import (
@@ -46,13 +47,17 @@ class Files(Generic[V_co]):
     them; relative ones are seen from the working directory of now. Wildcards leave out what begins with ``_`` or
     ``.``. ``format``: ``"csv"``, ``"json"``, ``"parquet"`` or ``"text"``; by default the files' suffix tells
     (.csv .json .jsonl .ndjson .parquet .txt .log). csv, json and text may be compressed (.gz, .zst). ``null_values``
-    (csv): fields that mean None, for instance ``["NA"]``.
+    (csv): fields that mean None, for instance ``["NA"]``. ``types`` (csv): the types of some columns, for instance
+    ``{"zip": "str"}``: bool, date, float64, int64, str, time, timestamp or timestamp_utc; the others are found. Two
+    names of one file are one part, called as it is first found.
 
     Values: **csv** and **parquet** give dicts, column -> value. A csv file begins with a header; a quoted field may
-    hold line ends; an empty field is None (an empty *quoted* one is ``""``, unless ``null_values`` is given). The
-    types of csv columns are found once, by the first MiB of the first file: whole numbers, floats, booleans, dates or
-    times if every value there is one, else str; a column that is empty there goes by what follows. They are kept in
-    every position. Parquet files bring their types, those of the first file are everyone's. Times have microseconds.
+    hold line ends; an empty field is None (an empty *quoted* one is ``""``, unless ``null_values`` is given).
+    Empty lines are left out, but in a file of one column they are None. The types of csv columns are found once per
+    run, by the first MiB of the first file: whole numbers, floats, booleans, dates or times if every value there is
+    one, else str; whole numbers with leading zeros or beyond 64 bits are str; a column that is empty there goes by
+    what follows. They are kept in every position. Parquet files bring their types, those of the first file are
+    everyone's. Times have microseconds.
     **json** gives one dict per line, exactly as the line says; lines may differ in their fields. **text** gives each
     line as a str without its end.
 
@@ -87,7 +92,8 @@ class Files(Generic[V_co]):
         pattern: Pattern | Sequence[Pattern],
         *,
         format: Literal["csv", "json", "parquet"],
-        null_values: Sequence[str] | None = None,
+        null_values: Iterable[str] | None = None,
+        types: Mapping[str, ColumnType] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -95,20 +101,24 @@ class Files(Generic[V_co]):
         pattern: Pattern | Sequence[Pattern],
         *,
         format: FileFormat | None = None,
-        null_values: Sequence[str] | None = None,
+        null_values: Iterable[str] | None = None,
+        types: Mapping[str, ColumnType] | None = None,
     ) -> None: ...
     def __init__(
         self,
         pattern: Pattern | Sequence[Pattern],
         *,
         format: FileFormat | None = None,
-        null_values: Sequence[str] | None = None,
+        null_values: Iterable[str] | None = None,
+        types: Mapping[str, ColumnType] | None = None,
     ) -> None:
         if format is not None and format not in FORMATS:
             raise PlanError(f"sources.Files: format is one of {', '.join(FORMATS)}, got {format!r}")
         self._patterns = check_patterns(pattern)
         self._format = format or format_of_patterns(self._patterns)
-        self._null_values = _check_null_values(null_values, self._format)
+        self._null_values = _check_null_values(null_values)
+        self._types = check_types(types)
+        self._check_options()
         self._base = Path.cwd()
         self._schema: bytes | None = None
         self._first = ""
@@ -120,7 +130,9 @@ class Files(Generic[V_co]):
         parts = list_files(self._patterns, self._base)
         if self._format is None:
             self._format = format_of_parts(parts)
-            _check_null_values(self._null_values, self._format)
+            self._check_options()
+        # Afresh for each run: the files may have been mended since the one before.
+        self._schema, self._first = None, ""
         self._find_types(parts)
         return parts
 
@@ -134,6 +146,8 @@ class Files(Generic[V_co]):
             )
         if state is not None and state.get("schema") is not None:
             self._schema, self._first = state["schema"], state["first"]
+            if self._types:
+                self._schema = pack_schema(with_types(part, unpack_schema(self._schema), self._types))
         if self._schema is None:
             self._find_types([part])
         try:
@@ -162,7 +176,7 @@ class Files(Generic[V_co]):
         schema = pa.schema([]) if self._schema is None else unpack_schema(self._schema)
         if names:
             check_columns(part, names, self._first, schema.names)
-        decoder = CsvDecoder(names, schema, self._null_values)
+        decoder = CsvDecoder(names, schema, self._null_values, self._types)
         return FramedPart(
             part, path, cut=cut_records, decode=decoder.runs, state=state, remembered=remembered, begin=begin
         )
@@ -186,18 +200,22 @@ class Files(Generic[V_co]):
                 if not self._first:
                     check_columns(part, schema.names, part, schema.names)
                     self._first = part
-                yield schema
+                yield with_types(part, schema, self._types)
         except SourceError as error:
             raise SourceError(str(error) if part in str(error) else f"{part} cannot be read: {error}.") from error
         except READ_ERRORS as error:
             raise SourceError(f"{part} cannot be read: {why_unreadable(error)}.") from error
 
+    def _check_options(self) -> None:
+        for name, option in (("null_values", self._null_values), ("types", self._types or None)):
+            if option is not None and self._format not in {None, "csv"}:
+                raise PlanError(f"sources.Files: {name} is for csv files, these are {self._format}: leave it out")
 
-def _check_null_values(null_values: Any, file_format: FileFormat | None) -> list[str] | None:
+
+def _check_null_values(null_values: object) -> list[str] | None:
     if null_values is None:
         return None
-    if isinstance(null_values, str) or not all(isinstance(value, str) for value in null_values):
+    values = list(null_values) if isinstance(null_values, Iterable) and not isinstance(null_values, str) else [None]
+    if not all(isinstance(value, str) for value in values):
         raise PlanError('sources.Files: null_values is a list of str, for instance null_values=["NA"]')
-    if file_format not in {None, "csv"}:
-        raise PlanError(f"sources.Files: null_values is for csv files, these are {file_format}: leave it out")
-    return list(null_values)
+    return [str(value) for value in values]

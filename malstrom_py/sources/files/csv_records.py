@@ -31,8 +31,8 @@ def cut_records(window: bytes, ended: bool) -> int:
     return len(window) if ended and _LAST_RECORD.match(window, end) else end
 
 
-def split_records(frame: bytes) -> list[tuple[int, int]]:
-    r"""Where each record of ``frame`` starts and ends, line end included; empty lines are no records.
+def split_records(frame: bytes, *, with_empty: bool = False) -> list[tuple[int, int]]:
+    r"""Where each record of ``frame`` starts and ends, line end included; empty lines are none unless ``with_empty``.
 
     >>> split_records(b'1,"a\nb"\n\n2,c')
     [(0, 8), (9, 12)]
@@ -42,7 +42,7 @@ def split_records(frame: bytes) -> list[tuple[int, int]]:
     while position < len(frame):
         match = _ONE_RECORD.match(frame, position)
         end = match.end() if match is not None else len(frame)
-        if frame[position:end].strip(b"\r\n"):
+        if with_empty or frame[position:end].strip(b"\r\n"):
             spans.append((position, end))
         position = end
     return spans

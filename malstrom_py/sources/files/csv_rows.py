@@ -2,6 +2,7 @@
 
 Arrow gives up a whole block for one bad value. Then the frame is read again in small pieces, and those with a bad
 record are cut up around it: a bad record costs a few small parses, and every good one is read by Arrow all the same.
+An empty line is nothing, but where there is one column it is a record whose field is empty.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.csv_records import cut_records, split_records
+from malstrom_py.sources.files.csv_types import number_like_text
 from malstrom_py.sources.files.frames import Framer
 from malstrom_py.sources.files.runs import Malformed, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
@@ -30,12 +32,18 @@ _COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
 
 
 class CsvDecoder:
-    """Reads frames of a file with the columns ``names`` (its own order) as the columns of ``schema``."""
+    """Reads frames of a file with the columns ``names`` (its own order) as the columns of ``schema``.
 
-    def __init__(self, names: Sequence[str], schema: pa.Schema, null_values: Sequence[str] | None) -> None:
+    ``given`` are the columns whose types the user named.
+    """
+
+    def __init__(
+        self, names: Sequence[str], schema: pa.Schema, null_values: Sequence[str] | None, given: Collection[str]
+    ) -> None:
         import pyarrow.csv as pa_csv
 
         self._names = list(names)
+        self._given = given
         self._schema = schema
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
 
@@ -46,7 +54,7 @@ class CsvDecoder:
         try:
             return [self._parse(frame)]
         except pa.ArrowInvalid:
-            spans = split_records(frame)
+            spans = split_records(frame, with_empty=len(self._names) == 1)
             pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
             return list(self._isolate(frame, pieces[::-1]))
 
@@ -85,7 +93,14 @@ class CsvDecoder:
             name = self._names[int(match[1])]
             if "invalid UTF8" in message:
                 return f"column {name!r} is not valid UTF-8 text"
-            return f"column {name!r} does not read as {self._schema.field(name).type}, the type found for it at first"
+            kind = self._schema.field(name).type
+            if name in self._given:
+                return f"column {name!r} does not read as {kind}, the type given for it in types="
+            other = "float64" if kind == "int64" else "str"
+            return (
+                f"column {name!r} does not read as {kind}, the type found for it at first: if the record is right, "
+                f"give sources.Files another type, types={{{name!r}: {other!r}}} for instance"
+            )
         return "not readable as CSV"
 
 
@@ -110,7 +125,13 @@ def _header_names(record: bytes) -> list[str]:
         text = record.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise SourceError("its CSV header is not valid UTF-8 text. Convert the file") from None
-    return next(csv.reader(io.StringIO(text, newline="")))
+    try:
+        return next(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error:
+        limit = csv.field_size_limit()
+        raise SourceError(
+            f"a column name in its CSV header is longer than {limit} characters. Mend the header"
+        ) from None
 
 
 def infer_types(path: Path, null_values: Sequence[str] | None, *, frames_max: int) -> Iterator[pa.Schema]:
@@ -134,11 +155,37 @@ def infer_types(path: Path, null_values: Sequence[str] | None, *, frames_max: in
                 return
             if frame.flaw is None:
                 table = _read(frame.data, names, convert, skip_malformed=True)
-                yield pa.schema([(field.name, _usable(field.type)) for field in table.schema])
+                yield _kept_as_written(_usable_types(table.schema), frame.data, names, convert)
     except READ_ERRORS:
         return  # Whoever reads the part there tells what is damaged, and how far it came.
     finally:
         stream.close()
+
+
+def _usable_types(found: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([(field.name, _usable(field.type)) for field in found])
+
+
+def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
+    """``found``, but str for columns whose values would not be the same again as numbers."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    numbers = [field.name for field in found if field.type in (pa.int64(), pa.float64())]
+    if not numbers or len(set(names)) < len(names):
+        return found
+    as_text = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(numbers, pa.string()),
+        include_columns=numbers,
+        null_values=convert.null_values,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=convert.quoted_strings_can_be_null,
+    )
+    texts = _read(frame, names, as_text, skip_malformed=True)
+    as_written = {name for name in numbers if number_like_text(texts[name])}
+    return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
 
 
 def _usable(found: pa.DataType) -> pa.DataType:
@@ -163,6 +210,7 @@ def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip
         read_options=pa_csv.ReadOptions(column_names=names, block_size=len(part) + 1, use_threads=False),
         parse_options=pa_csv.ParseOptions(
             newlines_in_values=b'"' in part,
+            ignore_empty_lines=len(names) != 1,
             invalid_row_handler=(lambda _row: "skip") if skip_malformed else None,
         ),
         convert_options=convert,

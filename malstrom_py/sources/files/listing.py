@@ -92,14 +92,15 @@ def unknown_format(name: str) -> PlanError:
 
 
 def list_files(patterns: Sequence[str], base: Path) -> list[Part]:
-    """The files that ``patterns`` match, seen from ``base``, each once, sorted by name. `SourceError` if one matches
-    nothing or a folder. Names that begin with ``_`` or ``.`` are hidden from wildcards."""
-    found: set[str] = set()
+    """The files that ``patterns`` match, seen from ``base``, each once by the first of its names, sorted by name.
+    `SourceError` if one matches nothing or a folder. Names that begin with ``_`` or ``.`` are hidden from wildcards."""
+    found: dict[str, str] = {}
     for pattern in patterns:
         # A file may be called "a[1].csv": what exists by that very name is meant.
         literal = not has_magic(pattern) or os.path.lexists(base / pattern)
-        found.update(_single(pattern, base) if literal else _match(pattern, base))
-    return [Part(name) for name in sorted(found)]
+        for name in _single(pattern, base) if literal else sorted(_match(pattern, base)):
+            found.setdefault(os.path.realpath(base / name), name)
+    return [Part(name) for name in sorted(found.values())]
 
 
 def _single(pattern: str, base: Path) -> list[str]:

@@ -18,13 +18,18 @@ READ_ERRORS: Final = (OSError, EOFError, zlib.error)
 
 
 class ByteStream:
-    """Reads one file forwards. A byte order mark at the start is dropped and counted as offset."""
+    """Reads one file forwards. A byte order mark at the start is dropped and counted as offset.
+
+    EOFError: a compressed file of no bytes at all; even what holds nothing has a header once it is compressed.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._compression = COMPRESSIONS.get(path.suffix.lower())
         self._file: IO[bytes] = path.open("rb")
         try:
+            if self._compression is not None and not path.stat().st_size:
+                raise EOFError
             self._bytes: Any = self._decompressed()
             self.offset = 0
             self._head = self._read(len(_BOM))

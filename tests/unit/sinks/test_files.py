@@ -32,9 +32,18 @@ class Leg:
     delay: int | None
 
 
+@dataclasses.dataclass
+class Point:
+    x: float
+
+
 class Pair(NamedTuple):
     left: int
     right: int
+
+
+DAY, AT = dt.date(2013, 1, 1), dt.datetime(2013, 1, 1, 5)  # noqa: DTZ001
+ZONED = AT.replace(tzinfo=dt.timezone(dt.timedelta(hours=5)))
 
 
 def rows(folder: Path, format: Format = "parquet") -> list[Any]:
@@ -66,6 +75,17 @@ def test_a_writer_that_is_closed_before_its_commit_leaves_nothing(format: Format
     writer.write(Batch([{"n": 1}]))
     writer.close()
     assert everything(tmp_path) == []
+
+
+def test_a_writer_that_is_closed_before_its_commit_leaves_no_folder_that_it_made(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for folder in (tmp_path / "there", tmp_path / "new" / "out"):
+        sink = Files(folder, format="json")
+        first, second = sink.open(WORKER), sink.open(WORKER)
+        first.close()
+        second.write(Batch([{"n": 1}]))
+        second.close()
+    assert everything(tmp_path) == ["there"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -175,11 +195,54 @@ def test_values_that_do_not_go_into_one_column_name_it(first: Any, then: Any, fo
             write(tmp_path / str(number), *batches, format=format)
 
 
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("one", "other"), [(DAY, AT), (AT, DAY), (AT, ZONED), (ZONED, AT), (ZONED, DAY), ("a", b"a"), (b"\xff", "a")]
+)
+def test_kinds_that_arrow_would_mix_never_share_a_column(one: Any, other: Any, format: Format, tmp_path: Path) -> None:
+    said = set()
+    for batches in ([[one, other]], [[one], [other]], [[None, one], [None], [other]]):
+        with pytest.raises(SinkError, match=r"column 'value' holds .* and .*: make them alike") as raised:
+            write(tmp_path, *batches, format=format)
+        said.add(str(raised.value))
+    assert len(said) == 1
+
+
+def test_kinds_are_told_apart_inside_lists_and_dicts_and_keys_too(tmp_path: Path) -> None:
+    for values, column in (
+        ([{"n": [DAY]}, {"n": [None, AT]}], r"n\[\]"),
+        ([{"n": {"m": AT}}, {"n": {"m": ZONED}}], r"n\.m"),
+        ([{"n": [{"m": "a"}, {"m": b"a"}]}], r"n\[\]\.m"),
+    ):
+        for batches in ([values], [[value] for value in values]):
+            with pytest.raises(SinkError, match=f"column '{column}' holds"):
+                write(tmp_path, *batches)
+    with pytest.raises(SinkError, match="column 'key' holds bytes and str"):
+        write(tmp_path, Batch([1, 2], keys=["a", b"a"]))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("values", [[{"a": 1}, {"a": 2, "key": 9}], [{"a": 2, "key": 9}, {"a": 1}]])
+def test_a_key_of_the_stream_and_one_of_the_values_never_share_a_column(
+    values: list[Any], format: Format, tmp_path: Path
+) -> None:
+    for batches in ([Batch(values, keys=["x", "y"])], [Batch([value], keys=["x"]) for value in values]):
+        with pytest.raises(SinkError, match="column 'key' would hold"):
+            write(tmp_path, *batches, format=format)
+
+
+@pytest.mark.parametrize("values", [[1, None, 3], [None], ["a", None, "", None]])
+def test_none_in_a_csv_of_one_column_comes_back(values: list[Any], tmp_path: Path) -> None:
+    write(tmp_path, values, format="csv")
+    assert rows(tmp_path, "csv") == [{"value": value} for value in values]
+
+
 def test_values_that_arrow_does_not_know_name_their_column(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="column 'n' holds values of type 'object'"):
         write(tmp_path, [{"n": object()}])
-    with pytest.raises(SinkError, match="named by a int"):
-        write(tmp_path, [{1: 2}])
+    for format in FORMATS:
+        with pytest.raises(SinkError, match="named by a int"):
+            write(tmp_path, [{1: 2, "1": 3}], format=format)
     with pytest.raises(SinkError, match="no fields"):
         write(tmp_path, [{}])
 
@@ -216,6 +279,7 @@ def test_json_of_values_that_json_does_not_know(tmp_path: Path) -> None:
         "money": Decimal("1.25"),
         "number": np.int64(3),
         "leg": Leg("é", 1),
+        "nans": [Point(float("nan")), np.float32("nan"), np.float64("inf")],
     }
     write(tmp_path, [value, {"n": 1}], format="json")
     (file,) = tmp_path.glob("*.json")
@@ -227,12 +291,13 @@ def test_json_of_values_that_json_does_not_know(tmp_path: Path) -> None:
             "money": "1.25",
             "number": 3,
             "leg": {"carrier": "é", "delay": 1},
+            "nans": [{"x": None}, None, None],
         },
         {"n": 1},
     ]
     circle: dict[str, Any] = {}
     circle["self"] = circle
-    for wrong in ({"n": object()}, {(1, 2): 3}, circle):
+    for wrong in ({"n": object()}, {"n": {(1, 2): 3}}, circle):
         with pytest.raises(SinkError, match="cannot be written as JSON"):
             write(tmp_path, [wrong], format="json")
 

@@ -55,6 +55,13 @@ def test_an_error_of_format_names_it(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == ""
 
 
+def test_a_stop_iteration_of_format_loses_nothing_quietly(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = iter(["one"])
+    with pytest.raises(SinkError, match="format raised StopIteration"):
+        Stdout(format=lambda _value: next(lines)).build(WORKER).write(Batch([1, 2]))
+    assert capsys.readouterr().out == ""
+
+
 def test_format_must_give_text() -> None:
     whole: Any = lambda value: value  # noqa: E731
     with pytest.raises(SinkError, match="gave int, not str"):

@@ -57,6 +57,12 @@ def test_the_format_is_found_by_the_files_a_pattern_matches(tmp_path: Path) -> N
         ({"format": "xml"}, "format is one of"),
         ({"null_values": "NA"}, "list of str"),
         ({"null_values": [5]}, "list of str"),
+        ({"null_values": 5}, "list of str"),
+        ({"types": "str"}, "types is a dict"),
+        ({"types": {5: "str"}}, "types is a dict"),
+        ({"types": {"n": "integer"}}, "the type of 'n' is one of bool, date, .*got 'integer'"),
+        ({"types": {"n": int}}, "the type of 'n' is one of .*got a type"),
+        ({"types": {"n": "str"}, "format": "json"}, "types is for csv"),
         ({"null_values": ["NA"], "format": "json"}, "for csv"),
     ],
 )
@@ -167,13 +173,21 @@ def test_a_truncated_gz_gives_what_is_whole_and_then_says_how_much_that_was(suff
 
 
 def test_a_gz_cut_off_in_its_header_line_is_told(tmp_path: Path) -> None:
-    for size in (0, 5, 15):
+    for size in (5, 15):
         path = file_with(tmp_path, "a.csv.gz", gzip.compress(b"n,m\n1,2\n")[:size])
-        if size:
-            with pytest.raises(SourceError, match=r"a\.csv\.gz cannot be read: the compressed data is cut off"):
-                read_source(Files(path))
-        else:
-            assert read_source(Files(path)) == []
+        with pytest.raises(SourceError, match=r"a\.csv\.gz cannot be read: the compressed data is cut off"):
+            read_source(Files(path))
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.csv.zst", "a.json.gz", "a.txt.zst"])
+def test_a_compressed_file_of_no_bytes_is_cut_off_and_not_empty(name: str, tmp_path: Path) -> None:
+    path = file_with(tmp_path, name, b"")
+    with pytest.raises(SourceError, match=f"{name} cannot be read: the compressed data is cut off"):
+        read_source(Files(path))
+
+
+def test_a_compressed_file_that_holds_nothing_is_empty(tmp_path: Path) -> None:
+    assert read_source(Files(file_with(tmp_path, "a.csv.gz", gzip.compress(b"")))) == []
 
 
 def test_a_file_whose_suffix_lies_about_its_compression_is_told(tmp_path: Path) -> None:
@@ -181,3 +195,17 @@ def test_a_file_whose_suffix_lies_about_its_compression_is_told(tmp_path: Path) 
         path = file_with(tmp_path, f"a.csv.{suffix}", "n\n1\n")
         with pytest.raises(SourceError, match="damaged, or the suffix names another compression"):
             read_source(Files(path))
+
+
+def test_null_values_of_a_generator_are_not_used_up(tmp_path: Path) -> None:
+    source = Files(file_with(tmp_path, "a.csv", "n\n1\nNA\n"), null_values=(value for value in ["NA"]))
+    for _ in range(2):
+        assert read_source(source) == [{"n": 1}, {"n": None}]
+
+
+def test_each_run_finds_the_types_afresh(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "a.csv", "n\none\n")
+    source = Files(path)
+    assert read_source(source) == [{"n": "one"}]
+    path.write_text("m\n1\n")
+    assert read_source(source) == [{"m": 1}]

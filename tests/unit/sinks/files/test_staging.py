@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.files.staging import local_path, publish
 from malstrom_py.worker_info import WorkerId, WorkerInfo
-from tests.unit.sinks.writing import WORKER, context, everything
+from tests.unit.sinks.writing import WORKER, context, everything, write
 
 
 def pre_committed(folder: Path, snapshot: str = "s1", *, worker: int = 0, number: int = 1) -> bytes:
@@ -118,18 +119,50 @@ def test_an_abort_removes_what_was_pre_committed_and_can_be_repeated(tmp_path: P
 def test_recovery_clears_what_this_step_left_and_nothing_else(tmp_path: Path) -> None:
     kept = pre_committed(tmp_path, "kept")
     pre_committed(tmp_path, "dropped")
-    abandoned = Files(tmp_path, format="json").open(WORKER)
-    abandoned.write(Batch([{"n": 1}]))
+    killed = tmp_path / "_staging" / "job" / "out" / "0123456789abcdef"
+    killed.mkdir()
+    (killed / "open-0.json").touch()
     other_step = Files(tmp_path, format="json").open(WorkerInfo("job", "other", WorkerId(0)))
     other_step.write(Batch([{"n": 2}]))
     sink = Files(tmp_path, format="json")
     sink.recover(context("s9"), [SnapshotId("kept")])
-    left = {Path(name).name for name in everything(tmp_path) if name.endswith(".json")}
-    assert left == {"kept-0.json", "open-0.json"}
+    left = sorted(Path(name).name for name in everything(tmp_path) if name.endswith(".json"))
+    assert left == ["kept-0.json", "open-0.json"]
     sink.commit(context("kept"), [kept])
     other_step.close()
-    abandoned.close()
     assert everything(tmp_path) == ["out-kept-00000.json"]
+
+
+def test_recovery_leaves_a_run_under_way_alone(tmp_path: Path) -> None:
+    sink, other = Files(tmp_path, format="json"), Files(tmp_path, format="json")
+    writer = sink.open(WORKER)
+    for snapshot in ("s1", "s2"):  # The second time its folder was removed and made again.
+        writer.write(Batch([{"n": 1}]))
+        other.recover(context("s8"), [])
+        payload = writer.pre_commit(context(snapshot))
+        other.recover(context("s9"), [])
+        sink.commit(context(snapshot), [payload])
+    writer.close()
+    assert everything(tmp_path) == ["out-s1-00000.json", "out-s2-00000.json"]
+
+
+def test_two_runs_of_a_step_write_into_one_folder(tmp_path: Path) -> None:
+    first = Files(tmp_path, format="json").open(WORKER)
+    first.write(Batch([{"n": 1}]))
+    write(tmp_path, [{"n": 2}], format="json")
+    Files(tmp_path, format="json").commit(context("s2"), [first.pre_commit(context("s2"))])
+    first.close()
+    assert everything(tmp_path) == ["out-s1-00000.json", "out-s2-00000.json"]
+
+
+def test_staging_that_something_else_removed_is_told(tmp_path: Path) -> None:
+    writer = Files(tmp_path, format="json").open(WORKER)
+    writer.write(Batch([{"n": 1}]))
+    shutil.rmtree(tmp_path / "_staging")
+    with pytest.raises(SinkError, match="is gone, another program removed it"):
+        writer.pre_commit(context())
+    writer.close()
+    assert everything(tmp_path) == []
 
 
 def test_recovery_of_a_folder_that_is_not_there_does_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime, time, timezone
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import MalformedRecord, SourceError
+from malstrom_py.sources.base import Part
 from malstrom_py.sources.files import Files, frames
-from tests.unit.sources.reading import Bad, file_with, read_source
+from tests.unit.sources.reading import Bad, file_with, poll_once, read_source
 
 
 def rows(folder: Path, content: str | bytes, **options: Any) -> list[Any]:
@@ -87,7 +89,7 @@ def test_every_kind_of_malformed_record_stands_in_its_place(tmp_path: Path, monk
     [
         ("1,2,secret", "3 fields, where the header has 2"),
         ("secret", "1 fields, where the header has 2"),
-        ("1,secret", "column 'm' does not read as int64"),
+        ("1,secret", "column 'm' does not read as int64.*types={'m': 'float64'}"),
         ("secret,1", "column 'n' does not read as int64"),
         (b"1,\xffsecret", "column 'm'"),
         ('1,"secret', "a quoted field is never closed"),
@@ -108,7 +110,7 @@ def test_a_message_names_file_record_and_column_but_no_value(
     with pytest.raises(MalformedRecord) as raised:
         part.poll(2)
     part.close()
-    assert str(raised.value).startswith(f"{path}, record 5: {why}")
+    assert re.match(re.escape(f"{path}, record 5: ") + why, str(raised.value))
     assert "secret" not in str(raised.value)
     assert raised.value.__cause__ is None
 
@@ -185,3 +187,97 @@ def test_polls_are_record_batches(tmp_path: Path) -> None:
     assert isinstance(polled, pa.RecordBatch)
     assert polled.to_pydict() == {"n": [1, 2]}
     part.close()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_empty_line_is_a_record_where_there_is_one_column(end: str, tmp_path: Path) -> None:
+    lines = ["n", "1", "", "3", ""]
+    assert rows(tmp_path, end.join([*lines, ""])) == [{"n": 1}, {"n": None}, {"n": 3}, {"n": None}]
+    assert rows(tmp_path, end.join([*lines, "a,b", "", "4", ""])) == [
+        {"n": 1},
+        {"n": None},
+        {"n": 3},
+        {"n": None},
+        Bad("a,b"),
+        {"n": None},
+        {"n": 4},
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["12345678901234567891", "12345678901234567892"],
+        ["1", "-9223372036854775809"],
+        ["9" * 5000, "1"],
+        ["00501", "2134"],
+        ["2134", "00"],
+    ],
+)
+def test_whole_numbers_that_would_change_as_numbers_are_text(values: list[str], tmp_path: Path) -> None:
+    content = "id,n\n" + "".join(f"{value},1\n" for value in values) + ",2\n"
+    assert [row["id"] for row in rows(tmp_path, content)] == [*values, None]
+    assert rows(tmp_path, content)[0]["n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("9223372036854775807", 2**63 - 1), ("-9223372036854775808", -(2**63)), ("0", 0), ("0.5", 0.5), ("1e30", 1e30)],
+)
+def test_other_numbers_are_numbers(value: str, expected: float, tmp_path: Path) -> None:
+    assert rows(tmp_path, f"n,t\n{value},x\n") == [{"n": expected, "t": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("bool", "1", True),
+        ("date", "2013-01-31", date(2013, 1, 31)),
+        ("float64", "1", 1.0),
+        ("int64", "00501", 501),
+        ("str", "1", "1"),
+        ("time", "05:30:00", time(5, 30)),
+        ("timestamp", "2013-01-31", datetime(2013, 1, 31)),  # noqa: DTZ001
+        ("timestamp_utc", "2013-01-31T05:00:00Z", datetime(2013, 1, 31, 5, tzinfo=timezone.utc)),  # noqa: UP017
+    ],
+)
+def test_the_type_of_a_column_can_be_given(name: str, text: str, expected: Any, tmp_path: Path) -> None:
+    for content in (f"n,m\n{text},1\n", f"n,m\n,1\n{text},1\n"):
+        row = rows(tmp_path, content, types={"n": name})[-1]
+        assert row == {"n": expected, "m": 1}
+        assert type(row["n"]) is type(expected)
+
+
+def test_a_given_type_lets_floats_follow_whole_numbers(tmp_path: Path) -> None:
+    file_with(tmp_path, "a.csv", "n\n1\n")
+    file_with(tmp_path, "b.csv", "n\n1.5\nx\n")
+    source = Files(tmp_path / "*.csv", types={"n": "float64"})
+    assert read_source(source) == [{"n": 1.0}, {"n": 1.5}, Bad("x")]
+
+
+def test_a_malformed_record_of_a_given_type_says_so(tmp_path: Path) -> None:
+    source = Files(file_with(tmp_path, "a.csv", "n\nx\n"), types={"n": "int64"})
+    part = source.build_part(source.list_parts()[0], None)
+    with pytest.raises(MalformedRecord, match="column 'n' does not read as int64, the type given for it in types="):
+        part.poll(1)
+    part.close()
+
+
+def test_a_type_for_a_column_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"a\.csv has no column 'm', as types= says"):
+        rows(tmp_path, "n\n1\n", types={"m": "str"})
+
+
+def test_a_type_given_later_goes_before_the_one_in_a_position(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "a.csv", "n\n1\n2.5\n")
+    part = Files(path, types={"n": "int64"}).build_part(Part(str(path)), None)
+    assert poll_once(part, 1) == [{"n": 1}]
+    resumed = Files(path, types={"n": "float64"}).build_part(Part(str(path)), part.snapshot())
+    assert poll_once(resumed, 1) == [{"n": 2.5}]
+    part.close()
+    resumed.close()
+
+
+def test_a_header_with_an_endless_name_is_told_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"a\.csv cannot be read: a column name in its CSV header is longer than"):
+        rows(tmp_path, "n" * 200_000 + "\n1\n")

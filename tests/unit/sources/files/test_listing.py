@@ -71,6 +71,10 @@ def test_files_are_sorted_and_each_is_there_once(tmp_path: Path) -> None:
     assert list_files(["*.csv", "./a.csv", "b.csv"], tmp_path) == ["a.csv", "b.csv"]
     assert list_files(["**/*.csv"], tmp_path) == ["a.csv", "b.csv", "sub/d.csv"]
     assert list_files(["**"], tmp_path) == ["a.csv", "b.csv", "c.txt", "sub/d.csv"]
+    assert list_files(["a.csv", f"{tmp_path}/a.csv", "sub/../a.csv"], tmp_path) == ["a.csv"]
+    (tmp_path / "link.csv").symlink_to("b.csv")
+    assert list_files(["link.csv", "*.csv"], tmp_path) == ["a.csv", "link.csv"]
+    (tmp_path / "link.csv").unlink()
     assert list_files([f"{tmp_path}/s*/?.csv"], Path("/")) == [f"{tmp_path}/sub/d.csv"]
 
 

@@ -1,0 +1,59 @@
+"""The lock on a run's staging folder: it tells another run of the job that this one is under way.
+
+The folder itself is locked (``flock``), so that nothing is left to remove, and the system lets go of it when the
+process ends, however it ends. On a file system without such locks nothing is held, and nobody is kept out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+class RunLock:
+    """The lock on ``folder``, which may be removed and made again while the lock lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor: int | None = None
+        self._close: Callable[[], object] | None = None
+
+    def hold(self) -> None:
+        """Lock the folder as it is there now. OSError: there is none; BlockingIOError: another holds it."""
+        if self._descriptor is not None and os.path.samestat(os.fstat(self._descriptor), self._folder.stat()):
+            return
+        self.release()
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        self._descriptor, self._close = descriptor, weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise
+        except OSError:
+            return  # No locks on this file system.
+
+    def release(self) -> None:
+        """Let go of the folder; again at will."""
+        if self._close is not None:
+            self._close()
+        self._descriptor = self._close = None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold ``folder`` inside; False if another holds it, or it is gone."""
+    lock = RunLock(folder)
+    try:
+        try:
+            lock.hold()
+        except (BlockingIOError, FileNotFoundError):
+            yield False
+        else:
+            yield True
+    finally:
+        lock.release()
