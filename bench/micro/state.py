@@ -71,6 +71,9 @@ class _Summing:
     def forward(self, message: Control) -> None:
         """Nothing but batches comes here."""
 
+    def drain(self) -> None:
+        """What was sent has been summed."""
+
 
 def in_step() -> tuple[dict[int, int], Take]:
     """The states of a step, and the step."""
