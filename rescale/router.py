@@ -56,6 +56,7 @@ class Router:
             for member in members
             if member != worker
         }
+        self.routed_rows = 0
         self._worker = worker
         self._encode = encode
         self._rows_max = rows_max
@@ -67,6 +68,7 @@ class Router:
 
     def route(self, batch: Batch) -> None:
         """Send each row to the worker that owns its key's slot."""
+        self.routed_rows += len(batch.values)
         if not self._gathering:
             self.loopback.put(batch)
             return

@@ -54,6 +54,14 @@ class Feed:
         return True
 
     @property
+    def routed_rows(self) -> int:
+        """How many rows have left the region so far."""
+        rows = 0
+        for router in self._exits:
+            rows += router.routed_rows
+        return rows
+
+    @property
     def ready(self) -> bool:
         """Whether the next `take` will take something."""
         return self.open and any(len(lane) and not lane.blocked for lane, _, _ in self._lanes)

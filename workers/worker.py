@@ -92,8 +92,11 @@ class Worker:
             grants.extend(freed)
         for source, node, feed, poll in self._polls:
             if not source.finished and feed.sources_open:
-                done += executor.call(node, poll)
+                routed = feed.routed_rows
+                read = executor.call(node, poll)
                 executor.run()
+                source.made(read, feed.routed_rows - routed)
+                done += read
         if self._sending or self._scheduled:
             self._linger(idle=not done)
         if not self._sending:

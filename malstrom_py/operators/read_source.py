@@ -34,6 +34,7 @@ _BACKOFF_MAX_S: Final = 0.5
 _OPEN_MAX: Final = 256
 _ROWS_FIRST: Final = 4
 _POLL_MAX_S: Final = 0.1
+_ROUTED_MAX: Final = 16_384
 
 
 class _Reader:
@@ -80,6 +81,7 @@ class ReadSource(Operator):
         self._readers: deque[_Reader] = deque()
         self._done: dict[Part, Any] = {}
         self.finished = False
+        self._rows_cap: int | None = None
 
     def list_parts(self, workers: Sequence[int]) -> dict[int, list[Part]]:
         """All parts of the source, dealt to ``workers``; asked once for the whole job."""
@@ -160,7 +162,8 @@ class ReadSource(Operator):
             if reader.poll_at_s and clock.monotonic_s() < reader.poll_at_s:
                 continue
             started_s = clock.monotonic_s()
-            read = self._poll_part(reader, min(reader.rows, rows_max), out)
+            cap = rows_max if self._rows_cap is None else min(rows_max, self._rows_cap)
+            read = self._poll_part(reader, min(reader.rows, cap), out)
             reader.adapt(clock.monotonic_s() - started_s, rows_max, bytes_max)
             if read:
                 reader.poll_at_s = reader.wait_s = 0.0
@@ -168,6 +171,14 @@ class ReadSource(Operator):
                 reader.delay(clock.monotonic_s(), linger_s)
             return read
         return 0
+
+    def made(self, read: int, routed: int) -> None:
+        """What was ``read`` became ``routed`` rows on their way to other regions: read less where that is far more.
+
+        By what the data is, not by how full a channel is, so that batches are cut the same on any number of workers.
+        """
+        if read:
+            self._rows_cap = max(1, _ROUTED_MAX * read // routed) if routed > read else None
 
     def next_poll_s(self) -> float:
         """When the first part is due, on the clock's monotonic time; 0 for now."""
