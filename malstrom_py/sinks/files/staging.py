@@ -96,7 +96,8 @@ class Staging:
     def pre_commit(self, written: Sequence[Path], snapshot: str) -> bytes:
         """Put ``written`` (closed and synced) under ``snapshot``: the payload that names them."""
         names = []
-        self._made = []
+        if not written:
+            self._made = []  # The folder of a job without rows stays, as its result.
         with sink_errors("cannot pre-commit files in", self._folder):
             for path in written:
                 staged = path.with_name(path.name.replace("open", _checked(snapshot), 1))

@@ -116,6 +116,15 @@ def test_an_abort_removes_what_was_pre_committed_and_can_be_repeated(tmp_path: P
         assert everything(tmp_path) == []
 
 
+def test_a_run_that_is_aborted_leaves_no_folder_that_it_made(tmp_path: Path) -> None:
+    sink = Files(tmp_path / "new" / "out", format="json")
+    writer = sink.open(WORKER)
+    writer.write(Batch([{"n": 1}]))
+    sink.abort(context(), [writer.pre_commit(context())])
+    writer.close()
+    assert everything(tmp_path) == []
+
+
 def test_recovery_clears_what_this_step_left_and_nothing_else(tmp_path: Path) -> None:
     kept = pre_committed(tmp_path, "kept")
     pre_committed(tmp_path, "dropped")

@@ -1,0 +1,52 @@
+"""The lock on a staging folder: one holder at a time, and none once it is released or forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from malstrom_py.sinks.files.run_lock import RunLock, locked
+
+
+def test_only_one_holds_a_folder_until_it_lets_go(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    for _ in range(2):
+        lock.hold()
+    with pytest.raises(BlockingIOError):
+        RunLock(tmp_path).hold()
+    with locked(tmp_path) as is_mine:
+        assert not is_mine
+    for _ in range(2):
+        lock.release()
+    with locked(tmp_path) as is_mine:
+        assert is_mine
+        with pytest.raises(BlockingIOError):
+            lock.hold()
+    lock.hold()
+    lock.release()
+
+
+def test_a_lock_that_is_forgotten_is_released(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    lock.hold()
+    del lock
+    with locked(tmp_path) as is_mine:
+        assert is_mine
+
+
+def test_a_folder_that_was_made_again_is_locked_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    lock = RunLock(folder)
+    lock.hold()
+    folder.rmdir()
+    with locked(folder) as is_mine:
+        assert not is_mine
+    with pytest.raises(FileNotFoundError):
+        lock.hold()
+    folder.mkdir()
+    lock.hold()
+    with pytest.raises(BlockingIOError):
+        RunLock(folder).hold()
+    lock.release()
