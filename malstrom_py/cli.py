@@ -73,7 +73,8 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the who
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"malstrom {mp.__version__}")
+        with _told(traceback=False):
+            _print(f"malstrom {mp.__version__}")
         raise typer.Exit
 
 
@@ -223,7 +224,7 @@ def _users_code(doing: str) -> Iterator[None]:
         raise
     except SystemExit as error:
         raise UserCodeFailed(
-            f"{doing} ended the program ({_exit(error)}), so nothing was run. Put what is not for here under "
+            f"{doing} ended the program ({_exit(error)}), so there is no job to run. Put such a call under "
             f"if __name__ == '__main__'"
         ) from error
     except Exception as error:

@@ -54,6 +54,8 @@ class InProcess:
             raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
         if batch is not None and not isinstance(batch, Batching):
             raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")
+        if isinstance(clock, type):
+            raise PlanError(f"pass an instance as clock, {clock.__name__}(…), not the class itself")
         if clock is not None and not all(callable(getattr(clock, name, None)) for name in _CLOCK):
             raise PlanError(f"clock has the methods {', '.join(_CLOCK)}, and {type(clock).__name__} lacks some of them")
         self._workers = workers

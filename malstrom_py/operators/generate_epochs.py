@@ -84,13 +84,13 @@ class GenerateEpochs(Operator):
         except Exception as error:
             raise self._failures.error(error, observe, policy=False) from error
         if not _is_of_rows(late, len(batch)):
-            raise OperatorError(
-                f"step {self.context.step!r}: observe returned no indices of late records (in "
-                f"{describe_function(observe)}). Return a list of them, ascending, each once, from 0 to "
-                f"len(timestamps) - 1; an empty list if none is late.",
-                step=self.context.step,
-                function=describe_function(observe),
+            raise self._broken(
+                "observe did not return the indices of the late records",
+                "Return a list of them, ascending, each once, from 0 to len(timestamps) - 1, empty if none is late",
+                observe,
             )
+        if not isinstance(self._trackers[batch.part].epoch, int):
+            raise self._broken("the tracker's epoch is no int", "Let observe set it to one", observe)
         if late:
             self.counters.late += len(late)
             out.send(batch.take(late), LATE)
@@ -120,6 +120,12 @@ class GenerateEpochs(Operator):
         except Exception as error:
             raise self._failures.error(error, self._generator.tracker, policy=False) from error
         return tracker
+
+    def _broken(self, what: str, remedy: str, hook: object) -> OperatorError:
+        """The error of a user's tracker that does not keep to `EpochTracker`; for the caller to raise."""
+        where = describe_function(hook)
+        step = self.context.step
+        return OperatorError(f"step {step!r}: {what} (in {where}). {remedy}.", step=step, function=where)
 
     def _advance(self, out: Outlet) -> None:
         epoch = min((tracker.epoch for tracker in self._trackers.values()), default=MIN_EPOCH)

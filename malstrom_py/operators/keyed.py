@@ -25,8 +25,9 @@ def check_hashable(key: object, step: str) -> None:
         hash(key)
     except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
         own = None if isinstance(error, TypeError) else error
+        said = f" (its __hash__ raised {type(own).__name__})" if own else ""
         raise OperatorError(
-            f"step {step!r}: a key of type {type(key).__name__} cannot be hashed. "
+            f"step {step!r}: a key of type {type(key).__name__} cannot be hashed{said}. "
             f"Return something immutable from key_by, for instance a tuple instead of a list.",
             step=step,
         ) from own

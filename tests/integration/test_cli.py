@@ -50,6 +50,22 @@ def nothing():
     return None
 
 
+def secretive():
+    made = mp.Job("secretive")
+    made.source("texts", sources.Memory(["secret-4711"])).map("number", int).sink("out", sinks.Stdout())
+    return made
+
+
+def leaving():
+    raise SystemExit
+
+
+def left_while_running():
+    made = mp.Job("left")
+    made.source("numbers", sources.Memory([0])).map("leave", exit).sink("out", sinks.Stdout())
+    return made
+
+
 def circle():
     error = ValueError("its own cause")
     raise error from error
@@ -190,3 +206,34 @@ def test_a_file_that_raises_is_not_left_half_loaded(tmp_path: Path) -> None:
 def test_a_name_is_looked_for_in_the_module_it_was_asked_of() -> None:
     with pytest.raises(WrongCommand, match="its jobs: none"):
         load_job("json:job")
+
+
+def test_the_text_of_a_foreign_error_is_for_those_who_ask_for_the_traceback(folder: Path) -> None:
+    assert "secret-4711" not in malstrom(folder, "run", "jobs:secretive").stderr
+    assert "secret-4711" in malstrom(folder, "run", "jobs:secretive", "--traceback").stderr
+
+
+def test_code_that_ends_the_program_is_an_error_and_not_a_job_done(folder: Path) -> None:
+    (folder / "ends.py").write_text("import sys\n\nsys.exit(0)\n")
+    for spec, message in [
+        ("ends", "importing ends ended the program (sys.exit(0))"),
+        ("jobs:leaving", "calling jobs:leaving ended the program (sys.exit())"),
+        ("jobs:left_while_running", "a function of the job ended the program (sys.exit(0))"),
+    ]:
+        done = malstrom(folder, "run", spec)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["explain", "jobs"], ["explain", "jobs", "--mermaid"], ["doctor"], ["--version"]]
+)
+def test_a_full_standard_output_is_told_in_one_line(folder: Path, arguments: list[str]) -> None:
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "malstrom_py.cli", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=folder, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,23 @@ def test_the_cause_is_shown_from_the_users_first_frame_on() -> None:
 def test_the_error_itself_shows_no_executor() -> None:
     names = {file.name for file in files_of(failed_job()) if ours(file)}
     assert names <= {"in_process.py"}
+
+
+def test_whichever_public_function_was_called_is_the_only_frame_of_this_package() -> None:
+    job = mp.Job("failing")
+    stream = job.source("in", sources.Memory([0])).map("inverse", outer)
+    stream.sink("out", sinks.Memory())
+    calls: list[Callable[[], object]] = [
+        lambda: mp.run(job),
+        lambda: mp.InProcess().run(job),
+        lambda: mp.collect(stream),
+        lambda: mp.run(mp.Job("empty")),
+        lambda: mp.run(job, workers=0),
+    ]
+    for call in calls:
+        with pytest.raises(mp.MalstromError) as caught:
+            call()
+        assert len([file for file in files_of(caught.value) if ours(file)]) == 1
 
 
 def test_a_cause_within_this_package_is_shown_without_frames() -> None:
