@@ -2,8 +2,9 @@
 
 F1: a channel is FIFO per (sender, receiver, exchange) and carries (incarnation, sequence number); a gap, a repeat
 or an old incarnation is detected, never processed. F2: data needs credit in rows and bytes, both above zero; a
-batch may take them below, so one larger than the credit passes, alone. What has no credit waits in the backlog,
-and so does everything behind it.
+batch may take them below, so one larger than the credit passes, alone. An epoch is credited like a row, or a worker
+that gets no rows and is slow would be buried under epochs. What has no credit waits in the backlog, and so does
+everything behind it.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class Frame:
     incarnation: int = 0
     sequence: int = 0
 
+    @property
+    def cost(self) -> int:
+        """The credit in rows that it takes: an epoch counts as one."""
+        return self.rows + len(self.epochs)
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -90,8 +96,7 @@ class Loopback:
 
     def put(self, item: Item) -> None:
         """Queue ``item``."""
-        if type(item) is Batch:
-            self._rows += len(item.values)
+        self._rows += _cost(item)
         self._items.append(item)
 
     def take(self) -> tuple[Item | None, None]:
@@ -99,13 +104,12 @@ class Loopback:
         if self.blocked or not self._items:
             return None, None
         item = self._items.popleft()
-        if type(item) is Batch:
-            self._rows -= len(item.values)
+        self._rows -= _cost(item)
         return item, None
 
     @property
     def full(self) -> bool:
-        """Whether as many rows are queued as the credit allows, or more."""
+        """Whether as many rows and epochs are queued as the credit allows, or more."""
         return self._rows >= self._rows_max
 
     def __len__(self) -> int:
@@ -143,9 +147,9 @@ class ChannelOut:
     def take(self) -> list[Frame]:
         """The frames that may go now."""
         frames: list[Frame] = []
-        while self._backlog and (not self._backlog[0].rows or self._has_credit):
+        while self._backlog and (self._backlog[0].control is not None or self._has_credit):
             frame = self._backlog.popleft()
-            self._rows -= frame.rows
+            self._rows -= frame.cost
             self._size -= frame.size
             frames.append(frame)
         return frames
@@ -196,9 +200,15 @@ class ChannelIn:
     def take(self) -> tuple[Frame, Grant | None]:
         """Take the next frame, and the credit that goes back for it."""
         frame = self._queue.popleft()
-        if not frame.rows:
+        if not frame.cost:
             return frame, None
-        return frame, Grant(self.channel, self._incarnation, frame.rows, frame.size)
+        return frame, Grant(self.channel, self._incarnation, frame.cost, frame.size)
 
     def __len__(self) -> int:
         return len(self._queue)
+
+
+def _cost(item: Item) -> int:
+    if type(item) is Batch:
+        return len(item.values)
+    return 1 if type(item) is Epoch else 0

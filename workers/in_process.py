@@ -50,7 +50,7 @@ class InProcess:
         progress: bool | None = None,
         checks: bool = False,
     ) -> None:
-        if not isinstance(workers, int) or not 1 <= workers <= WORKERS_MAX:
+        if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= WORKERS_MAX:
             raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
         if batch is not None and not isinstance(batch, Batching):
             raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")

@@ -148,7 +148,21 @@ def test_f2_control_stands_behind_the_backlog_and_needs_no_credit_of_its_own() -
     assert [(frame.rows, frame.control) for frame in channel.take()] == [(0, Barrier("1")), (1, None)]
     assert channel.backlog == 3
     channel.grant(Grant(CHANNEL, 3, 1, 1))
-    assert [(frame.rows, frame.control) for frame in channel.take()] == [(1, None), (0, Barrier("2")), (0, None)]
+    assert [(frame.rows, frame.control) for frame in channel.take()] == [(1, None), (0, Barrier("2"))]
+    channel.grant(Grant(CHANNEL, 3, 1, 1))
+    assert [frame.epochs for frame in channel.take()] == [((0, 7),)]
+
+
+def test_f2_an_epoch_is_credited_like_a_row_wherever_it_stands() -> None:
+    channel = sender(rows=4)
+    put(channel, 2)
+    channel.put(epochs=((0, 7), (0, 8)))
+    channel.put(epochs=((0, 9),))
+    assert [len(frame.epochs) for frame in channel.take()] == [0, 2]
+    channel.put(control=Barrier("1"))
+    assert channel.take() == []
+    channel.grant(Grant(CHANNEL, 3, 2, 0))
+    assert [(len(frame.epochs), frame.control) for frame in channel.take()] == [(1, None), (0, Barrier("1"))]
 
 
 def test_f2_grants_of_an_old_incarnation_are_ignored() -> None:
@@ -173,7 +187,11 @@ def test_f2_taking_a_frame_gives_its_credit_back() -> None:
     out.put(epochs=((0, 7),))
     for frame in out.take():
         into.receive(frame)
+    out.put(control=Barrier("1"))
+    for frame in out.take():
+        into.receive(frame)
     assert into.take()[1] == Grant(CHANNEL, 3, 4, 9)
+    assert into.take()[1] == Grant(CHANNEL, 3, 1, 0)
     assert into.take()[1] is None
 
 
@@ -207,7 +225,7 @@ def test_f2_no_more_than_the_credit_and_one_batch_is_ever_under_way(
 
 
 def test_the_loopback_gives_what_it_was_given_unchanged_and_waits_at_a_barrier() -> None:
-    loopback = Loopback(Credit(rows=3))
+    loopback = Loopback(Credit(rows=4))
     batch = Batch([1, 2], keys=["a", "b"])
     loopback.put(batch)
     loopback.put(Epoch(5))
@@ -220,11 +238,13 @@ def test_the_loopback_gives_what_it_was_given_unchanged_and_waits_at_a_barrier()
     assert loopback.take() == (None, None)
 
 
-def test_f2_the_loopback_is_full_at_its_credit_of_rows() -> None:
+@pytest.mark.parametrize("last", [Batch([3]), Epoch(7)], ids=repr)
+def test_f2_the_loopback_is_full_at_its_credit_of_rows_and_epochs(last: Batch | Epoch) -> None:
     loopback = Loopback(Credit(rows=3))
     loopback.put(Batch([1, 2]))
+    loopback.put(Barrier("1"))
     assert not loopback.full
-    loopback.put(Batch([3]))
+    loopback.put(last)
     assert loopback.full
     loopback.take()
     assert not loopback.full
