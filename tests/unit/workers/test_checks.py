@@ -1,0 +1,112 @@
+"""Test mode: what it finds, what it leaves alone, and that it changes nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import CodecError, OperatorError
+
+
+def stream_of(*items: Any) -> mp.StreamBuilder[None, Any]:
+    return mp.Job("checks").source("in", sources.Memory(items))
+
+
+def run(stream: mp.StreamBuilder[Any, Any], workers: int = 1) -> list[Any]:
+    out = sinks.Memory()
+    stream.sink("out", out)
+    mp.run(stream.job, workers, checks=True)
+    return out.items
+
+
+def sort_in_place(values: list[int]) -> list[int]:
+    values.sort()
+    return values
+
+
+class Mutating(mp.KeyedLogic[Any, Any, Any, Any]):
+    """Changes the batch itself, which others are given too."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+
+    def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
+        {"keys": keys, "values": values}[self._column][0] = None
+
+
+CHANGES = {
+    "map": lambda s: s.map("step", sort_in_place),
+    "filter": lambda s: s.filter("step", lambda values: values.append(1) is None),
+    "inspect": lambda s: s.inspect("step", lambda values: values.clear()),
+    "key_by": lambda s: s.key_by("step", lambda values: values.pop()),
+    "flat_map": lambda s: s.flat_map("step", lambda values: [values.pop()]),
+    "stateful_map": lambda s: s.key_by("k", len).stateful_map("step", lambda k, v, st: (sort_in_place(v), None)),
+    "on_batch keys": lambda s: s.key_by("k", len).stateful_op("step", Mutating("keys")),
+    "on_batch values": lambda s: s.key_by("k", len).stateful_op("step", Mutating("values")),
+    "stateless_op": lambda s: s.stateless_op("step", lambda message, output: message.value.clear()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_step_that_changes_what_it_is_given_is_named(name: str, workers: int) -> None:
+    with pytest.raises(OperatorError, match=r"step 'step' changed a value it was given.*Return a changed copy"):
+        run(CHANGES[name](stream_of([3, 1, 2], [2, 1])), workers)
+
+
+def test_a_sink_that_changes_what_it_is_given_is_named() -> None:
+    stream = stream_of([2, 1])
+    stream.sink("out", sinks.Callable(sort_in_place))
+    with pytest.raises(OperatorError, match="step 'out' changed a value it was given"):
+        mp.run(stream.job, checks=True)
+
+
+def test_a_changed_copy_is_no_change() -> None:
+    assert run(stream_of([2, 1]).map("step", sorted).map("other", lambda values: [*values, 3])) == [[1, 2, 3]]
+
+
+def test_values_that_cannot_be_encoded_are_no_trouble_where_they_need_not_be() -> None:
+    generators = stream_of(3).map("generator", lambda n: (number for number in range(n)))
+    assert run(generators.map("sum", sum).key_by("key", lambda n: n).count("count")) == [1]
+
+
+def test_what_crosses_an_exchange_must_be_encodable_with_one_worker_too() -> None:
+    with pytest.raises(CodecError, match=r"'key'.*generator"):
+        run(stream_of(3).map("generator", lambda n: (number for number in range(n))).key_by("key", lambda g: "a"))
+
+
+@pytest.mark.parametrize(
+    "state", [len, object(), {"f": print}, (n for n in [1])], ids=lambda state: type(state).__name__
+)
+def test_state_must_be_storable_and_the_error_names_step_and_key(state: Any) -> None:
+    keyed = stream_of("k").key_by("key", lambda word: word)
+    with pytest.raises(CodecError, match=r"'step' for key 'k'"):
+        run(keyed.stateful_map("step", lambda key, value, old: (value, state)))
+
+
+def test_an_unregistered_class_in_state_is_found_and_a_registered_one_passes() -> None:
+    class Total:
+        """Not a dataclass."""
+
+    keyed = stream_of("k").key_by("key", lambda word: word)
+    with pytest.raises(CodecError, match=r"'step' for key 'k'.*Total"):
+        run(keyed.stateful_map("step", lambda key, value, old: (value, Total())))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_counts_and_results_are_those_of_a_run_without_checks(workers: int) -> None:
+    def result(checks: bool) -> tuple[dict[Any, Any], Any]:
+        job, out = mp.Job("a"), sinks.Memory()
+        timed = job.source("in", sources.Memory(range(200), parts=2)).assign_timestamps("at", lambda n: n)
+        on_time, late = timed.generate_epochs("epochs", mp.limit_out_of_orderness(3))
+        late.sink("late", sinks.Memory())
+        keyed = on_time.key_by("key", lambda n: n % 7)
+        keyed.ttl_map("step", lambda key, n, seen: (seen + n, seen + n), ttl=20, default=int).sink("out", out)
+        return out.by_key, mp.run(job, workers, checks=checks).steps
+
+    with_checks, without = result(True), result(False)
+    assert with_checks[0] == without[0]
+    assert with_checks[1] == without[1]
