@@ -159,7 +159,10 @@ class KeyedState:
 
     def snapshot(self) -> bytes:
         """All state, encoded at rest."""
-        rows = [[key, self.values.get(key), self.timers.times(key)] for key in self.keys()]
+        # In the order in which keys got their state, not in that of a set, which differs from process to process.
+        held = {key: value for key, value in self.values.items() if value is not None}
+        held |= {key: None for key in self.timers.keys() if key not in held}
+        rows = [[key, value, self.timers.times(key)] for key, value in held.items()]
         return self._codec.encode_rows_at_rest(rows, step=self._step)
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:

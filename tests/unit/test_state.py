@@ -271,3 +271,13 @@ def test_what_cannot_be_encoded_names_step_and_key(how: str) -> None:
     state = keyed_state({"good": 1, "bad": (n for n in [1])})
     with pytest.raises(CodecError, match=r"'step'.*'bad'.*generator"):
         state.snapshot() if how == "snapshot" else state.collect(["good", "bad"])
+
+
+def test_what_is_persisted_has_the_keys_in_the_order_they_came_in_whatever_their_hashes() -> None:
+    words = [f"key-{number * 7919 % 1000}" for number in range(200)]
+    state = keyed_state(dict.fromkeys(words, 1), {"only a timer": [5], words[7]: [6]})
+    restored = keyed_state()
+    restored.restore(state.snapshot())
+    assert list(restored.values) == words
+    assert restored.snapshot() == state.snapshot()
+    assert [row[0] for row in Codec().decode_at_rest(state.snapshot())] == [*words, "only a timer"]
