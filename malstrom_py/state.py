@@ -161,7 +161,8 @@ class KeyedState:
         """All state, encoded at rest."""
         # In the order in which keys got their state, not in that of a set, which differs from process to process.
         held = {key: value for key, value in self.values.items() if value is not None}
-        held |= {key: None for key in self.timers.keys() if key not in held}
+        woken = self.timers.keys()
+        held |= {key: None for key in woken if key not in held}
         rows = [[key, value, self.timers.times(key)] for key, value in held.items()]
         return self._codec.encode_rows_at_rest(rows, step=self._step)
 
