@@ -44,9 +44,9 @@ class _Node:
         "_epochs",
         "_inputs",
         "_ready",
+        "_run",
         "_targets",
         "counters",
-        "drain",
         "epoch",
         "frontier",
         "name",
@@ -69,8 +69,7 @@ class _Node:
         self._epochs = spec.epochs
         self._targets: list[list[tuple[_Node, int]]] = [[] for _ in spec.epochs]
         self._ready = ready
-        # Only higher ranks can be ready while this node works, so running them at once changes no order.
-        self.drain = run
+        self._run = run
 
     def connect(self, port: int, target: _Node, index: int) -> None:
         self._targets[port].append((target, index))
@@ -106,6 +105,10 @@ class _Node:
         for port, carries in enumerate(self._epochs):
             if carries or everywhere:
                 self.send(message, port)
+
+    def drain(self) -> None:
+        # Only higher ranks can be ready while this node works, so running them now changes no order.
+        self._run()
 
 
 class Executor:

@@ -134,6 +134,9 @@ class _Held:
     def forward(self, message: Any) -> None:
         """Dropped."""
 
+    def drain(self) -> None:
+        """Nothing is sent yet."""
+
 
 class Announces(KeyedLogic[Any, int, int, int]):
     """Sends something at each epoch but the last."""

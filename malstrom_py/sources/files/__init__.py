@@ -145,9 +145,8 @@ class Files(Generic[V_co]):
                 f"set format={state['format']!r}, or start the job without resuming."
             )
         if state is not None and state.get("schema") is not None:
-            self._schema, self._first = state["schema"], state["first"]
-            if self._types:
-                self._schema = pack_schema(with_types(part, unpack_schema(self._schema), self._types))
+            saved, self._first = state["schema"], state["first"]
+            self._schema = pack_schema(with_types(part, unpack_schema(saved), self._types)) if self._types else saved
         if self._schema is None:
             self._find_types([part])
         try:

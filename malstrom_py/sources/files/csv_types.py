@@ -7,7 +7,7 @@ floats and then equal, ``00501`` would become 501.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from malstrom_py.errors import PlanError, SourceError
 
@@ -70,8 +70,9 @@ def number_like_text(column: pa.ChunkedArray) -> bool:
     >>> number_like_text(pa.chunked_array([["00501", "1"]])), number_like_text(pa.chunked_array([["501", "0.5"]]))
     (True, False)
     """
-    import pyarrow.compute as pc
+    import pyarrow.compute
 
+    pc: Any = pyarrow.compute  # its functions are made while it is imported, so that no checker knows them
     if pc.any(pc.match_substring_regex(column, r"^\s*[+-]?0[0-9]+\s*$")).as_py():
         return True
     if not pc.all(pc.match_substring_regex(column, r"^\s*[+-]?[0-9]+\s*$")).as_py():

@@ -114,7 +114,7 @@ class OddSource:
     def list_parts(self) -> list[Part]:
         return cast("list[Part]", self.parts)
 
-    def build_part(self, part: Part, position: Any) -> SourcePart[int]:
+    def build_part(self, part: Part, state: Any) -> SourcePart[int]:
         raise AssertionError("no part of it is opened")
 
 

@@ -95,7 +95,7 @@ def test_f2_no_credit_is_too_small_and_no_cut_changes_the_answer(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("workers", (1, *WORKERS))
+@pytest.mark.parametrize("workers", [1, *WORKERS])
 def test_with_many_parts_and_exchanges_each_part_keeps_its_order_per_key_path(workers: int) -> None:
     """Nothing lost, duplicated or reordered: every record tells its part and number, every path is checked."""
     job, out = mp.Job("paths"), sinks.Memory()
