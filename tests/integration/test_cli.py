@@ -189,6 +189,13 @@ def test_version_and_help(folder: Path) -> None:
     assert all(command in shown for command in ("run", "explain", "doctor"))
 
 
+@pytest.fixture
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loading adds to sys.path is taken back: other tests, and the processes they start, must not see it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.usefixtures("own_path")
 def test_a_job_is_loaded_from_a_file_under_a_name_that_is_taken(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("import malstrom_py as mp\n\njob = mp.Job('mine')\n")
     assert load_job(f"{tmp_path}/json.py").name == "mine"
@@ -196,6 +203,7 @@ def test_a_job_is_loaded_from_a_file_under_a_name_that_is_taken(tmp_path: Path) 
     assert hasattr(sys.modules["json"], "loads")
 
 
+@pytest.mark.usefixtures("own_path")
 def test_a_file_that_raises_is_not_left_half_loaded(tmp_path: Path) -> None:
     (tmp_path / "half_loaded.py").write_text("1 / 0\n")
     with pytest.raises(UserCodeFailed, match="ZeroDivisionError"):
@@ -203,6 +211,7 @@ def test_a_file_that_raises_is_not_left_half_loaded(tmp_path: Path) -> None:
     assert "half_loaded" not in sys.modules
 
 
+@pytest.mark.usefixtures("own_path")
 def test_a_name_is_looked_for_in_the_module_it_was_asked_of() -> None:
     with pytest.raises(WrongCommand, match="its jobs: none"):
         load_job("json:job")
