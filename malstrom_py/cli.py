@@ -91,6 +91,7 @@ def malstrom(
 def run(
     job: JobArgument,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show neither progress nor the summary.")] = False,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many workers, in turn.")] = 1,
     batch_rows: Annotated[
         int | None, typer.Option(min=1, help="Rows per batch at most.", show_default=str(mp.Batching().rows_max))
     ] = None,
@@ -102,7 +103,7 @@ def run(
     """
     with _told(traceback):
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
-        result = mp.run(load_job(job), batch=batching, progress=False if quiet else None)
+        result = mp.run(load_job(job), workers, batch=batching, progress=False if quiet else None)
         if not quiet:
             typer.echo(str(result), err=True)
 

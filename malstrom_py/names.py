@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from malstrom_py.errors import PlanError
 
-_LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME_MAX: Final = 64
+_LEGAL = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")
 
 
 def check_name(name: object, what: str) -> str:

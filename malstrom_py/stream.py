@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, 
 from malstrom_py.epochs import EpochGenerator
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.logic import StatelessLike, stateless_hooks_of
-from malstrom_py.names import check_name
+from malstrom_py.names import NAME_MAX, check_name
 from malstrom_py.operators.assign_timestamps import AssignTimestamps
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branch import Branch
@@ -243,7 +243,12 @@ class StreamBuilder(Generic[K, V_co]):
         self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink))
 
     def _sink_parts(self, name: str, sink: PartitionedSink) -> None:
-        parts, keyed = f"{check_name(name, 'step')}-parts", self.traits.keyed or self.traits.local
+        parts, keyed = f"{name}-parts", self.traits.keyed or self.traits.local
+        if len(parts) > NAME_MAX:
+            raise PlanError(
+                f"step {name!r}: the name of a partitioned sink has at most {NAME_MAX - len('-parts')} characters, for "
+                f"the step that distributes by part is called <name>-parts"
+            )
         traits = replace(self.traits, keyed=True, local=False, region=parts, partitioner=None)
         ref = self._add("key_by", parts, partial(KeyByPart, sink=sink), sink.assign_part, traits=traits)
         by_part = StreamBuilder[Any, Any](self.job, ref, traits)

@@ -76,7 +76,13 @@ class GenerateEpochs(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         timestamps = batch.timestamps
-        if timestamps is None or batch.part is None or batch.part not in self._trackers:
+        if batch.part is None:
+            raise OperatorError(
+                f"step {self.context.step!r} was sent records that come from no part of a source, so their lateness "
+                f"cannot be judged (T1): let steps before it send in on_data only, not in on_epoch",
+                step=self.context.step,
+            )
+        if timestamps is None or batch.part not in self._trackers:
             raise InternalError(f"step {self.context.step!r} was sent {batch} of part {batch.part!r}, not open here")
         observe = self._trackers[batch.part].observe
         try:
@@ -111,12 +117,17 @@ class GenerateEpochs(Operator):
         return self._trackers.pop(part, None)
 
     def _tracker(self, state: Any) -> EpochTracker:
-        """A tracker that goes on from ``state``, if there is one."""
+        """A tracker that goes on from ``state``, if there is one.
+
+        T2: a gained part keeps the frontier it came with, even where this worker is ahead of it; how that is told
+        downstream is the rescale's business. A part that is new here starts at the epoch already sent.
+        """
         try:
             tracker = self._generator.tracker(self._unit)
             if state is not None:
                 tracker.restore(state)
-            tracker.raise_to(self._sent)
+            else:
+                tracker.raise_to(self._sent)
         except Exception as error:
             raise self._failures.error(error, self._generator.tracker, policy=False) from error
         return tracker

@@ -26,6 +26,7 @@ class Min(KeyedOperator):
         get = states.get
         for key, value in rows:
             best = get(key, _ABSENT)
-            if best is _ABSENT or value < best:
+            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+            if value < (value if best is _ABSENT else best) or best is _ABSENT:
                 states[key] = best = value
             results.append(best)

@@ -108,23 +108,29 @@ class ReadSource(Operator):
     def open(self, out: Outlet, *, parts: Sequence[Part]) -> None:
         """Announce ``parts``, which live on this worker, and open the first of them at their start."""
         for part in parts:
-            self.take(out, part=part, position=None, state=None, open_now=False)
-        self._open_more(out)
+            self._announce(out, part, None, None)
+        self._open_more()
+        self.settle(out)
 
-    def take(
-        self, out: Outlet, *, part: Part, position: Any, state: Mapping[str, Any] | None, open_now: bool = True
-    ) -> None:
+    def take(self, out: Outlet, *, part: Part, position: Any, state: Mapping[str, Any] | None) -> None:
         """Read ``part`` here, from ``position`` on. ``state`` is what operators kept for it on its former worker."""
-        self.finished = False
-        self._waiting.append((part, position))
-        out.forward(PartOpened(self._name(part), state))
-        if open_now:
-            self._open_more(out)
+        self._announce(out, part, position, state)
+        self._open_more()
+
+    def settle(self, out: Outlet) -> None:
+        """Send the maximum epoch if there is nothing left to read here.
+
+        R2: not to be called between giving a part away and being told of the new table, for no epoch may be sent
+        in between.
+        """
+        if not self._readers and not self._waiting and not self.finished:
+            self.finished = True
+            out.forward(Epoch(MAX_EPOCH))
 
     def release(self, out: Outlet, *, part: Part) -> tuple[Any, PartReleased]:
         """Stop reading ``part`` here: its position, and the message that gathers what operators keep for it (R2).
 
-        The message has passed them once the executor has run.
+        The message has passed them once the executor has run. Giving the last part away ends nothing: see `settle`.
         """
         reader = next((reader for reader in self._readers if reader.part == part), None)
         if reader is not None:
@@ -139,7 +145,7 @@ class ReadSource(Operator):
             position = waiting[1]
         released = PartReleased(self._name(part))
         out.forward(released)
-        self._open_more(out)
+        self._open_more()
         return position, released
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
@@ -223,7 +229,8 @@ class ReadSource(Operator):
             self._done[reader.part] = self._position(reader)
             self._close(reader)
             out.forward(PartFinished(reader.name))
-            self._open_more(out)
+            self._open_more()
+            self.settle(out)
         return count
 
     def _malformed(self, error: MalformedRecord, reader: _Reader, out: Outlet) -> None:
@@ -238,7 +245,12 @@ class ReadSource(Operator):
             letter = DeadLetter(self.context.step, None, error.record, None, str(error))
             self._failures.bury(letter, reader.name, out)
 
-    def _open_more(self, out: Outlet) -> None:
+    def _announce(self, out: Outlet, part: Part, position: Any, state: Mapping[str, Any] | None) -> None:
+        self.finished = False
+        self._waiting.append((part, position))
+        out.forward(PartOpened(self._name(part), state))
+
+    def _open_more(self) -> None:
         while self._waiting and len(self._readers) < _OPEN_MAX:
             part, position = self._waiting.popleft()
             try:
@@ -246,9 +258,6 @@ class ReadSource(Operator):
             except Exception as error:
                 self._raise(error, f"could not open part {part!r}")
             self._readers.append(_Reader(part, self._name(part), source_part))
-        if not self._readers:
-            self.finished = True
-            out.forward(Epoch(MAX_EPOCH))
 
     def _build(self, part: Part, position: Any) -> SourcePart[Any]:
         if isinstance(self._source, PartitionedSource):

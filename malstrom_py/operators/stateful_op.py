@@ -6,20 +6,24 @@ its logic raised on leaves state, timers and outputs as they were. T6: timers fi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Set
 from itertools import repeat
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
-from malstrom_py.errors import OperatorError
+from malstrom_py.errors import OperatorError, shown
 from malstrom_py.logic import Output, hooks_of
-from malstrom_py.messages import DataMessage, Epoch
+from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.outputs import CheckedOutput
 from malstrom_py.state import Defaulting
+
+_RUNG_AT_END_MAX: Final = 10_000
 
 
 class StatefulOp(StatefulOperator):
@@ -133,7 +137,10 @@ class StatefulOp(StatefulOperator):
         states, function = self.state.values, self._on_timer
         if function is None:
             return
+        rung: Counter[Any] = Counter()
         for key, time in self.state.timers.due(frontier):
+            if frontier == MAX_EPOCH:
+                self._check_end(key, rung, function)
             mark, timers = len(output), len(output.timers)
             try:
                 state = function(key, time, states.get(key), output)
@@ -142,6 +149,19 @@ class StatefulOp(StatefulOperator):
             self._check_key(key, mark, timers, output, function)
             self._set(key, state)
             self._set_timers(output)
+
+    def _check_end(self, key: Any, rung: Counter[Any], function: object) -> None:
+        """At the end of a stream every timer is due, and one that always sets the next would never let it end."""
+        rung[key] += 1
+        if rung[key] > _RUNG_AT_END_MAX:
+            raise OperatorError(
+                f"step {self.context.step!r}: the timers of key {shown(key)} go on without end, at the end of the "
+                f"stream: {_RUNG_AT_END_MAX} have been due since (in {describe_function(function)}). Set the next "
+                f"timer only while there is something to wait for.",
+                step=self.context.step,
+                key=key,
+                function=describe_function(function),
+            )
 
     def _set_timers(self, output: Output[Any, Any]) -> None:
         if not output.timers:

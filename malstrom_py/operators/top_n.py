@@ -28,10 +28,13 @@ class TopN(KeyedOperator):
         self._rank = by
 
     def update(self, rows: Rows, results: list[Any]) -> None:
-        states, n, rank = self.states, self._n, self._rank
+        states, n, rank_of = self.states, self._n, self._rank
         for key, value in rows:
-            # Ascending, the later of equals first: the end is the top. A new list, for the old one has been sent.
-            best = list(states.get(key, ()))
-            best.insert(bisect_left(best, value if rank is None else rank(value), key=rank), value)
-            states[key] = best = best[-n:]
+            rank = value if rank_of is None else rank_of(value)
+            # Ranks beside their values, ascending, the later of equals first: the end is the top.
+            ranks, best = states.get(key, ((), ()))
+            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+            place = bisect_left(ranks or (rank,), rank)
+            ranks, best = [*ranks[:place], rank, *ranks[place:]][-n:], [*best[:place], value, *best[place:]][-n:]
+            states[key] = (ranks, best)
             results.append(best[::-1])

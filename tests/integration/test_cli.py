@@ -111,6 +111,12 @@ def test_run_finds_an_example_of_the_repository() -> None:
     assert done.stdout.startswith("n1: 11.50")
 
 
+def test_run_takes_a_number_of_workers() -> None:
+    counts = [malstrom(ROOT, "run", "examples.word_count", *workers).stderr for workers in ((), ("-w", "3"))]
+    assert [line.split(" in ")[0] for line in counts] == [counts[0].split(" in ")[0]] * 2
+    assert malstrom(ROOT, "run", "examples.word_count", "-w", "0").returncode == 2
+
+
 def test_run_takes_a_file_from_elsewhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     (folder / "beside.py").write_text("from jobs import maker as job\n")
     elsewhere = tmp_path_factory.mktemp("elsewhere")

@@ -322,14 +322,24 @@ def test_what_is_no_partitioner_is_refused(partitioner: Any) -> None:
             build("k", str, partitioner=partitioner)
 
 
+class Parts:
+    """A partitioned sink that is never opened."""
+
+    def assign_part(self, message: Any) -> str:
+        return "a"
+
+    def build_part(self, part: str, state: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_the_name_of_a_partitioned_sink_leaves_room_for_that_of_its_exchange() -> None:
+    stream, sink = numbers(), Parts()
+    with pytest.raises(PlanError, match="has at most 58 characters"):
+        stream.sink("x" * 59, sink)
+    stream.sink("x" * 58, sink)
+
+
 def test_a_partitioned_sink_is_written_behind_an_exchange_of_its_own() -> None:
-    class Parts:
-        def assign_part(self, message: Any) -> str:
-            return "a"
-
-        def build_part(self, part: str, state: Any) -> Any:
-            raise NotImplementedError
-
     job = mp.Job("a")
     numbers(job).sink("out", Parts())
     assert [(step.name, step.kind) for step in job.plan().steps] == [

@@ -183,10 +183,14 @@ def test_epochs_do_not_fall_below_what_an_epoch_can_be() -> None:
     assert step.rows(LATE) == []
 
 
-@pytest.mark.parametrize("part", ["unknown", None])
-def test_a_batch_of_a_part_that_is_not_open_is_our_bug(part: str | None) -> None:
+def test_a_batch_of_a_part_that_is_not_open_is_our_bug() -> None:
     with pytest.raises(InternalError, match="'under-test'"):
-        stepped().push(PartOpened("p"), Batch([1], timestamps=[1], part=part))
+        stepped().push(PartOpened("p"), Batch([1], timestamps=[1], part="unknown"))
+
+
+def test_records_that_come_from_no_part_are_an_error_of_the_step_that_made_them() -> None:
+    with pytest.raises(OperatorError, match="'under-test' was sent records that come from no part"):
+        stepped().push(PartOpened("p"), Batch([1], timestamps=[1]))
 
 
 def test_parts_end_here() -> None:

@@ -31,3 +31,8 @@ def test_what_cannot_be_compared_leaves_the_state_as_it_was() -> None:
     step = Stepped(Min, on_error="skip").push(Batch([2, "x", None, np.array([1, 3]), 2], keys=["a"] * 5))
     assert step.values() == [2, 2]
     assert step.counters.skipped == 3
+
+
+def test_a_first_value_without_order_does_not_spoil_those_behind_it() -> None:
+    step = Stepped(Min, on_error="skip").push(Batch([None, 2, 2], keys=["a"] * 3))
+    assert (step.values(), step.counters.skipped) == ([2, 2], 1)

@@ -236,8 +236,36 @@ def test_t5_a_worker_that_had_ended_ends_again_behind_the_part_it_gained() -> No
     taker.call(partial(taker.operator.take, part=Part("0"), position=position, state=released.state))
     assert not taker.operator.finished
     taker.call(partial(taker.operator.poll, rows_max=10, linger_s=0.0, clock=VirtualClock()))
-    assert (giver.operator.finished, taker.operator.finished) == (True, True)
+    assert (giver.operator.finished, taker.operator.finished) == (False, True)
     assert taker.values() == [1, 2, 3]
+
+
+def test_r2_giving_the_last_part_away_sends_no_epoch_until_the_worker_is_told_to_settle() -> None:
+    giver, taker = OneWorker(sources.Memory([1, 50])).open("0"), OneWorker(sources.Memory([1, 50])).open()
+    giver.poll(1)
+    before = giver.epoch()
+    giver.give("0", taker)
+    assert (giver.epoch(), giver.source.finished) == (before, False)
+    giver.call(giver.source.settle)
+    assert (giver.epoch(), giver.source.finished) == (MAX_EPOCH, True)
+
+
+def test_t2_a_gained_part_keeps_its_epoch_where_the_taker_is_ahead_of_it() -> None:
+    class Two(sources.Memory[int]):
+        """Part "slow" stands at 10 when part "fast" is at 1000."""
+
+        def build_part(self, part: Part, state: Any) -> Any:
+            items = [10, 11, 12] if part == "slow" else [1000, 2000]
+            return sources.Memory(items).build_part(Part("0"), state)
+
+    giver, taker = OneWorker(Two([])).open("slow"), OneWorker(Two([])).open("fast")
+    giver.poll(1)
+    taker.poll(1)
+    assert taker.epoch() > 12
+    giver.give("slow", taker)
+    taker.finish()
+    assert values_of(giver.on_time, taker.on_time) == [10, 1000, 2000, 11, 12]
+    assert values_of(taker.late) == []
 
 
 def test_s1_a_barrier_persists_positions_of_open_waiting_and_finished_parts_and_their_epochs() -> None:

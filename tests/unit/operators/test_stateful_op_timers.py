@@ -371,3 +371,10 @@ def test_states_that_compare_item_by_item_are_kept(hook: str) -> None:
     if hook == "on_schedule":
         step.call(partial(step.operator.on_schedule, clock=VirtualClock()))
     assert step.operator.keys == (1 if hook == "on_schedule" else 2)
+
+
+def test_timers_that_go_on_without_end_are_an_error_at_the_end_of_the_stream() -> None:
+    step = stepped(Alarms(again=lambda time: time + 10))
+    step.push(wake("a", 5), Epoch(100))
+    with pytest.raises(OperatorError, match="timers of key 'a' go on without end"):
+        step.push(Epoch(MAX_EPOCH))

@@ -74,3 +74,19 @@ def test_by_that_raises_is_named_and_its_record_left_out() -> None:
     with pytest.raises(OperatorError, match=r"rank at .*test_top_n\.py"):
         stepped(by=rank).push(Batch([0], keys=["a"]))
     assert stepped(by=rank, on_error="skip").push(Batch([0], keys=["a"])).operator.keys == 0
+
+
+def test_a_first_value_without_order_does_not_spoil_those_behind_it() -> None:
+    step = stepped(on_error="skip").push(Batch([None, 2, 3], keys=["a"] * 3))
+    assert (step.values(), step.counters.skipped) == ([[2], [3, 2]], 1)
+
+
+def test_by_is_asked_once_per_record_however_many_are_kept() -> None:
+    asked: list[int] = []
+
+    def rank(value: int) -> int:
+        asked.append(value)
+        return value
+
+    stepped(50, by=rank).push(Batch(list(range(100)), keys=["a"] * 100))
+    assert asked == list(range(100))
