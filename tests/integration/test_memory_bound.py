@@ -1,0 +1,51 @@
+"""A job over far more data than it may hold at once, in a process of its own, whose largest resident size is asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.tree import ROOT
+
+LIMIT_MB = 150
+
+SHAPES = {
+    "one record becomes a thousand": """
+numbers = job.source("in", sources.Memory(range(400)))
+stream = numbers.flat_map("many", lambda i: (f"{i}-{j}".ljust(1000) for j in range(1000)))
+stream.sink("out", sinks.Callable(len))
+""",
+    "one record becomes a thousand, on their way to another region": """
+numbers = job.source("in", sources.Memory(range(400)))
+stream = numbers.flat_map("many", lambda i: (f"{i}-{j}".ljust(1000) for j in range(1000)))
+stream.key_by("key", lambda text: text[:4].strip()).map("length", len).sink("out", sinks.Callable(abs))
+""",
+    "records of a mebibyte": """
+big = sources.Generator(lambda part, start: (str(i).ljust(1 << 20) for i in range(start, 400)))
+job.source("in", big).sink("out", sinks.Callable(len))
+""",
+}
+
+PROGRAM = """
+import re, sys
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+job = mp.Job("memory")
+{shape}
+result = mp.run(job, {workers}, progress=False)
+assert result.written in (400, 400_000), result
+print(int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) // 1024)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_four_hundred_megabytes_pass_through_less_than_half_of_that(shape: str, workers: int) -> None:
+    program = PROGRAM.format(shape=SHAPES[shape], workers=workers)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < LIMIT_MB
