@@ -96,17 +96,23 @@ class StatefulOp(StatefulOperator):
         keys = keys_of(batch, self.context.step)
         states, default = self.state.values, self._default
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
+        sent, asked = output.keys, output.timers
         index, mark, timers = 0, 0, 0
         while True:
             try:
                 for index, (key, value, timestamp) in rows:  # noqa: B007  read when a row raises
-                    mark, timers = len(output), len(output.timers)
+                    mark, timers = len(sent), len(asked)
                     state = states.get(key)
                     if state is None and default is not None:
                         state = default()
                     state = function(DataMessage(key, value, timestamp), state, output)
-                    self._check_key(key, mark, timers, output, function)
-                    self._set(key, state)
+                    # One output under the very key of the record is the common case, told here; others are looked at.
+                    if len(sent) > mark + 1 or (len(sent) > mark and sent[mark] is not key) or len(asked) > timers:
+                        self._check_key(key, mark, timers, output, function)
+                    if state is None:
+                        states.pop(key, None)
+                    else:
+                        states[key] = state
                 return
             except Exception as error:
                 if isinstance(error, OperatorError) and error.rule and error.step == self.context.step:
