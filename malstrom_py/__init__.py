@@ -40,6 +40,7 @@ from malstrom_py.messages import (
     SuspendMarker,
 )
 from malstrom_py.plan import Plan
+from malstrom_py.rescale.channel import Credit
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.in_process import InProcess, collect, run
@@ -54,6 +55,7 @@ __all__ = [
     "Batching",
     "CodecError",
     "Collect",
+    "Credit",
     "DataMessage",
     "DeadLetter",
     "Epoch",

@@ -14,6 +14,7 @@ from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.count import Count
 from malstrom_py.operators.distinct import Distinct
+from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.fold import Fold
 from malstrom_py.operators.max import Max
 from malstrom_py.operators.mean import Mean
@@ -230,7 +231,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
             )
 
     def _default(self, default: object, step: str) -> Any:
-        """``default`` if it can make a state. The type of what it makes may then be persisted."""
+        """``default`` if it can make a state. It is called here once, so that what it makes may be persisted."""
         if default is None:
             return None
         if not callable(default):
@@ -238,7 +239,14 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
                 f"step {step!r}: default is a function that makes a state, such as default=list, "
                 f"got {type(default).__name__}"
             )
-        self.job.register_state(default if isinstance(default, type) else type(default()))
+        try:
+            kind = default if isinstance(default, type) else type(default())
+        except Exception as error:
+            raise PlanError(
+                f"step {step!r}: default raised {type(error).__name__} (in {describe_function(default)}): it is called "
+                f"without arguments, and returns the state of a key that has none"
+            ) from error
+        self.job.register_state(kind)
         return default
 
     if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from malstrom_py.batches import Batch
-from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.errors import InternalError, PeerError, PlanError
 from malstrom_py.messages import Epoch
 
 
@@ -77,6 +77,11 @@ class Credit:
 
     rows: int = 16_384
     size: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        for name, amount in (("rows", self.rows), ("size", self.size)):
+            if not isinstance(amount, int) or isinstance(amount, bool) or amount < 1:
+                raise PlanError(f"Credit: {name} is a whole number of at least 1, got {amount!r}")
 
 
 Item = Batch | Epoch | Barrier | Suspend

@@ -74,7 +74,7 @@ class Router:
             return
         rows: dict[int, list[int]] = {member: [] for member in (self._worker, *self.channels)}
         append = {member: indices.append for member, indices in rows.items()}
-        for index, owner in enumerate(map(self._table.__getitem__, self._slots_of(batch.keys or []))):
+        for index, owner in enumerate(map(self._table.__getitem__, self.slots(batch))):
             append[owner](index)
         for owner, indices in rows.items():
             if not indices:
@@ -83,6 +83,10 @@ class Router:
                 self.loopback.put(batch.take(indices))
             else:
                 self._gather(owner, batch, indices)
+
+    def slots(self, batch: Batch) -> list[int]:
+        """The slot of each row's key."""
+        return self._slots_of(batch.keys or [])
 
     def epoch(self, time: int) -> None:
         """Tell every receiver of ``time``, behind the rows before it."""

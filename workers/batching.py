@@ -33,5 +33,5 @@ class Batching:
             raise PlanError(f"Batching: bytes_max is a whole number of at least 1, got {self.bytes_max!r}")
         if not isinstance(self.linger_s, int | float) or not 0 <= self.linger_s <= 60:
             raise PlanError(f"Batching: linger_s is a time from 0 to 60 seconds, got {self.linger_s!r}")
-        if self.credit.rows < 1 or self.credit.size < 1:
-            raise PlanError(f"Batching: a credit is at least one row and one byte, got {self.credit}")
+        if not isinstance(self.credit, Credit):
+            raise PlanError(f"Batching: credit is a Credit(rows=, size=), got {self.credit!r}")

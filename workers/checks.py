@@ -1,8 +1,8 @@
 """Test mode (``checks=True``): what goes unnoticed with one worker is found here, step by step.
 
-A step must not change the values it is given, for other branches share them; what goes over an exchange must be
-encodable for other workers, and state must be encodable at rest, for it moves and is persisted. Costs several
-times the run time.
+A step must not change values it was given, nor those it has sent, for others share them; state must change by what
+is returned or assigned, and be encodable at rest, for it moves and is persisted; what goes over an exchange must be
+encodable for other workers, and its partitioner must know its slot. Costs many times the run time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
-from malstrom_py.errors import CodecError, OperatorError
+from malstrom_py.errors import CodecError, OperatorError, shown
 from malstrom_py.messages import Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.keyed import StatefulOperator
@@ -24,23 +24,61 @@ class Checked(Operator):
         super().__init__(inner.context)
         self._inner = inner
         self._codec = codec
+        # The last batch that was taken, and how it looked: whoever sent it may change it later.
+        self._taken: tuple[Batch, bytes | None] | None = None
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self._recheck()
         before = self._image(batch)
-        self._inner.on_batch(batch, out)
-        if before is not None and self._image(batch) != before:
-            raise OperatorError(
-                f"step {self.context.step!r} changed a value it was given: values are shared with other branches "
-                f"and must not be changed. Return a changed copy instead.",
-                step=self.context.step,
-            )
         if isinstance(self._inner, StatefulOperator):
-            for key in set(batch.keys or ()):
-                state = self._inner.state.values.get(key)
-                self._codec.encode_at_rest((key, state), step=self.context.step, key=key)
+            # Row by row, so that a state that was sent and is changed by the next record is found.
+            for row in range(len(batch)):
+                self._one(self._inner, batch.cut(row, row + 1), out)
+                out.drain()
+        else:
+            self._inner.on_batch(batch, out)
+        if before is not None and self._image(batch) != before:
+            raise self._error("changed a value it was given")
+        self._taken = (batch, before)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        self._recheck()
         self._inner.on_epoch(epoch, out)
+
+    def _one(self, inner: StatefulOperator, row: Batch, out: Outlet) -> None:
+        """Let ``inner`` take one record; its key's state must be encodable and, if the record failed, as before."""
+        key = (row.keys or [None])[0]
+        counters = self.counters
+        image = self._image(row)
+        before, failed = self._state(inner, key), counters.skipped + counters.dead_letters
+        inner.on_batch(row, out)
+        if image is not None and self._image(row) != image:
+            raise self._error("changed a value it was given")
+        after = self._state(inner, key)
+        if counters.skipped + counters.dead_letters > failed and after != before:
+            raise self._error(f"changed the state of key {shown(key)} in place and then failed on the record")
+
+    def _state(self, inner: StatefulOperator, key: object) -> bytes:
+        try:
+            state = inner.state.values.get(key)
+        except TypeError:  # a key that cannot be hashed: the step itself says so
+            state = None
+        return self._codec.encode_at_rest(state, step=self.context.step, key=key)
+
+    def _recheck(self) -> None:
+        if self._taken is None:
+            return
+        batch, image = self._taken
+        self._taken = None
+        if image is not None and self._image(batch) != image:
+            raise self._error("or one before it changed a value that had been sent")
+
+    def _error(self, what: str) -> OperatorError:
+        return OperatorError(
+            f"step {self.context.step!r} {what}: values are shared with other branches and states are persisted, so "
+            f"neither may be changed in place. Return a changed copy instead.",
+            step=self.context.step,
+        )
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         self._inner.on_part(message, out)
@@ -53,6 +91,8 @@ class Checked(Operator):
 
     def _image(self, batch: Batch) -> bytes | None:
         """The batch as bytes, to be compared; None where values need not be encodable and are not."""
+        if isinstance(self._inner, SendToExchange):
+            self._inner.check(batch)
         try:
             return self._codec.encode_batch(batch, step=self.context.step)
         except CodecError:

@@ -23,6 +23,10 @@ class SendToExchange(Operator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         self._router.route(batch)
 
+    def check(self, batch: Batch) -> None:
+        """Raise what another number of workers would: the errors of the partitioner (test mode)."""
+        self._router.slots(batch)
+
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         self._router.epoch(epoch.time)
 

@@ -20,7 +20,7 @@ from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.tracebacks import outermost
 
-WORKERS_MAX: Final = 1024
+WORKERS_MAX: Final = 128
 _CLOCK: Final = ("now_s", "monotonic_s", "sleep_s")
 
 V = TypeVar("V")

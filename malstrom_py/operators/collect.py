@@ -6,7 +6,7 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
-from malstrom_py.messages import MAX_EPOCH, Epoch
+from malstrom_py.messages import MAX_EPOCH, Epoch, StateMessage
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
 
@@ -31,8 +31,9 @@ class Collect(StatefulOperator):
         self._size = size
         self._every_s = every_s
         self.scheduled = every_s is not None
-        # When the first value of a key came, on this worker's clock: not state, for clocks differ between workers.
+        # When a key began to wait, on this worker's clock. What moves is how long it has waited, for clocks differ.
         self._since_s: dict[Any, float] = {}
+        self._now_s = 0.0
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         states, size = self.state.values, self._size
@@ -41,30 +42,44 @@ class Collect(StatefulOperator):
         keys = keys_of(batch, self.context.step)
         distinct(keys, self.context.step)
         for key, value, timestamp in zip(keys, batch.values, timestamps, strict=True):
-            values, latest = states.get(key, ((), timestamp))
+            values, latest, waited_s = states.get(key, ((), timestamp, 0.0))
             values, latest = [*values, value] if not values else _appended(values, value), max(latest, timestamp)
             if size is not None and len(values) >= size:
                 states.pop(key, None)
                 full.append((key, values, latest))
             else:
-                states[key] = (values, latest)
+                states[key] = (values, latest, waited_s)
         self._send(full, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         states = self.state.values
         if self.context.timed or epoch.time == MAX_EPOCH:
-            due = [key for key, (_, latest) in states.items() if latest <= epoch.time]
-            self._send([(key, *states.pop(key)) for key in due], out)
+            due = [key for key, (_, latest, _) in states.items() if latest <= epoch.time]
+            self._send([(key, *states.pop(key)[:2]) for key in due], out)
         out.forward(epoch)
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
-        states, since, now_s = self.state.values, self._since_s, clock.monotonic_s()
+        states, since = self.state.values, self._since_s
+        self._now_s = now_s = clock.monotonic_s()
         if self._every_s is None:
             return
         for key in since.keys() - states.keys():
             del since[key]
-        due = [key for key in states if now_s - since.setdefault(key, now_s) >= self._every_s]
-        self._send([(key, *states.pop(key)) for key in due], out)
+        due = [
+            key
+            for key, (_, _, waited_s) in states.items()
+            if now_s - since.setdefault(key, now_s - waited_s) >= self._every_s
+        ]
+        self._send([(key, *states.pop(key)[:2]) for key in due], out)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        states = self.state.values
+        for key, since_s in self._since_s.items():
+            if key in states:
+                states[key] = (*states[key][:2], self._now_s - since_s)
+        super().on_control(message, out)
+        for key in self._since_s.keys() - states.keys():
+            del self._since_s[key]
 
     def _send(self, lists: list[tuple[Any, list[Any], int]], out: Outlet) -> None:
         if not lists:

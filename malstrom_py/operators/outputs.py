@@ -53,14 +53,17 @@ class CheckedOutput:
                 rule="epoch order",
             )
         if max(timestamps) >= MAX_EPOCH:
-            raise self._error("sent a timestamp that does not fit an int64")
+            raise self._error(
+                "sent a record at the maximum epoch, the end of the stream, or beyond it: give it a time of the "
+                "stream, for instance that of the last record"
+            )
 
     def check_timer(self, time: int) -> None:
         """`OperatorError` if ``time`` is none that a timer can have."""
         if type(time) is not int:
             raise self._error(f"set a timer at a time of type {type(time).__name__}: give an int in the stream's unit")
         if time > MAX_EPOCH:
-            raise self._error("set a timer at a time that does not fit an int64")
+            raise self._error("set a timer at a time beyond the maximum epoch, the end of the stream")
 
     def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object, *, since: int = 0) -> None:
         """`OperatorError` if ``output`` has a timer, or from record ``since`` on a record, under another key."""

@@ -153,8 +153,21 @@ class StatefulOp(StatefulOperator):
             except Exception as error:
                 raise self.failures.error(error, function, key=key, policy=False) from error
             self._check_key(key, mark, timers, output, function)
+            self._check_later(key, time, output, function)
             self._set(key, state)
             self._set_timers(output)
+
+    def _check_later(self, key: Any, time: int, output: Output[Any, Any], function: object) -> None:
+        """A timer that sets one for its own time, or before it, would be due at once, for ever."""
+        for _, other in output.timers:
+            if type(other) is int and other <= time:
+                raise OperatorError(
+                    f"step {self.context.step!r}: on_timer of key {shown(key)} at {time} set a timer at {other}, "
+                    f"which is not later (in {describe_function(function)}). Set it for a later time.",
+                    step=self.context.step,
+                    key=key,
+                    function=describe_function(function),
+                )
 
     def _check_end(self, key: Any, rung: Counter[Any], function: object) -> None:
         """At the end of a stream every timer is due, and one that always sets the next would never let it end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -112,6 +113,7 @@ TABLE = [
     stateful("distinct", lambda s: s.distinct("step"), values=WORDS, timed=True),
     stateful("collect", lambda s: s.collect("step", size=3), timed=True),
     stateful("collect", lambda s: s.collect("step", size=2)),
+    stateful("collect", lambda s: s.collect("step", every=timedelta(seconds=2)), ticks=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", running_op), timed=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Latest()), timed=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Scores()), timed=True),

@@ -262,3 +262,9 @@ class Plain:
 def test_register_type_takes_classes_whose_values_are_their_fields(kind: Any) -> None:
     with pytest.raises(PlanError, match=r"job\.register_type takes dataclasses, NamedTuples and Enums, got"):
         mp.Job("a").register_type(kind)
+
+
+def test_a_default_that_raises_is_told_when_the_step_is_added() -> None:
+    keyed = mp.Job("a").source("in", sources.Memory([1])).key_by("k", lambda n: n)
+    with pytest.raises(PlanError, match=r"step 'm': default raised ZeroDivisionError"):
+        keyed.stateful_map("m", lambda key, value, state: (value, state), default=lambda: 1 // 0)

@@ -281,3 +281,13 @@ def test_what_is_persisted_has_the_keys_in_the_order_they_came_in_whatever_their
     assert list(restored.values) == words
     assert restored.snapshot() == state.snapshot()
     assert [row[0] for row in Codec().decode_at_rest(state.snapshot())] == [*words, "only a timer"]
+
+
+def test_what_is_collected_comes_in_the_order_in_which_keys_got_their_state() -> None:
+    here, there = KeyedState("step", Codec()), KeyedState("step", Codec())
+    keys = [f"key-{number}" for number in range(50)]
+    here.values.update(dict.fromkeys(keys, 1))
+    taken = here.collect(frozenset(keys))
+    assert taken is not None
+    there.acquire(taken)
+    assert list(there.values) == keys

@@ -110,3 +110,38 @@ def test_counts_and_results_are_those_of_a_run_without_checks(workers: int) -> N
     with_checks, without = result(True), result(False)
     assert with_checks[0] == without[0]
     assert with_checks[1] == without[1]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("rows_max", [1, 1000])
+def test_a_state_that_was_sent_and_is_changed_by_the_next_record_is_found(workers: int, rows_max: int) -> None:
+    def grow(key: int, value: int, state: list[int]) -> tuple[list[int], list[int]]:
+        state.append(value)
+        return state, state
+
+    job = mp.Job("sent")
+    keyed = job.source("in", sources.Memory(range(3))).key_by("k", lambda n: 0)
+    keyed.stateful_map("grow", grow, default=list).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError, match="changed a value"):
+        mp.run(job, workers, batch=mp.Batching(rows_max=rows_max), checks=True)
+
+
+def test_a_state_changed_in_place_by_a_record_that_then_failed_is_found() -> None:
+    def picky(key: int, value: int, state: list[int]) -> tuple[int, list[int]]:
+        state.append(value)
+        return 1 // (1 - value % 2), state
+
+    job = mp.Job("in-place")
+    keyed = job.source("in", sources.Memory(range(3))).key_by("k", lambda n: 0)
+    keyed.stateful_map("picky", picky, default=list, on_error="skip").sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError, match="'picky' changed the state of key 0 in place and then failed"):
+        mp.run(job, checks=True)
+
+
+def test_a_partitioner_that_would_fail_on_several_workers_is_found_with_one() -> None:
+    job = mp.Job("partitioner")
+    keyed = job.source("in", sources.Memory(range(3))).key_by("k", lambda n: n, partitioner=lambda key: 5000)
+    keyed.sink("out", sinks.Memory())
+    mp.run(job)
+    with pytest.raises(mp.OperatorError, match="returned 5000"):
+        mp.run(job, checks=True)
