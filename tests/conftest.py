@@ -1,8 +1,17 @@
-"""Rule of every suite: nothing is skipped or expected to fail. A test that cannot run is a failure, not a footnote."""
+"""Rules of every suite: nothing is skipped or expected to fail, for a test that cannot run is a failure, not a
+footnote; and no generated case fails for having taken long."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import settings
+
+# In CI hypothesis loads a profile of its own, which has no deadline either and draws the same cases each time.
+settings.register_profile("unhurried", deadline=None, print_blob=True)
+if not os.environ.get("CI"):
+    settings.load_profile("unhurried")
 
 
 def _excused(config: pytest.Config) -> int:
