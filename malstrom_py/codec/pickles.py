@@ -3,6 +3,7 @@ made inside functions). Never at rest."""
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,13 +18,26 @@ def dump(value: Any) -> bytes:
     try:
         return pickle.dumps(value, _PROTOCOL)
     except Exception:
-        import cloudpickle
-
         try:
-            return cloudpickle.dumps(value, _PROTOCOL)  # type: ignore[no-any-return]  # bytes; it is not annotated
+            return _by_cloudpickle(value)
         except Exception as error:
             why = f"neither pickle nor cloudpickle takes it ({type(error).__name__}). Send what it is made of instead"
             raise Refused(type(value), why) from error
+
+
+def _by_cloudpickle(value: Any) -> bytes:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not annotated
+        def reducer_override(self, part: Any) -> Any:
+            # cloudpickle would send it as bytes, and a value must come back as what it was.
+            if type(part) is memoryview:
+                raise TypeError("a memoryview would come back as bytes")
+            return super().reducer_override(part)
+
+    buffer = io.BytesIO()
+    Pickler(buffer, _PROTOCOL).dump(value)
+    return buffer.getvalue()
 
 
 def load(data: bytes | memoryview) -> Any:

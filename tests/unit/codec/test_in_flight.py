@@ -128,3 +128,9 @@ def test_a_batch_is_no_state_and_state_is_no_batch() -> None:
     with pytest.raises(CodecError, match="another purpose") as caught:
         decode_in_flight(BATCH, step="sum", key="UA")
     assert (caught.value.step, caught.value.key) == ("sum", "UA")
+
+
+def test_a_memoryview_as_a_value_is_refused_for_it_would_come_back_as_bytes() -> None:
+    for value in (memoryview(b"x"), [memoryview(b"x")], (lambda: 1, memoryview(b"x"))):
+        with pytest.raises(CodecError, match="'step'"):
+            encode_in_flight(value, step="step")
