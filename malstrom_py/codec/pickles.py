@@ -29,11 +29,11 @@ def _by_cloudpickle(value: Any) -> bytes:
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not annotated
-        def reducer_override(self, part: Any) -> Any:
+        def reducer_override(self, obj: Any) -> Any:
             # cloudpickle would send it as bytes, and a value must come back as what it was.
-            if type(part) is memoryview:
+            if type(obj) is memoryview:
                 raise TypeError("a memoryview would come back as bytes")
-            return super().reducer_override(part)
+            return super().reducer_override(obj)
 
     buffer = io.BytesIO()
     Pickler(buffer, _PROTOCOL).dump(value)
