@@ -8,7 +8,7 @@ handles one when it has come on all of them. `DataMessage` is how `StatefulLogic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -76,9 +76,12 @@ class Interrogate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collect:
-    """Takes the state of ``keys``: each operator removes it and adds it, encoded, under its own id."""
+    """Takes the state of ``keys``: each operator removes it and adds it, encoded, under its own id.
 
-    keys: frozenset[Any]
+    State comes in the order of ``keys``: give the keys of a dict where that must not differ from process to process.
+    """
+
+    keys: Set[Any]
     states: dict[str, bytes] = field(default_factory=dict)
 
 

@@ -31,7 +31,8 @@ class InProcess:
 
     ``batch``: how batches are cut. ``clock``: the runtime's clock. ``progress``: True to show progress on
     standard error, False to be quiet, None to show it where that is a terminal. ``checks``: test mode, in which a
-    step that changes values it was given, and what cannot be encoded at an exchange or as state, is an error.
+    value or state that is changed in place, what cannot be encoded at an exchange or as state, and a partitioner that
+    would fail on several workers are errors.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources

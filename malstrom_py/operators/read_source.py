@@ -201,9 +201,6 @@ class ReadSource(Operator):
         if errors:
             raise errors[0]
 
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        out.send(batch)
-
     def _poll_part(self, reader: _Reader, rows_max: int, out: Outlet) -> int:
         malformed: MalformedRecord | None = None
         rows: list[Any] = []

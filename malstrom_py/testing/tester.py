@@ -160,7 +160,7 @@ class OperatorTester:
 
     def collect(self, keys: Collection[Any]) -> dict[str, bytes]:
         """Take out the state of ``keys``, encoded, by step."""
-        message = Collect(frozenset(keys))
+        message = Collect(dict.fromkeys(keys).keys())
         self.send_local(message).step()
         return message.states
 

@@ -283,11 +283,29 @@ def test_what_is_persisted_has_the_keys_in_the_order_they_came_in_whatever_their
     assert [row[0] for row in Codec().decode_at_rest(state.snapshot())] == [*words, "only a timer"]
 
 
-def test_what_is_collected_comes_in_the_order_in_which_keys_got_their_state() -> None:
+def test_what_is_collected_comes_in_the_order_of_the_keys_that_are_asked_for() -> None:
     here, there = KeyedState("step", Codec()), KeyedState("step", Codec())
     keys = [f"key-{number}" for number in range(50)]
     here.values.update(dict.fromkeys(keys, 1))
-    taken = here.collect(frozenset(keys))
+    taken = here.collect(dict.fromkeys(reversed(keys)).keys())
     assert taken is not None
     there.acquire(taken)
-    assert list(there.values) == keys
+    assert list(there.values) == keys[::-1]
+
+
+def test_collecting_few_keys_looks_at_no_others() -> None:
+    looked: list[int] = []
+
+    class Looked(int):
+        def __hash__(self) -> int:
+            looked.append(int(self))
+            return int(self)
+
+        def __eq__(self, other: object) -> bool:
+            return int(self) == other
+
+    state = KeyedState("step", Codec())
+    state.values.update((Looked(number), 1) for number in range(1000))
+    looked.clear()
+    state.collect([7, 8])
+    assert set(looked) <= {7, 8}
