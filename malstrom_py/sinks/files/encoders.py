@@ -13,7 +13,8 @@ from uuid import UUID
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.columns import Columns, KeyRule, check_names, fields_of, widened, without_null_type
+from malstrom_py.row_columns import check_names, fields_of
+from malstrom_py.sinks.files.columns import Columns, KeyRule, without_null_type
 from malstrom_py.sinks.files.rolling import RollingFiles
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class JsonEncoder:
 
     def write(self, batch: Batch) -> None:
         rows = fields_of(batch.values)
-        check_names(set().union(*rows))
+        check_names(set().union(*rows), SinkError)
         if self._key_rule.is_written(rows, batch.keys) and batch.keys is not None:
             rows = [{"key": key, **row} for key, row in zip(batch.keys, rows, strict=True)]
         text = "\n".join(map(_json_line, rows))
@@ -101,7 +102,7 @@ class _ColumnEncoder:
         import pyarrow as pa
 
         schema = self._columns.schema
-        return pa.Table.from_batches([widened(batch, schema) for batch in self._pending], schema=schema)
+        return pa.Table.from_batches([self._columns.widened(batch, schema) for batch in self._pending], schema=schema)
 
     def _check(self, schema: pa.Schema) -> None:
         """Raise `SinkError` for types the format has no place for."""
@@ -190,7 +191,7 @@ class ParquetEncoder(_ColumnEncoder):
 
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():
-                self._open(schema).write_batch(widened(batch, schema))
+                self._open(schema).write_batch(self._columns.widened(batch, schema))
         self._finish_file()
         self._files.drop(path)
 

@@ -6,24 +6,29 @@ of a batch comes first. So a column holds one of these kinds from its first valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from itertools import chain
 from typing import Any
 
-from malstrom_py.errors import SinkError
+from malstrom_py.errors import MalstromError
 
 
 class Kinds:
-    """The kind of each column, and of each field and list inside it, as far as it matters."""
+    """The kind of each column, and of each field and list inside it, as far as it matters.
 
-    def __init__(self) -> None:
+    ``error`` makes the error that is raised of its message.
+    """
+
+    def __init__(self, error: Callable[[str], MalstromError]) -> None:
+        self._error = error
         self._known: dict[str, str] = {}
 
     def check(self, name: str, values: Sequence[Any]) -> None:
-        """`SinkError` that names the column if ``values`` hold two kinds, or another one than came before.
+        """The error, naming the column, if ``values`` hold two kinds, or another one than came before.
 
-        >>> kinds = Kinds()
+        >>> from malstrom_py.errors import SinkError
+        >>> kinds = Kinds(SinkError)
         >>> kinds.check("day", [date(2013, 1, 1), None])
         >>> kinds.check("day", [datetime(2013, 1, 1)])
         Traceback (most recent call last):
@@ -42,7 +47,7 @@ class Kinds:
                 kinds.add("bytes")
         kinds |= {self._known[name]} if name in self._known else set()
         if len(kinds) > 1:
-            raise SinkError(f"column {name!r} holds {' and '.join(sorted(kinds))}: make them alike in a map step")
+            raise self._error(f"column {name!r} holds {' and '.join(sorted(kinds))}: make them alike in a map step")
         if kinds:
             self._known[name] = kinds.pop()
         if any(issubclass(kind, dict) for kind in types):
