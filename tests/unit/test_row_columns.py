@@ -51,7 +51,7 @@ def test_leading_columns_stand_before_those_of_the_values() -> None:
     assert RowColumns(SinkError).convert([{}], leading={"key": ["a"]}).to_pydict() == {"key": ["a"]}
 
 
-def convert_all(error: Any, batches: list[list[Any]]) -> None:
+def convert_all(error: Any, batches: Any) -> None:
     columns = RowColumns(error)
     for batch in batches:
         columns.convert(batch)
