@@ -1,20 +1,25 @@
 """The batch: the unit that moves on every edge of a job. Immutable once it has been sent.
 
-Row layout: parallel Python lists, because one list per column costs a third of one object per record.
-Column layout: an Arrow ``RecordBatch``. `rows_of` is the only place where columns become rows.
+Row layout, `Batch`: parallel Python lists, because one list per column costs a third of one object per record.
+Column layout, `ColumnBatch`: an Arrow ``RecordBatch``, which steps that take columns hand on as such. `rows_of` is the
+only place where columns become rows, and only a `ColumnBatch` that is asked for its values calls it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
+
+from malstrom_py.errors import CodecError
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
+_NANOSECONDS: Final = ("timestamp[ns", "time64[ns", "duration[ns")
 
-@final
+
 class Batch:
     """Rows as parallel columns of equal length.
 
@@ -29,6 +34,15 @@ class Batch:
     """
 
     __slots__ = ("keys", "part", "timestamps", "values")
+
+    columns: pa.RecordBatch | None = None
+    """The values as columns, where the batch has them."""
+
+    key_column: pa.Array | None = None
+    """The keys as a column, where the batch has them so."""
+
+    time_column: pa.Array | None = None
+    """The timestamps as a column of int64, where the batch has them so."""
 
     def __init__(
         self,
@@ -91,6 +105,167 @@ class Batch:
         )
 
 
+@final
+class ColumnBatch(Batch):
+    """Rows as columns: ``columns`` holds the values, one field each; keys and timestamps are columns or lists.
+
+    ``values``, ``keys`` and ``timestamps`` are lists here too: of one dict per row, made when they are first asked for
+    and then kept. ``rows_made`` says whether that has happened. Steps that take columns use ``columns`` (Arrow) or
+    `frame` (Polars), which are two faces of the same memory.
+
+    >>> import pyarrow as pa
+    >>> batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2, 3]}), keys=["a", "b", "a"])
+    >>> kept = batch.compress([True, False, True])
+    >>> kept.rows_made, len(kept), kept.keys, kept.values, kept.rows_made
+    (False, 2, ['a', 'a'], [{'n': 1}, {'n': 3}], True)
+    """
+
+    __slots__ = ("_columns", "_frame", "_keys", "_rows", "_timestamps", "key_column", "part", "time_column")
+
+    def __init__(
+        self,
+        columns: pa.RecordBatch | None,
+        *,
+        frame: pl.DataFrame | None = None,
+        keys: list[Any] | None = None,
+        key_column: pa.Array | None = None,
+        timestamps: list[int] | None = None,
+        time_column: pa.Array | None = None,
+        part: str | None = None,
+    ) -> None:
+        self._columns = columns
+        self._frame = frame
+        self._rows: list[Any] | None = None
+        self._keys = keys
+        self.key_column = key_column
+        self._timestamps = timestamps
+        self.time_column = time_column
+        self.part = part
+
+    @property
+    def columns(self) -> pa.RecordBatch:  # type: ignore[override]  # what is optional there is always here
+        """The values as an Arrow record batch."""
+        if self._columns is None:
+            self._columns = _arrow_of(self.frame)
+        return self._columns
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The values as a Polars frame."""
+        if self._frame is None:
+            import polars as pl
+
+            self._frame = pl.DataFrame(self._columns)
+        return self._frame
+
+    @property
+    def rows_made(self) -> bool:
+        """Whether the values have been made rows."""
+        return self._rows is not None
+
+    @property
+    def values(self) -> list[Any]:  # type: ignore[override]  # made on demand
+        """One dict per row."""
+        if self._rows is None:
+            self._rows = rows_of(self.columns)
+        return self._rows
+
+    @property
+    def keys(self) -> list[Any] | None:  # type: ignore[override]
+        """The keys, None on an unkeyed stream."""
+        if self._keys is None and self.key_column is not None:
+            self._keys = python_values(self.key_column, "the key")
+        return self._keys
+
+    @property
+    def timestamps(self) -> list[int] | None:  # type: ignore[override]
+        """The timestamps, None on a stream without."""
+        if self._timestamps is None and self.time_column is not None:
+            self._timestamps = self.time_column.to_pylist()
+        return self._timestamps
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether there are keys, told without making a list of them."""
+        return self._keys is not None or self.key_column is not None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether there are timestamps, told without making a list of them."""
+        return self._timestamps is not None or self.time_column is not None
+
+    def __len__(self) -> int:
+        if self._columns is not None:
+            return int(self._columns.num_rows)
+        return 0 if self._frame is None else self._frame.height
+
+    def __repr__(self) -> str:
+        return f"ColumnBatch({len(self)} rows of {', '.join(self.frame.columns)})"
+
+    def with_values(self, values: list[Any]) -> Batch:
+        return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)
+
+    def with_frame(self, frame: pl.DataFrame) -> ColumnBatch:
+        """The same rows with other values, one for one."""
+        return self._with(None, frame)
+
+    def with_columns(self, columns: pa.RecordBatch) -> ColumnBatch:
+        """The same rows with other values, one for one."""
+        return self._with(columns, None)
+
+    def with_keys(self, keys: list[Any], *, key_column: pa.Array | None = None) -> ColumnBatch:
+        changed = self._with(self._columns, self._frame)
+        changed._rows, changed.part = self._rows, None
+        changed._keys, changed.key_column = (None, key_column) if key_column is not None else (keys, None)
+        return changed
+
+    def with_timestamps(self, timestamps: list[int], *, time_column: pa.Array | None = None) -> ColumnBatch:
+        changed = self._with(self._columns, self._frame)
+        changed._rows = self._rows
+        changed._timestamps = None if time_column is not None else timestamps
+        changed.time_column = time_column
+        return changed
+
+    def compress(self, mask: Sequence[Any]) -> ColumnBatch:
+        import pyarrow as pa
+
+        chosen = pa.array(map(bool, mask), pa.bool_())
+        return self._pick(lambda column: column.filter(chosen), lambda column: list(compress(column, mask)))
+
+    def cut(self, start: int, end: int) -> ColumnBatch:
+        return self._pick(lambda column: column.slice(start, max(0, end - start)), lambda column: column[start:end])
+
+    def take(self, indices: Sequence[int]) -> ColumnBatch:
+        import pyarrow as pa
+
+        chosen = pa.array(indices, pa.int64())
+        return self._pick(lambda column: column.take(chosen), lambda column: [column[i] for i in indices])
+
+    def _with(self, columns: pa.RecordBatch | None, frame: pl.DataFrame | None) -> ColumnBatch:
+        return ColumnBatch(
+            columns,
+            frame=frame,
+            keys=self._keys,
+            key_column=self.key_column,
+            timestamps=self._timestamps,
+            time_column=self.time_column,
+            part=self.part,
+        )
+
+    def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
+        picked = ColumnBatch(
+            of_array(self.columns),
+            keys=None if self._keys is None else of_list(self._keys),
+            key_column=None if self.key_column is None else of_array(self.key_column),
+            timestamps=None if self._timestamps is None else of_list(self._timestamps),
+            time_column=None if self.time_column is None else of_array(self.time_column),
+            part=self.part,
+        )
+        # What has been made once is not made again.
+        picked._rows = None if self._rows is None else of_list(self._rows)
+        return picked
+
+
 def rows_of(columns: pa.RecordBatch) -> list[dict[str, Any]]:
     """An Arrow record batch as one dict per row: column name -> Python value, None for null.
 
@@ -99,5 +274,40 @@ def rows_of(columns: pa.RecordBatch) -> list[dict[str, Any]]:
     [{'carrier': 'UA', 'delay': 2}, {'carrier': 'B6', 'delay': None}]
     """
     names = columns.schema.names
-    lists = [column.to_pylist() for column in columns.columns]
+    lists = [python_values(column, f"column {name!r}") for name, column in zip(names, columns.columns, strict=True)]
     return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+def python_values(column: pa.Array, what: str) -> list[Any]:
+    """A column as a list of Python's own types; `CodecError` that names ``what`` where they cannot hold a value.
+
+    Nanoseconds would come as types of pandas, where that is installed; so they come in microseconds, or not at all.
+    """
+    try:
+        if str(column.type).startswith(_NANOSECONDS):
+            column = column.cast(_in_microseconds(column.type))
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError, LookupError):
+        # Without the cause: Arrow's message quotes the value.
+        raise CodecError(
+            f"{what} of Arrow type {column.type} has a value that is none of Python's (finer than a microsecond, "
+            f"beyond the years 1 to 9999, in an unknown zone, or not UTF-8): cast the column first."
+        ) from None
+    return values
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
+
+
+def _arrow_of(frame: pl.DataFrame) -> pa.RecordBatch:
+    """``frame`` as one record batch."""
+    import pyarrow as pa
+
+    table = frame.to_arrow()
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -35,9 +35,14 @@ class DataMessage(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Nothing with a timestamp at or below ``time`` follows. `MAX_EPOCH`: nothing follows at all."""
+    """Nothing with a timestamp at or below ``time`` follows. `MAX_EPOCH`: nothing follows at all.
+
+    ``idle``: whoever sends it has nothing right now and is not to be waited for (T2). In source regions, and to their
+    exchanges.
+    """
 
     time: int
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,14 @@ class PartFinished:
     """A part has no more records: it no longer holds back event time."""
 
     part: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartQuiet:
+    """A part has had no records for ``quiet_s`` seconds of the runtime's clock, though it was asked."""
+
+    part: str
+    quiet_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,8 +137,8 @@ class SuspendMarker:
 StateMessage = Interrogate | Collect | Acquire | AbsBarrier | Rescale | SuspendMarker
 """What passes every operator of a region, once."""
 
-PartMessage = PartOpened | PartReleased | PartFinished
-"""What says that a part of a source came or went. Seen in source regions only."""
+PartMessage = PartOpened | PartReleased | PartFinished | PartQuiet
+"""What says that a part of a source came, went or has nothing. Seen in source regions only."""
 
 Control = Epoch | PartMessage | StateMessage
 

@@ -84,25 +84,56 @@ def _index(moment: object) -> int:
 class Frontier:
     """The largest epoch seen, merged (minimum) over a number of inputs. Never goes back.
 
+    T2: an *idle* input holds back nobody. Where all inputs are idle or finished, at least one of them idle, so is what
+    they are merged into. An ``exchanged`` frontier, that of channels from other workers, keeps all in the minimum.
+
     >>> frontier = Frontier(2)
     >>> frontier.advance(0, 5), frontier.advance(1, 3), frontier.advance(1, 9)
     (None, 3, 5)
+    >>> frontier.advance(0, 5, idle=True)
+    9
     """
 
-    __slots__ = ("_inputs", "time")
+    __slots__ = ("_exchanged", "_idle", "_inputs", "idle", "time")
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, inputs: int, *, exchanged: bool = False) -> None:
         self._inputs = [MIN_EPOCH] * inputs
+        self._idle = [False] * inputs
+        self._exchanged = exchanged
         self.time = MIN_EPOCH
+        self.idle = False
 
-    def advance(self, index: int, time: int) -> int | None:
-        """Input ``index`` has reached ``time``: the merged frontier if that moved it, else None."""
+    def advance(self, index: int, time: int, *, idle: bool = False) -> int | None:
+        """Input ``index`` has reached ``time``: the merged frontier if that moved it, or changed its being idle."""
         inputs = self._inputs
-        if time <= inputs[index]:
+        if time <= inputs[index] and idle is self._idle[index]:
             return None
-        inputs[index] = time
+        inputs[index] = max(time, inputs[index])
+        if idle or self.idle or True in self._idle:
+            return self._merged_with_idle(index, idle)
         merged = min(inputs)
         if merged <= self.time:
             return None
         self.time = merged
         return merged
+
+    def active(self) -> int | None:
+        """The minimum over the inputs that are neither idle nor finished; None if there is none such."""
+        active = [time for time, idle in zip(self._inputs, self._idle, strict=True) if not idle and time != MAX_EPOCH]
+        return min(active, default=None)
+
+    def inputs(self) -> list[int]:
+        """The largest epoch of each input."""
+        return list(self._inputs)
+
+    def _merged_with_idle(self, index: int, idle: bool) -> int | None:
+        self._idle[index] = idle
+        before, was_idle = self.time, self.idle
+        active = None if self._exchanged else self.active()
+        self.idle = not self._exchanged and active is None and True in self._idle
+        if self.idle:
+            held = [time for time, at_rest in zip(self._inputs, self._idle, strict=True) if at_rest]
+            self.time = max(before, min(held))
+        else:
+            self.time = max(before, min(self._inputs) if active is None else active)
+        return None if self.time == before and self.idle is was_idle else self.time

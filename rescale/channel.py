@@ -214,6 +214,6 @@ class ChannelIn:
 
 
 def _cost(item: Item) -> int:
-    if type(item) is Batch:
-        return len(item.values)
+    if isinstance(item, Batch):
+        return len(item)
     return 1 if type(item) is Epoch else 0

@@ -24,7 +24,7 @@ from bench.micro import machine
 from bench.micro.inputs import SEED
 from bench.micro.timing import Spread, WrongResult, ratios, spread
 from malstrom_py.batches import Batch
-from malstrom_py.messages import Control
+from malstrom_py.messages import MIN_EPOCH, Control
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.stateful_map import StatefulMap
 
@@ -70,6 +70,9 @@ class _Summing:
 
     def forward(self, message: Control) -> None:
         """Nothing but batches comes here."""
+
+    def passed(self) -> int:
+        return MIN_EPOCH
 
     def drain(self) -> None:
         """What was sent has been summed."""

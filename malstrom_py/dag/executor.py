@@ -7,12 +7,13 @@ touched, each is visited once per run, and when a run ends nothing is queued any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from time import perf_counter_ns
 from typing import TypeVar
 
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import InternalError
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Counters, Operator, Outlet
@@ -41,6 +42,7 @@ class _Node:
 
     __slots__ = (
         "_arrived",
+        "_behind",
         "_epochs",
         "_inputs",
         "_ready",
@@ -63,13 +65,14 @@ class _Node:
         self.counters.rows_out = [0] * len(spec.epochs)
         self._inputs = max(1, len(spec.inputs) or spec.channels)
         self._arrived: dict[int, int] = {}
-        self.frontier = Frontier(self._inputs)
+        self.frontier = Frontier(self._inputs, exchanged=not spec.inputs)
         self.epoch = MIN_EPOCH
         self.queue: list[tuple[int, Batch | Control]] = []
         self._epochs = spec.epochs
         self._targets: list[list[tuple[_Node, int]]] = [[] for _ in spec.epochs]
         self._ready = ready
         self._run = run
+        self._behind: list[_Node] | None = None
 
     def connect(self, port: int, target: _Node, index: int) -> None:
         self._targets[port].append((target, index))
@@ -90,8 +93,8 @@ class _Node:
         return arrived == inputs
 
     def send(self, message: Batch | Control, port: int = 0) -> None:
-        if type(message) is Batch:
-            rows = len(message.values)
+        if isinstance(message, Batch):
+            rows = len(message)
             if not rows:
                 return
             self.counters.rows_out[port] += rows
@@ -106,13 +109,38 @@ class _Node:
             if carries or everywhere:
                 self.send(message, port)
 
+    def passed(self) -> int:
+        if self._behind is None:
+            self._behind = list(_behind(self))
+        return max(node.latest for node in self._behind)
+
+    @property
+    def latest(self) -> int:
+        """The last epoch that it has passed on or, at the end of a stream, taken."""
+        return max(self.epoch, self.frontier.time)
+
+    @property
+    def targets(self) -> Iterator[_Node]:
+        """The successors, on all ports."""
+        return (target for port in self._targets for target, _ in port)
+
     def drain(self) -> None:
         # Only higher ranks can be ready while this node works, so running them now changes no order.
         self._run()
 
 
+def _behind(node: _Node) -> set[_Node]:
+    """``node`` and all that it leads to."""
+    found, left = {node}, [node]
+    while left:
+        new = set(left.pop().targets) - found
+        found |= new
+        left.extend(new)
+    return found
+
+
 class Executor:
-    """Runs a graph of operators.
+    """Runs a graph of operators. ``measured``: whether the time that each node takes is counted.
 
     >>> executor = Executor([NodeSpec("in", None), NodeSpec("out", None, ((0, 0),))])
     >>> executor.push(0, Batch([1, 2]))
@@ -121,8 +149,9 @@ class Executor:
     2
     """
 
-    def __init__(self, specs: Sequence[NodeSpec]) -> None:
+    def __init__(self, specs: Sequence[NodeSpec], *, measured: bool = False) -> None:
         self._ready: list[int] = []
+        self._deliver = self._deliver_measured if measured else self._deliver_message
         self._nodes = [_Node(rank, spec, self._ready, self.run) for rank, spec in enumerate(specs)]
         for rank, spec in enumerate(specs):
             for index, (source, port) in enumerate(spec.inputs):
@@ -153,36 +182,58 @@ class Executor:
 
     def epoch(self, node: int) -> int:
         """The last epoch that a node has passed on or, at the end of a stream, taken."""
-        return max(self._nodes[node].epoch, self._nodes[node].frontier.time)
+        return self._nodes[node].latest
+
+    def behind(self, node: int) -> set[int]:
+        """The nodes that ``node`` leads to, itself among them."""
+        return {other.rank for other in _behind(self._nodes[node])}
+
+    def merged(self, node: int) -> Frontier:
+        """The node's frontier with its inputs, to be looked at."""
+        return self._nodes[node].frontier
 
     def frontier(self, node: int) -> int:
         """The node's own frontier: the minimum over its inputs of the epochs seen (T6)."""
         return self._nodes[node].frontier.time
 
-    def _deliver(self, node: _Node, index: int, message: Batch | Control) -> None:
+    def _deliver_measured(self, node: _Node, index: int, message: Batch | Control) -> None:
+        started_ns = perf_counter_ns()
+        self._deliver_message(node, index, message)
+        node.counters.time_ns += perf_counter_ns() - started_ns
+
+    def _deliver_message(self, node: _Node, index: int, message: Batch | Control) -> None:
         operator = node.operator
-        if type(message) is Batch:
-            node.counters.rows_in += len(message.values)
-            if operator is None:
-                node.send(message)
-            else:
-                operator.on_batch(message, node)
+        if isinstance(message, Batch):
+            self._deliver_batch(node, operator, message)
         elif isinstance(message, Epoch):
-            merged = node.frontier.advance(index, message.time)
+            merged = node.frontier.advance(index, message.time, idle=message.idle)
             if merged is None:
+                node.counters.held += 1
                 return
-            epoch = message if merged == message.time else Epoch(merged)
+            idle = node.frontier.idle
+            epoch = message if merged == message.time and idle is message.idle else Epoch(merged, idle)
             if operator is None:
                 node.forward(epoch)
             else:
                 operator.on_epoch(epoch, node)
+        elif operator is None:
+            if isinstance(message, PartMessage) or node.has_all(message):
+                node.forward(message)
         elif isinstance(message, PartMessage):
-            if operator is None:
-                node.forward(message)
-            else:
-                operator.on_part(message, node)
+            operator.on_part(message, node)
         elif node.has_all(message):
-            if operator is None:
-                node.forward(message)
-            else:
-                operator.on_control(message, node)
+            operator.on_control(message, node)
+
+    def _deliver_batch(self, node: _Node, operator: Operator | None, batch: Batch) -> None:
+        counters = node.counters
+        counters.calls += 1
+        counters.rows_in += len(batch)
+        if operator is None:
+            node.send(batch)
+        elif type(batch) is ColumnBatch:
+            made = batch.rows_made
+            operator.on_batch(batch, node)
+            if batch.rows_made and not made:
+                counters.rows_made += len(batch)
+        else:
+            operator.on_batch(batch, node)

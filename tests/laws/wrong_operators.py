@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from malstrom_py.batches import Batch
 from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import AbsBarrier, Acquire, DataMessage, Epoch, Interrogate, Rescale, StateMessage
+from malstrom_py.messages import MIN_EPOCH, AbsBarrier, Acquire, DataMessage, Epoch, Interrogate, Rescale, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.count import Count
 from malstrom_py.operators.stateful_op import StatefulOp
@@ -133,6 +133,9 @@ class _Held:
 
     def forward(self, message: Any) -> None:
         """Dropped."""
+
+    def passed(self) -> int:
+        return MIN_EPOCH
 
     def drain(self) -> None:
         """Nothing is sent yet."""
