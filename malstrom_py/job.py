@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, TypeVar, get_args
 
 from malstrom_py import explain
+from malstrom_py.arguments import refuse_class, short
 from malstrom_py.codec import TypeTable, can_register
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import DeadLetter
@@ -18,7 +19,7 @@ from malstrom_py.plan import Plan, Port, Step, StreamRef, Traits, ancestors, mak
 from malstrom_py.regions import check_regions
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
-from malstrom_py.stream import StreamBuilder, refuse_class, short
+from malstrom_py.stream import StreamBuilder
 
 C = TypeVar("C", bound=type)
 V = TypeVar("V")

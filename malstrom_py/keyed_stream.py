@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from malstrom_py.arguments import at_least, field_getter, function_of
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.names import check_name
@@ -26,7 +27,7 @@ from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.sum import Sum
 from malstrom_py.operators.top_n import TopN
 from malstrom_py.operators.ttl_map import TtlMap
-from malstrom_py.stream import StreamBuilder, _function, at_least, field_getter
+from malstrom_py.stream import StreamBuilder
 from malstrom_py.time import to_span
 
 K = TypeVar("K")
@@ -72,7 +73,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
 
         ``default`` makes the state of a key that has none; without it such a key's state is None.
         """
-        factory = partial(StatefulMap, fn=_function(fn, name), default=self._default(default, name))
+        factory = partial(StatefulMap, fn=function_of(fn, name), default=self._default(default, name))
         return self._then("stateful_map", name, factory, fn, on_error=on_error)
 
     @overload
@@ -102,7 +103,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         on_error: OnError = "fail",
     ) -> KeyedStreamBuilder[K, W]:
         """Any number of outputs per record: ``fn(key, value, state) -> (outputs, new state, or None to drop it)``."""
-        factory = partial(StatefulFlatMap, fn=_function(fn, name), default=self._default(default, name))
+        factory = partial(StatefulFlatMap, fn=function_of(fn, name), default=self._default(default, name))
         return self._then("stateful_flat_map", name, factory, fn, on_error=on_error)
 
     @overload
@@ -141,7 +142,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         span = to_span(ttl, self.traits.unit or "ms")
         if span <= 0:
             raise PlanError(f"step {name!r}: ttl must be positive, got {ttl!r}")
-        factory = partial(TtlMap, fn=_function(fn, name), ttl=span, default=self._default(default, name))
+        factory = partial(TtlMap, fn=function_of(fn, name), ttl=span, default=self._default(default, name))
         return self._then("ttl_map", name, factory, fn, on_error=on_error)
 
     def stateful_op(
@@ -169,13 +170,13 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail"
     ) -> KeyedStreamBuilder[K, V_co]:
         """Per record its key's values so far, combined by ``fn(accumulated, value)``."""
-        return self._then("reduce", name, partial(Reduce, fn=_function(fn, name)), fn, on_error=on_error)
+        return self._then("reduce", name, partial(Reduce, fn=function_of(fn, name)), fn, on_error=on_error)
 
     def fold(
         self, name: str, fn: Callable[[S, V_co], S], *, default: Callable[[], S], on_error: OnError = "fail"
     ) -> KeyedStreamBuilder[K, S]:
         """Per record ``fn(accumulated, value)``, from ``default()`` on."""
-        factory = partial(Fold, fn=_function(fn, name), default=self._default(default, name))
+        factory = partial(Fold, fn=function_of(fn, name), default=self._default(default, name))
         return self._then("fold", name, factory, fn, on_error=on_error)
 
     def count(self, name: str) -> KeyedStreamBuilder[K, int]:

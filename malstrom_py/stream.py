@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
 
+from malstrom_py.arguments import at_least, field_getter, function_of, refuse_class, short
 from malstrom_py.epochs import EpochGenerator
-from malstrom_py.errors import PlanError, shown
+from malstrom_py.errors import PlanError
 from malstrom_py.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.names import NAME_MAX, check_name
 from malstrom_py.operators.assign_timestamps import AssignTimestamps
@@ -49,8 +50,6 @@ V_co = TypeVar("V_co", covariant=True)
 K2 = TypeVar("K2")
 W = TypeVar("W")
 
-_DETAIL_MAX: Final = 300
-
 KEYED_METHODS = frozenset(
     (
         *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum"),
@@ -72,24 +71,24 @@ class StreamBuilder(Generic[K, V_co]):
 
     def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``."""
-        return self._then("map", name, partial(Map, fn=_function(fn, name)), fn, on_error=on_error)
+        return self._then("map", name, partial(Map, fn=function_of(fn, name)), fn, on_error=on_error)
 
     def filter(self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
         """Keep the records whose value ``predicate`` holds true."""
-        factory = partial(Filter, predicate=_function(predicate, name))
+        factory = partial(Filter, predicate=function_of(predicate, name))
         return self._same("filter", name, factory, predicate, on_error=on_error)
 
     def filter_map(
         self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = "fail"
     ) -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``, and drop the record where that is None."""
-        return self._then("filter_map", name, partial(FilterMap, fn=_function(fn, name)), fn, on_error=on_error)
+        return self._then("filter_map", name, partial(FilterMap, fn=function_of(fn, name)), fn, on_error=on_error)
 
     def flat_map(
         self, name: str, fn: Callable[[V_co], Iterable[W]], *, on_error: OnError = "fail"
     ) -> StreamBuilder[K, W]:
         """Replace each record by one record per item of ``fn(value)``, in order."""
-        return self._then("flat_map", name, partial(FlatMap, fn=_function(fn, name)), fn, on_error=on_error)
+        return self._then("flat_map", name, partial(FlatMap, fn=function_of(fn, name)), fn, on_error=on_error)
 
     def flatten(self: StreamBuilder[K, Iterable[W]], name: str, *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
         """Replace each record by one record per item of its value, in order."""
@@ -97,13 +96,13 @@ class StreamBuilder(Generic[K, V_co]):
 
     def inspect(self, name: str, fn: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
         """Call ``fn(value)`` for its effect; the records pass as they are."""
-        return self._same("inspect", name, partial(Inspect, fn=_function(fn, name)), fn, on_error=on_error)
+        return self._same("inspect", name, partial(Inspect, fn=function_of(fn, name)), fn, on_error=on_error)
 
     def branch(
         self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail"
     ) -> tuple[Self, Self]:
         """Two streams: the records whose value ``predicate`` holds true, and the others."""
-        factory = partial(Branch, predicate=_function(predicate, name))
+        factory = partial(Branch, predicate=function_of(predicate, name))
         ports = (Port("yes"), Port("no"))
         ref = self._add("branch", name, factory, predicate, ports=ports, on_error=on_error)
         return self._at(ref, 0), self._at(ref, 1)
@@ -112,7 +111,7 @@ class StreamBuilder(Generic[K, V_co]):
         self, name: str, n: int, fn: Callable[[V_co], Iterable[int]], *, on_error: OnError = "fail"
     ) -> tuple[Self, ...]:
         """``n`` streams: each record goes to those whose numbers ``fn(value)`` gives, one, several or none."""
-        factory = partial(Split, n=at_least(1, n, name), fn=_function(fn, name))
+        factory = partial(Split, n=at_least(1, n, name), fn=function_of(fn, name))
         ports = tuple(Port(str(number)) for number in range(n))
         ref = self._add("split", name, factory, fn, ports=ports, on_error=on_error)
         return tuple(self._at(ref, number) for number in range(n))
@@ -201,7 +200,7 @@ class StreamBuilder(Generic[K, V_co]):
                 f"step {name!r}: timestamps cannot change behind generate_epochs, for they could fall below "
                 f"an epoch already passed: put assign_timestamps before it"
             )
-        factory = partial(AssignTimestamps, fn=_function(fn, name), unit=unit)
+        factory = partial(AssignTimestamps, fn=function_of(fn, name), unit=unit)
         traits = replace(self.traits, unit=unit)
         return self._same("assign_timestamps", name, factory, fn, traits=traits, on_error=on_error)
 
@@ -310,40 +309,3 @@ class StreamBuilder(Generic[K, V_co]):
     ) -> StreamBuilder[K, Any]:
         """A step behind which values have another type; the stream stays keyed if it was."""
         return self._same(kind, name, factory, function, **options)
-
-
-def refuse_class(thing: object, step: str) -> None:
-    """`PlanError` if ``thing`` is a class where one of its instances is meant."""
-    if isinstance(thing, type):
-        raise PlanError(f"step {step!r}: pass an instance, {thing.__name__}(…), not the class itself")
-
-
-def _function(function: object, step: str) -> Any:
-    check_name(step, "step")  # before it stands in a message: name and function may have been swapped
-    if not callable(function):
-        raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
-    return function
-
-
-def at_least(smallest: int, number: int, step: str) -> int:
-    """``number``, if it is a whole number of at least ``smallest``, else `PlanError` naming ``step``."""
-    check_name(step, "step")
-    if not isinstance(number, int) or isinstance(number, bool) or number < smallest:
-        raise PlanError(f"step {step!r}: expected a whole number of at least {smallest}, got {number!r}")
-    return number
-
-
-def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any], Any]:
-    """A function of a value: ``field`` itself, or for a column's name the one that looks the column up."""
-    if isinstance(field, str):
-        from operator import itemgetter
-
-        return itemgetter(field)
-    checked: Callable[[Any], Any] = _function(field, step)
-    return checked
-
-
-def short(thing: object) -> str:
-    """What a plan tells of a source, a sink or a generator: its repr, or its type where that says no more."""
-    text = shown(thing, characters_max=_DETAIL_MAX)
-    return type(thing).__name__ if text.startswith("<") else text

@@ -55,9 +55,9 @@ class Counters:
     ahead: int = 0
     rows_made: int = 0
     columns_made: int = 0
-    calls: int = 0
-    held: int = 0
-    time_ns: int = 0
+    calls: int = field(default=0, compare=False)
+    held: int = field(default=0, compare=False)
+    time_ns: int = field(default=0, compare=False)
 
 
 def no_check(keys: Sequence[Any]) -> None:

@@ -1,0 +1,49 @@
+"""Checks of what users pass to a builder: wrong is told at the call, as a `PlanError` that names the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from malstrom_py.errors import PlanError, shown
+from malstrom_py.names import check_name
+
+_DETAIL_MAX: Final = 300
+
+
+def refuse_class(thing: object, step: str) -> None:
+    """`PlanError` if ``thing`` is a class where one of its instances is meant."""
+    if isinstance(thing, type):
+        raise PlanError(f"step {step!r}: pass an instance, {thing.__name__}(…), not the class itself")
+
+
+def function_of(function: object, step: str) -> Any:
+    """``function``, if it can be called, else `PlanError` naming ``step``."""
+    check_name(step, "step")  # before it stands in a message: name and function may have been swapped
+    if not callable(function):
+        raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
+    return function
+
+
+def at_least(smallest: int, number: int, step: str) -> int:
+    """``number``, if it is a whole number of at least ``smallest``, else `PlanError` naming ``step``."""
+    check_name(step, "step")
+    if not isinstance(number, int) or isinstance(number, bool) or number < smallest:
+        raise PlanError(f"step {step!r}: expected a whole number of at least {smallest}, got {number!r}")
+    return number
+
+
+def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any], Any]:
+    """A function of a value: ``field`` itself, or for a column's name the one that looks the column up."""
+    if isinstance(field, str):
+        from operator import itemgetter
+
+        return itemgetter(field)
+    checked: Callable[[Any], Any] = function_of(field, step)
+    return checked
+
+
+def short(thing: object) -> str:
+    """What a plan tells of a source, a sink or a generator: its repr, or its type where that says no more."""
+    text = shown(thing, characters_max=_DETAIL_MAX)
+    return type(thing).__name__ if text.startswith("<") else text
