@@ -9,7 +9,7 @@ N      ?= 1000000
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types format docs-check coverage bench fuzz clean distclean
+.PHONY: help demo test lint types format docs docs-check coverage bench fuzz clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,7 +18,8 @@ help:
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
 	@echo "make format      let ruff rewrite what it can"
-	@echo "make docs-check  run the code of README and docs"
+	@echo "make docs        the API reference, generated from the docstrings, into docs-out/"
+	@echo "make docs-check  run the code of README and docs, follow their links"
 	@echo "make coverage    every test, with the coverage of every module"
 	@echo "make bench       micro benchmarks, as ratios against plain loops"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
@@ -42,6 +43,9 @@ types: $(VENV)/.dev
 format: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
 
+docs: $(VENV)/.dev
+	@$(PY) -m tests.docs.reference docs-out
+
 docs-check: $(VENV)/.dev
 	@$(PY) -m pytest tests/docs
 
@@ -56,7 +60,7 @@ fuzz: $(VENV)/.dev
 
 clean:
 	@rm -rf build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis .import_linter_cache
-	@rm -rf .mypy_cache .pytest_cache .ruff_cache demo-out bench-out
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache demo-out bench-out docs-out
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 WorkerId = NewType("WorkerId", int)
+"""The number of a worker within its job: 0 to the number of workers - 1."""
 
 
 @dataclass(frozen=True, slots=True)

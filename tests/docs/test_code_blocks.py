@@ -1,80 +1,67 @@
-"""Every Python block of README.md, CONTRIBUTING.md and docs/*.md runs, in order and in one namespace per page.
+"""Every Python block of README.md, CONTRIBUTING.md and docs/ runs, in order and in one namespace per page.
 
-A page runs in an empty folder of its own. A block that starts with `>>>` is checked like a doctest. There is no way
-to mark a Python block as not to be run: what is no program is shown under another language. Notes in docs/design
-are left out: they also show what was rejected.
+A page runs in an empty folder of its own. A block that starts with `>>>` is checked like a doctest; where a `text`
+block follows one that printed something, it shows what was printed. There is no way to mark a Python block as not to
+be run: what is no program is shown under another language. Notes in docs/design are left out: they also show what
+was rejected.
 """
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.pages import DESIGN, PAGES, Block, blocks_of, shown
 from tests.tree import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = [page for page in PAGES if DESIGN not in page.parents]
 
 LANGUAGES = {"python", "sh", "console", "text", "toml", "json", "mermaid", "csv"}
 """What may stand behind an opening fence, and nothing else: no `py`, no `python no-run`."""
 
-FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
 
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A fenced block: what stands behind its fence, its text, and the line number of its first line."""
-
-    info: str
-    text: str
-    line: int
-
-
-def blocks_of(markdown: str) -> list[Block]:
-    """The fenced blocks of a page, in order."""
-    found: list[Block] = []
-    opened: tuple[str, str, int] | None = None
-    inside: list[str] = []
-    for number, line in enumerate(markdown.splitlines(), 1):
-        fence = FENCE.match(line)
-        if opened is None:
-            if fence:
-                opened, inside = (fence["fence"], fence["info"].strip(), number + 1), []
-        elif fence and fence["fence"].startswith(opened[0]) and not fence["info"].strip():
-            found.append(Block(opened[1], "\n".join(inside) + "\n", opened[2]))
-            opened = None
-        else:
-            inside.append(line)
-    assert opened is None, f"the fence before line {opened[2]} is never closed"
-    return found
-
-
-def run_block(block: Block, namespace: dict[str, object], page: Path) -> None:
-    """Run one block as if it stood in a file of its own, with the page's line numbers in tracebacks."""
+def run_block(block: Block, namespace: dict[str, object], page: Path) -> str:
+    """Run one block as if it stood in a file of its own; what it printed. Tracebacks have the lines of the page."""
     if not block.text.lstrip().startswith(">>>"):
-        exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
-        return
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+        return printed.getvalue()
     example = doctest.DocTestParser().get_doctest(block.text, namespace, page.name, str(page), block.line - 1)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     said: list[str] = []
     runner.run(example, out=said.append, clear_globs=False)
     namespace.update(example.globs)
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
+    return ""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def shows(block: Block, printed: str) -> bool:
+    """Whether ``block`` is what was printed, however its lines are wrapped; ``...`` stands for anything."""
+    pieces = map(re.escape, " ".join(block.text.split()).split("..."))
+    return re.fullmatch(".*".join(pieces), " ".join(printed.split())) is not None
+
+
+@pytest.mark.parametrize("page", RUN, ids=shown)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
+    printed = ""
     for block in blocks_of(page.read_text()):
         if block.info == "python":
-            run_block(block, namespace, page)
+            printed = run_block(block, namespace, page)
+        elif block.info == "text" and printed:
+            assert shows(block, printed), (
+                f"line {block.line} of {shown(page)} does not show what is printed:\n{printed}"
+            )
+            printed = ""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_a_page_fences_only_languages_that_are_known(page: Path) -> None:
     unknown = [f"line {block.line}: {block.info!r}" for block in blocks_of(page.read_text())]
     assert [where for where in unknown if where.partition(": ")[2].strip("'") not in LANGUAGES] == []
@@ -106,3 +93,9 @@ def test_blocks_of_a_page_share_a_namespace_and_sessions_are_checked(tmp_path: P
     assert namespace["y"] == 3
     with pytest.raises(AssertionError, match="Expected"):
         run_block(Block("python", ">>> x\n4\n", 9), namespace, tmp_path)
+
+
+def test_what_is_printed_is_compared_with_the_text_that_follows(tmp_path: Path) -> None:
+    printed = run_block(Block("python", "print('step 1: read\\nstep 2: at line 7')\n", 1), {}, tmp_path)
+    assert shows(Block("text", "step 1:\n  read step 2: at line ...\n", 3), printed)
+    assert not shows(Block("text", "step 1: read\n", 3), printed)

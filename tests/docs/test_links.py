@@ -1,0 +1,69 @@
+"""Links between pages lead somewhere: the file is there, and so is the heading. Links out of the repository are few."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.pages import PAGES, anchors_of, headings_of, links_of, shown
+from tests.tree import ROOT
+
+OUTSIDE = {"keepachangelog.com", "semver.org", "hypothesis.readthedocs.io"}
+"""Hosts that a page may link to. Nothing asks them whether the page is still there."""
+
+INDEX = ROOT / "docs" / "README.md"
+
+
+def why_dead(target: str, page: Path) -> str | None:
+    """What is wrong with a link of ``page`` to ``target``; None if it leads somewhere."""
+    if re.match(r"[a-z]+:", target):
+        host = urlsplit(target).hostname
+        return None if host in OUTSIDE else f"{host} is none of the hosts that pages link to"
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    if not file.exists():
+        return f"there is no {path}"
+    if ROOT not in file.parents:
+        return "it leads out of the repository"
+    if anchor and (file.suffix != ".md" or anchor not in anchors_of(file.read_text())):
+        return f"{shown(file)} has no heading #{anchor}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    links = [(link, why_dead(link.target, page)) for link in links_of(page.read_text())]
+    assert [f"line {link.line}: {link.target}: {why}" for link, why in links if why] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if INDEX.parent in page.parents], ids=shown)
+def test_a_page_of_the_docs_has_a_title_and_no_heading_twice(page: Path) -> None:
+    headings = headings_of(page.read_text())
+    assert headings
+    repeated = {heading for heading in headings if headings.count(heading) > 1}
+    assert not repeated, f"an anchor of these would depend on their order: {repeated}"
+
+
+def test_the_index_leads_to_every_page_of_the_docs() -> None:
+    listed = {(INDEX.parent / link.target.partition("#")[0]).resolve() for link in links_of(INDEX.read_text())}
+    missing = [shown(page) for page in PAGES if INDEX.parent in page.parents and page not in {*listed, INDEX}]
+    assert missing == []
+
+
+def test_a_dead_link_is_told(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "api.md"
+    assert why_dead("codec.md", page) is None
+    assert why_dead("codec.md#at-rest", page) is None
+    assert why_dead("codec.md#at-sea", page) == "docs/codec.md has no heading #at-sea"
+    assert why_dead("nowhere.md", page) == "there is no nowhere.md"
+    assert why_dead("#nowhere", page) == "docs/api.md has no heading #nowhere"
+    assert why_dead(f"../../../../../../../..{tmp_path}", page) == "it leads out of the repository"
+    assert why_dead("https://example.invalid/", page) is not None
+
+
+def test_links_in_code_are_no_links() -> None:
+    page = "see [a](a.md)\n```text\n[b](b.md)\n```\nand `[c](c.md)`, [`d`](d.md#e)"
+    assert [link.target for link in links_of(page)] == ["a.md", "d.md#e"]
