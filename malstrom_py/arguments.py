@@ -25,6 +25,15 @@ def function_of(function: object, step: str) -> Any:
     return function
 
 
+def refuse_policy(on_error: str, step: str, what: str) -> None:
+    """`PlanError` unless ``on_error`` is "fail": ``what`` takes whole batches, so no single record can be blamed."""
+    if on_error != "fail":
+        raise PlanError(
+            f"step {step!r}: {what} takes whole batches, so on_error={on_error!r} cannot tell which record failed: "
+            f"leave it out, or use a function of one value"
+        )
+
+
 def at_least(smallest: int, number: int, step: str) -> int:
     """``number``, if it is a whole number of at least ``smallest``, else `PlanError` naming ``step``."""
     check_name(step, "step")

@@ -120,7 +120,7 @@ class ColumnBatch(Batch):
     (False, 2, ['a', 'a'], [{'n': 1}, {'n': 3}], True)
     """
 
-    __slots__ = ("_columns", "_frame", "_keys", "_rows", "_timestamps", "key_column", "part", "time_column")
+    __slots__ = ("_columns", "_frame", "_keys", "_pieces", "_rows", "_timestamps", "key_column", "part", "time_column")
 
     def __init__(
         self,
@@ -136,6 +136,7 @@ class ColumnBatch(Batch):
         self._columns = columns
         self._frame = frame
         self._rows: list[Any] | None = None
+        self._pieces: list[ColumnBatch] | None = None
         self._keys = keys
         self.key_column = key_column
         self._timestamps = timestamps
@@ -213,18 +214,19 @@ class ColumnBatch(Batch):
         """The same rows with other values, one for one."""
         return self._with(columns, None)
 
-    def with_keys(self, keys: list[Any], *, key_column: pa.Array | None = None) -> ColumnBatch:
-        changed = self._with(self._columns, self._frame)
-        changed._rows, changed.part = self._rows, None
-        changed._keys, changed.key_column = (None, key_column) if key_column is not None else (keys, None)
-        return changed
+    def with_keys(self, keys: list[Any]) -> ColumnBatch:
+        return self._keyed(keys, None)
 
-    def with_timestamps(self, timestamps: list[int], *, time_column: pa.Array | None = None) -> ColumnBatch:
-        changed = self._with(self._columns, self._frame)
-        changed._rows = self._rows
-        changed._timestamps = None if time_column is not None else timestamps
-        changed.time_column = time_column
-        return changed
+    def with_key_column(self, keys: pa.Array) -> ColumnBatch:
+        """`with_keys` for keys that are a column."""
+        return self._keyed(None, keys)
+
+    def with_timestamps(self, timestamps: list[int]) -> ColumnBatch:
+        return self._timed(timestamps, None)
+
+    def with_time_column(self, timestamps: pa.Array) -> ColumnBatch:
+        """`with_timestamps` for timestamps that are a column of int64 without nulls."""
+        return self._timed(None, timestamps)
 
     def compress(self, mask: Sequence[Any]) -> ColumnBatch:
         import pyarrow as pa
@@ -235,11 +237,43 @@ class ColumnBatch(Batch):
     def cut(self, start: int, end: int) -> ColumnBatch:
         return self._pick(lambda column: column.slice(start, max(0, end - start)), lambda column: column[start:end])
 
-    def take(self, indices: Sequence[int]) -> ColumnBatch:
+    def take(self, indices: Sequence[int] | pa.Array) -> ColumnBatch:
         import pyarrow as pa
 
-        chosen = pa.array(indices, pa.int64())
-        return self._pick(lambda column: column.take(chosen), lambda column: [column[i] for i in indices])
+        chosen = indices if isinstance(indices, pa.Array) else pa.array(indices, pa.int64())
+        return self._pick(lambda column: column.take(chosen), lambda column: [column[i] for i in chosen.to_pylist()])
+
+    def pieces(self, rows_max: int) -> list[ColumnBatch]:
+        """The batch in pieces of at most ``rows_max`` rows; always the same ones, so that branches share their rows."""
+        if len(self) <= rows_max:
+            return [self]
+        if self._pieces is None:
+            self._pieces = [self.cut(start, start + rows_max) for start in range(0, len(self), rows_max)]
+        return self._pieces
+
+    def where(self, mask: pl.Series) -> ColumnBatch:
+        """The rows for which ``mask``, a column of booleans, is true: null is not."""
+        chosen = mask.fill_null(False)
+        array = chosen.to_arrow()
+        return ColumnBatch(
+            None,
+            frame=self.frame.filter(chosen),
+            keys=None if self._keys is None else list(compress(self._keys, chosen)),
+            key_column=None if self.key_column is None else self.key_column.filter(array),
+            timestamps=None if self._timestamps is None else list(compress(self._timestamps, chosen)),
+            time_column=None if self.time_column is None else self.time_column.filter(array),
+            part=self.part,
+        )
+
+    def _keyed(self, keys: list[Any] | None, column: pa.Array | None) -> ColumnBatch:
+        keyed = self._with(self._columns, self._frame)
+        keyed._rows, keyed._keys, keyed.key_column, keyed.part = self._rows, keys, column, None
+        return keyed
+
+    def _timed(self, timestamps: list[int] | None, column: pa.Array | None) -> ColumnBatch:
+        timed = self._with(self._columns, self._frame)
+        timed._rows, timed._timestamps, timed.time_column = self._rows, timestamps, column
+        return timed
 
     def _with(self, columns: pa.RecordBatch | None, frame: pl.DataFrame | None) -> ColumnBatch:
         return ColumnBatch(

@@ -30,6 +30,10 @@ from malstrom_py.operators.ttl_map import TtlMap
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.time import to_span
 
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
 K = TypeVar("K")
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
@@ -265,6 +269,15 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         def stateless_op(
             self, name: str, logic: StatelessLike[K, V_co, W], *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
+        def select(
+            self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
+        ) -> KeyedStreamBuilder[K, dict[str, Any]]: ...
+        def with_columns(
+            self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
+        ) -> KeyedStreamBuilder[K, dict[str, Any]]: ...
+        def map_batches(
+            self, name: str, fn: Callable[[pa.RecordBatch], pa.RecordBatch]
+        ) -> KeyedStreamBuilder[K, dict[str, Any]]: ...
         def _then(
             self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
         ) -> KeyedStreamBuilder[K, Any]: ...

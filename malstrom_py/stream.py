@@ -6,13 +6,13 @@ step does in detail, with an example, stands in ``malstrom_py.operators``, one f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
 
-from malstrom_py.arguments import at_least, field_getter, function_of, refuse_class, short
+from malstrom_py.arguments import at_least, field_getter, function_of, refuse_class, refuse_policy, short
 from malstrom_py.epochs import EpochGenerator
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import StatelessLike, stateless_hooks_of
@@ -21,8 +21,10 @@ from malstrom_py.operators.assign_timestamps import AssignTimestamps
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branch import Branch
 from malstrom_py.operators.cloned import Cloned
+from malstrom_py.operators.expressions import expressions_of, is_expression
 from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.filter import Filter
+from malstrom_py.operators.filter_columns import FilterColumns
 from malstrom_py.operators.filter_map import FilterMap
 from malstrom_py.operators.flat_map import FlatMap
 from malstrom_py.operators.flatten import Flatten
@@ -31,9 +33,12 @@ from malstrom_py.operators.inspect import Inspect
 from malstrom_py.operators.key_by import KeyBy
 from malstrom_py.operators.key_local import KeyLocal
 from malstrom_py.operators.map import Map
+from malstrom_py.operators.map_batches import MapBatches
+from malstrom_py.operators.select import Select
 from malstrom_py.operators.split import Split
 from malstrom_py.operators.stateless_op import StatelessOp
 from malstrom_py.operators.union import Union
+from malstrom_py.operators.with_columns import WithColumns
 from malstrom_py.operators.write_parts import KeyByPart, WriteParts
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.partition import PartitionerLike
@@ -42,6 +47,9 @@ from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, Transac
 from malstrom_py.time import Unit, check_unit
 
 if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
     from malstrom_py.job import Job
     from malstrom_py.keyed_stream import KeyedStreamBuilder
 
@@ -73,10 +81,16 @@ class StreamBuilder(Generic[K, V_co]):
         """Replace each value by ``fn(value)``."""
         return self._then("map", name, partial(Map, fn=function_of(fn, name)), fn, on_error=on_error)
 
-    def filter(self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
-        """Keep the records whose value ``predicate`` holds true."""
-        factory = partial(Filter, predicate=function_of(predicate, name))
-        return self._same("filter", name, factory, predicate, on_error=on_error)
+    def filter(self, name: str, predicate: Callable[[V_co], object] | pl.Expr, *, on_error: OnError = "fail") -> Self:
+        """Keep the records whose value ``predicate`` holds true: a function, or a Polars expression of columns."""
+        if is_expression(predicate):
+            refuse_policy(on_error, name, "an expression")
+            (expression,) = expressions_of([predicate], {}, name)
+            return self._same(
+                "filter", name, partial(FilterColumns, predicate=expression), None, detail=short(predicate)
+            )
+        function = partial(Filter, predicate=function_of(predicate, name))
+        return self._same("filter", name, function, predicate, on_error=on_error)
 
     def filter_map(
         self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = "fail"
@@ -97,6 +111,26 @@ class StreamBuilder(Generic[K, V_co]):
     def inspect(self, name: str, fn: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
         """Call ``fn(value)`` for its effect; the records pass as they are."""
         return self._same("inspect", name, partial(Inspect, fn=function_of(fn, name)), fn, on_error=on_error)
+
+    def select(
+        self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
+    ) -> StreamBuilder[K, dict[str, Any]]:
+        """Make each record's columns anew by Polars expressions, which work row by row; a str is a column."""
+        found = expressions_of(expressions, named, name)
+        return self._then("select", name, partial(Select, expressions=found), None, detail=_shown(found))
+
+    def with_columns(
+        self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
+    ) -> StreamBuilder[K, dict[str, Any]]:
+        """Add columns to each record, or replace them, by Polars expressions, which work row by row."""
+        found = expressions_of(expressions, named, name)
+        return self._then("with_columns", name, partial(WithColumns, expressions=found), None, detail=_shown(found))
+
+    def map_batches(
+        self, name: str, fn: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ) -> StreamBuilder[K, dict[str, Any]]:
+        """Replace the values, many records at a time, by ``fn`` of their columns as an Arrow ``RecordBatch``."""
+        return self._then("map_batches", name, partial(MapBatches, fn=function_of(fn, name)), fn)
 
     def branch(
         self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail"
@@ -175,7 +209,8 @@ class StreamBuilder(Generic[K, V_co]):
             )
         traits = replace(self.traits, keyed=True, local=False, region=name, partitioner=partitioner)
         function = field_getter(key, name)
-        ref = self._add("key_by", name, partial(KeyBy, fn=function), function, traits=traits, on_error=on_error)
+        factory = partial(KeyBy, fn=function, column=key if isinstance(key, str) else None)
+        ref = self._add("key_by", name, factory, function, traits=traits, on_error=on_error)
         return KeyedStreamBuilder(self.job, ref, traits)
 
     key_distribute = key_by
@@ -309,3 +344,7 @@ class StreamBuilder(Generic[K, V_co]):
     ) -> StreamBuilder[K, Any]:
         """A step behind which values have another type; the stream stays keyed if it was."""
         return self._same(kind, name, factory, function, **options)
+
+
+def _shown(expressions: Sequence[pl.Expr]) -> str:
+    return short(", ".join(map(str, expressions)))

@@ -7,32 +7,21 @@ lingered; the epochs among them keep their place (T3: every receiver gets the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.messages import MAX_EPOCH, Epoch
 from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelOut, Credit, Frame, Loopback, Suspend
-
-
-class _Gathering:
-    """Rows on their way to one other worker, and the epochs among them."""
-
-    __slots__ = ("epochs", "keys", "timestamps", "values")
-
-    def __init__(self) -> None:
-        self.keys: list[Any] = []
-        self.values: list[Any] = []
-        self.timestamps: list[int] = []
-        self.epochs: list[tuple[int, int]] = []
+from malstrom_py.rescale.gathering import Gathering
 
 
 class Router:
     """Routes the output of one ``key_by``.
 
-    ``table[slot]`` is the worker that owns a slot, ``slots_of`` gives the slots of keys, ``encode`` makes bytes of a
-    batch. Both raise typed errors.
+    ``table[slot]`` is the worker that owns a slot; ``slots_of`` and ``slots_of_column`` give the slots of keys, as a
+    list and as an Arrow column; ``encode`` makes bytes of a batch. They raise typed errors. Columns for one worker are
+    cut into batches of ``columns_rows_max`` rows, rows of ``rows_max``.
     """
 
     def __init__(
@@ -46,6 +35,8 @@ class Router:
         encode: Callable[[Batch], bytes],
         rows_max: int,
         bytes_max: int,
+        slots_of_column: Callable[[Any], Any] | None = None,
+        columns_rows_max: int = 65_536,
         incarnation: int = 0,
         credit: Credit | None = None,
     ) -> None:
@@ -64,14 +55,21 @@ class Router:
         self._row_bytes = 1.0
         self._table = table
         self._slots_of = slots_of
-        self._gathering = {member: _Gathering() for member in self.channels}
+        self._slots_of_column = slots_of_column
+        self._columns_rows_max = columns_rows_max
+        self._gathering = {member: Gathering() for member in self.channels}
 
     def route(self, batch: Batch) -> None:
         """Send each row to the worker that owns its key's slot."""
-        self.routed_rows += len(batch.values)
+        self.routed_rows += len(batch)
         if not self._gathering:
             self.loopback.put(batch)
-            return
+        elif isinstance(batch, ColumnBatch):
+            self._route_columns(batch)
+        else:
+            self._route_rows(batch)
+
+    def _route_rows(self, batch: Batch) -> None:
         rows: dict[int, list[int]] = {member: [] for member in (self._worker, *self.channels)}
         append = {member: indices.append for member, indices in rows.items()}
         for index, owner in enumerate(map(self._table.__getitem__, self.slots(batch))):
@@ -84,15 +82,45 @@ class Router:
             else:
                 self._gather(owner, batch, indices)
 
-    def slots(self, batch: Batch) -> list[int]:
-        """The slot of each row's key."""
+    def _route_columns(self, batch: ColumnBatch) -> None:
+        for owner, rows in self._shares(batch):
+            if owner == self._worker:
+                self.loopback.put(rows)
+                continue
+            if not self._gathering[owner].takes(rows):
+                self._cut(owner)
+            gathering = self._gathering[owner]
+            gathering.add_columns(rows)
+            if gathering.rows >= self._columns_rows_max or gathering.size >= self._bytes_max:
+                self._cut(owner)
+
+    def _shares(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
+        """The rows of ``batch`` by the worker that owns their keys' slots."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        slots = self.slots(batch)
+        owners = pc.take(self._table_column(), slots if isinstance(slots, pa.Array) else pa.array(slots, pa.uint32()))
+        for owner in pc.unique(owners).to_pylist():
+            rows = pc.indices_nonzero(pc.equal(owners, pa.scalar(owner, owners.type)))
+            yield owner, batch if len(rows) == len(batch) else batch.take(rows)
+
+    def _table_column(self) -> Any:
+        import pyarrow as pa
+
+        return pa.array(self._table, pa.uint32())
+
+    def slots(self, batch: Batch) -> Any:
+        """The slot of each row's key: a list, or for a column of keys a column."""
+        if batch.key_column is not None and self._slots_of_column is not None:
+            return self._slots_of_column(batch.key_column)
         return self._slots_of(batch.keys or [])
 
     def epoch(self, time: int) -> None:
         """Tell every receiver of ``time``, behind the rows before it."""
         self.loopback.put(Epoch(time))
         for gathering in self._gathering.values():
-            gathering.epochs.append((len(gathering.values), time))
+            gathering.epochs.append((gathering.rows, time))
         if time == MAX_EPOCH:
             self.flush()
 
@@ -105,9 +133,9 @@ class Router:
 
     def flush(self) -> None:
         """Cut a frame of everything that has been gathered."""
-        for member, gathering in self._gathering.items():
-            if gathering.values or gathering.epochs:
-                self._cut(member, gathering)
+        for member, gathering in list(self._gathering.items()):
+            if gathering.rows or gathering.epochs:
+                self._cut(member)
 
     def take(self) -> list[Frame]:
         """The frames for other workers that may go now."""
@@ -121,25 +149,22 @@ class Router:
         return self.loopback.full or any(channel.backlog for channel in self.channels.values())
 
     def _gather(self, owner: int, batch: Batch, rows: list[int]) -> None:
+        if not self._gathering[owner].takes(batch):
+            self._cut(owner)
         gathering = self._gathering[owner]
-        pick: Callable[[list[Any]], Sequence[Any]] = (
-            itemgetter(*rows) if len(rows) > 1 else lambda column: (column[rows[0]],)
-        )
-        gathering.keys.extend(pick(batch.keys or []))
-        gathering.values.extend(pick(batch.values))
-        if batch.timestamps is not None:
-            gathering.timestamps.extend(pick(batch.timestamps))
-        count = len(gathering.values)
-        if count >= self._rows_max or count * self._row_bytes >= self._bytes_max:
-            self._cut(owner, gathering)
+        gathering.add(batch, rows)
+        if gathering.rows >= self._rows_max or gathering.rows * self._row_bytes >= self._bytes_max:
+            self._cut(owner)
 
-    def _cut(self, owner: int, gathering: _Gathering) -> None:
-        self._gathering[owner] = _Gathering()
-        channel = self.channels[owner]
-        rows = len(gathering.values)
+    def _cut(self, owner: int) -> None:
+        gathering, self._gathering[owner] = self._gathering[owner], Gathering()
         payload: bytes | None = None
-        if rows:
-            timestamps = gathering.timestamps or None
-            payload = self._encode(Batch(gathering.values, keys=gathering.keys, timestamps=timestamps))
-            self._row_bytes = len(payload) / rows
-        channel.put(payload, rows=rows, size=0 if payload is None else len(payload), epochs=tuple(gathering.epochs))
+        if gathering.rows:
+            payload = self._encode(gathering.batch())
+            self._row_bytes = len(payload) / gathering.rows
+        self.channels[owner].put(
+            payload,
+            rows=gathering.rows,
+            size=0 if payload is None else len(payload),
+            epochs=tuple(gathering.epochs),
+        )

@@ -16,6 +16,8 @@ from malstrom_py.rescale.router import Router
 class SendToExchange(Operator):
     """The end of a region at an exchange: hands what comes to the router."""
 
+    takes_columns = True
+
     def __init__(self, context: StepContext, *, router: Router) -> None:
         super().__init__(context)
         self._router = router

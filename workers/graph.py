@@ -102,16 +102,18 @@ def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], ent
 
 def _router(plan: Plan, step: Step, member: Membership, batching: Batching, codec: Codec) -> Router:
     exchange = step.name
-    partitioner = partitioner_of(step.traits.partitioner, exchange)
+    slots = partitioner_of(step.traits.partitioner, exchange).bind(plan.slots, step=exchange)
     return Router(
         exchange,
         member.worker,
         member.members,
         member.table,
-        slots_of=partitioner.bind(plan.slots, step=exchange).slots_of,
+        slots_of=slots.slots_of,
+        slots_of_column=slots.slots_of_arrow,
         encode=partial(codec.encode_batch, step=exchange),
         rows_max=batching.rows_max,
         bytes_max=batching.bytes_max,
+        columns_rows_max=batching.columns_rows_max,
         incarnation=member.incarnation,
         credit=batching.credit,
     )

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, PersistenceBackend, StateMessage
 from malstrom_py.operators.base import Outlet
+from malstrom_py.operators.column_step import ColumnStep
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_parts import WriteParts
 from malstrom_py.operators.write_sink import WriteSink
@@ -25,6 +27,9 @@ from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.feed import suspended
 from malstrom_py.workers.graph import Membership, build_graph
 from malstrom_py.workers.result import StepCounts
+
+_MIXED_ROWS: Final = 8
+"""How many times the rows of a batch are polled as columns where some steps take columns and others make rows."""
 
 Outgoing = tuple[int, Frame | Grant]
 """What is meant for another worker, and for which."""
@@ -55,7 +60,7 @@ class Worker:
         operators = self._graph.operators
         self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
         feed_of = {node: feed for feed in self._graph.feeds for node in feed.sources}
-        self._polls = [(source, node, feed_of[node], self._poll_of(source)) for node, source in self._sources]
+        self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
         # With one worker no exchange has a channel to another, and nothing is gathered or sent.
         self._sending = [router for router in self._graph.routers.values() if router.channels]
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
@@ -176,15 +181,25 @@ class Worker:
         if errors:
             raise errors[0]
 
-    def _poll_of(self, source: ReadSource) -> Callable[[Outlet], int]:
+    def _poll_of(self, node: int, source: ReadSource) -> Callable[[Outlet], int]:
         batching = self._batching
         return partial(
             source.poll,
             rows_max=batching.rows_max,
+            columns_rows_max=self._columns_rows_max(node),
             bytes_max=batching.bytes_max,
             linger_s=batching.linger_s,
             clock=self._clock,
         )
+
+    def _columns_rows_max(self, node: int) -> int:
+        """How many rows of columns to poll at once from the source at ``node``, by what the steps behind it take."""
+        batching, executor = self._batching, self._graph.executor
+        operators = [operator for other in executor.behind(node) - {node} if (operator := executor.operator(other))]
+        if all(operator.takes_columns for operator in operators):
+            return batching.columns_rows_max
+        is_mixed = any(isinstance(operator, ColumnStep) for operator in operators)
+        return min(batching.columns_rows_max, batching.rows_max * (_MIXED_ROWS if is_mixed else 1))
 
     def _linger(self, *, idle: bool) -> None:
         """About every ``linger_s``, and when there is nothing else to do: cut what has been gathered."""

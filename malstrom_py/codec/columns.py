@@ -1,20 +1,26 @@
 """One column of a batch as bytes, and back: packed where all values are of one plain type, pickle otherwise.
 
+What is in Arrow already goes as an Arrow IPC stream.
+
 ``docs/codec.md`` has what each candidate costs.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.codec import pickles
 from malstrom_py.codec.refusal import Malformed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PICKLED: Final = ord("p")
 INTS: Final = ord("q")  # int64, native byte order
 FLOATS: Final = ord("d")  # float64, native byte order
 STRINGS: Final = ord("s")  # UTF-8 with NUL between them
+ARROW: Final = ord("a")  # an Arrow IPC stream of one record batch
 
 _NUL: Final = "\0"
 
@@ -60,3 +66,27 @@ def decode_column(tag: int, data: memoryview, rows: int) -> list[Any]:
     if type(column) is not list or len(column) != rows:
         raise Malformed("a column has another length than its batch")
     return column
+
+
+def encode_arrow(column: pa.RecordBatch | pa.Array) -> bytes:
+    """A record batch, or one column, as an Arrow IPC stream."""
+    import pyarrow as pa
+
+    batch = column if isinstance(column, pa.RecordBatch) else pa.RecordBatch.from_arrays([column], names=[""])
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = stream.getvalue().to_pybytes()
+    return data
+
+
+def decode_arrow(data: memoryview, rows: int) -> pa.RecordBatch:
+    """The record batch that `encode_arrow` made these bytes of; a column alone is the only one of it."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        batch = reader.read_next_batch()
+    batch.validate()
+    if batch.num_rows != rows:
+        raise Malformed("a column has another length than its batch")
+    return batch

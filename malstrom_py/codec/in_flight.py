@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.codec import pickles
-from malstrom_py.codec.columns import decode_column, encode_column
+from malstrom_py.codec.columns import ARROW, decode_arrow, decode_column, encode_arrow, encode_column
 from malstrom_py.codec.frames import close_frame, open_frame
 from malstrom_py.codec.refusal import Malformed, Refused, cannot_decode, cannot_encode
 from malstrom_py.errors import CodecError
@@ -35,21 +35,31 @@ def encode_batch(batch: Batch, *, step: str) -> bytes:
     ['a', 'b']
     """
     part = b"" if batch.part is None else batch.part.encode("utf-8", "surrogatepass")
+    # What there is as a column in Arrow goes as such, the rest as lists.
+    keys = batch.keys if batch.key_column is None else batch.key_column
+    timestamps = batch.timestamps if batch.time_column is None else batch.time_column
+    values = batch.values if batch.columns is None else batch.columns
     flags = (
-        (_KEYS if batch.keys is not None else 0)
-        | (_TIMESTAMPS if batch.timestamps is not None else 0)
+        (_KEYS if keys is not None else 0)
+        | (_TIMESTAMPS if timestamps is not None else 0)
         | (_PART if batch.part is not None else 0)
     )
-    parts = [_HEAD.pack(flags, len(batch.values), len(part)), part]
-    for column in (batch.keys, batch.timestamps, batch.values):
+    parts = [_HEAD.pack(flags, len(batch), len(part)), part]
+    for column in (keys, timestamps, values):
         if column is not None:
-            try:
-                tag, data = encode_column(column)
-            except Refused as refused:
-                raise _blame(batch, column, refused, step) from refused
+            tag, data = _encoded(batch, column, step)
             parts.append(_COLUMN.pack(tag, len(data)))
             parts.append(data)
     return close_frame(_BATCH, parts)
+
+
+def _encoded(batch: Batch, column: Any, step: str) -> tuple[int, bytes]:
+    if type(column) is not list:
+        return ARROW, encode_arrow(column)
+    try:
+        return encode_column(column)
+    except Refused as refused:
+        raise _blame(batch, column, refused, step) from refused
 
 
 def decode_batch(data: bytes | memoryview, *, step: str = "") -> Batch:
@@ -59,19 +69,35 @@ def decode_batch(data: bytes | memoryview, *, step: str = "") -> Batch:
         flags, rows, part_bytes = _HEAD.unpack_from(body)
         at = _HEAD.size + part_bytes
         part = str(body[_HEAD.size : at], "utf-8", "surrogatepass")
-        columns: list[list[Any] | None] = []
+        columns: list[Any] = []
         for there in (flags & _KEYS, flags & _TIMESTAMPS, True):
             column = None
             if there:
                 tag, size = _COLUMN.unpack_from(body, at)
                 start = at + _COLUMN.size
                 at = start + size
-                column = decode_column(tag, body[start:at], rows)
+                data = body[start:at]
+                column = decode_arrow(data, rows) if tag == ARROW else decode_column(tag, data, rows)
             columns.append(column)
     except Exception as error:
         raise _unreadable(error, step) from error
     keys, timestamps, values = columns
-    return Batch(values or [], keys=keys, timestamps=timestamps, part=part if flags & _PART else None)
+    return _batch_of(keys, timestamps, values, part if flags & _PART else None)
+
+
+def _batch_of(keys: Any, timestamps: Any, values: Any, part: str | None) -> Batch:
+    if type(values) is list:
+        return Batch(values, keys=keys, timestamps=timestamps, part=part)
+    key_column = None if keys is None or type(keys) is list else keys.column(0)
+    time_column = None if timestamps is None or type(timestamps) is list else timestamps.column(0)
+    return ColumnBatch(
+        values,
+        keys=keys if key_column is None else None,
+        key_column=key_column,
+        timestamps=timestamps if time_column is None else None,
+        time_column=time_column,
+        part=part,
+    )
 
 
 def encode_in_flight(value: Any, *, step: str, key: Any = None) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import InternalError
@@ -20,6 +20,9 @@ from malstrom_py.operators.base import Counters, Operator, Outlet
 from malstrom_py.time import Frontier
 
 T = TypeVar("T")
+
+_PIECE_ROWS: Final = 1024
+"""How many rows of columns a step gets at once that will make them Python values: as many as a batch of rows has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,10 @@ class Executor:
             for index, message in queue:
                 self._deliver(node, index, message)
 
+    def operator(self, node: int) -> Operator | None:
+        """What runs at a node; None where messages pass through."""
+        return self._nodes[node].operator
+
     def counters(self, node: int) -> Counters:
         """What a node has counted so far; it goes on counting."""
         return self._nodes[node].counters
@@ -231,9 +238,13 @@ class Executor:
         if operator is None:
             node.send(batch)
         elif type(batch) is ColumnBatch:
-            made = batch.rows_made
-            operator.on_batch(batch, node)
-            if batch.rows_made and not made:
-                counters.rows_made += len(batch)
+            pieces = [batch] if operator.takes_columns else batch.pieces(_PIECE_ROWS)
+            for piece in pieces:
+                made = piece.rows_made
+                operator.on_batch(piece, node)
+                if piece.rows_made and not made:
+                    counters.rows_made += len(piece)
+                if piece is not batch:
+                    node.drain()
         else:
             operator.on_batch(batch, node)

@@ -17,6 +17,8 @@ class Cloned(Operator):
     ([1, 2], [1, 2])
     """
 
+    takes_columns = True
+
     def __init__(self, context: StepContext, *, n: int) -> None:
         super().__init__(context)
         self._n = n

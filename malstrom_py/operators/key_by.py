@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch, python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.messages import PartMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class KeyBy(Operator):
@@ -27,12 +30,16 @@ class KeyBy(Operator):
     [1, 1, 2]
     """
 
-    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
+    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None) -> None:
         super().__init__(context)
         self._fn = fn
+        self._column = column
+        self.takes_columns = column is not None
         self._failures = Failures(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):
+            return
         batch, keys = call_each(self._fn, batch, self._failures, out)
         try:
             self.context.check_keys(keys)
@@ -41,6 +48,18 @@ class KeyBy(Operator):
                 raise
             batch, keys = self._legal(batch, keys, out)
         out.send(batch.with_keys(keys))
+
+    def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
+        """Key ``batch`` by one of its columns; False if it has no such column, or one with a key that is not legal."""
+        if self._column not in batch.columns.schema.names:
+            return False
+        column = batch.columns.column(self._column)
+        try:
+            self.context.check_keys(keys_to_check(column))
+        except CodecError:
+            return False  # row by row, to find out which
+        out.send(batch.with_key_column(column))
+        return True
 
     def _legal(self, batch: Batch, keys: list[Any], out: Outlet) -> tuple[Batch, list[Any]]:
         """The rows whose keys are legal; the others go the way of ``on_error``."""
@@ -58,3 +77,22 @@ class KeyBy(Operator):
         """Parts belong to the source region, which ends here; records that got no key are still in it."""
         if self.context.dead_letter_port is not None:
             out.send(message, self.context.dead_letter_port)
+
+
+def keys_to_check(column: pa.Array) -> list[Any]:
+    """Of a column of keys the distinct values that have to be looked at: none, where its type has only legal ones.
+
+    >>> import pyarrow as pa
+    >>> keys_to_check(pa.array(["a", "b"])), keys_to_check(pa.array([1.5, 2.5, 1.5]))
+    ([], [1.5, 2.5])
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return []
+    try:
+        column = column.unique()
+    except pa.ArrowNotImplementedError:
+        """Of nested types Arrow does not know what is distinct: all of them, then."""
+    return python_values(column, "the key")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from sys import getsizeof
 from typing import Any, Final, NoReturn
 
-from malstrom_py.batches import Batch, rows_of
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError
 from malstrom_py.messages import (
@@ -40,7 +40,7 @@ _ROUTED_MAX: Final = 16_384
 class _Reader:
     """One part while it is read here."""
 
-    __slots__ = ("last", "name", "part", "poll_at_s", "rows", "source_part", "wait_s")
+    __slots__ = ("gives_columns", "name", "part", "poll_at_s", "row_bytes", "rows", "source_part", "wait_s")
 
     def __init__(self, part: Part, name: str, source_part: SourcePart[Any]) -> None:
         self.part = part
@@ -49,12 +49,13 @@ class _Reader:
         self.poll_at_s = 0.0
         self.wait_s = 0.0
         self.rows = _ROWS_FIRST
-        self.last: Any = None
+        self.row_bytes = 1
+        self.gives_columns = False
 
     def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
         """How many rows to ask for next, after a poll that took ``took_s``."""
         rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
-        self.rows = max(1, min(rows, rows_max, bytes_max // size_of(self.last)))
+        self.rows = max(1, min(rows, rows_max, bytes_max // self.row_bytes))
 
     def delay(self, now_s: float, linger_s: float) -> None:
         """Nothing came: ask again after ``linger_s``, twice as late each time up to half a second."""
@@ -156,11 +157,21 @@ class ReadSource(Operator):
             message.backend.persist(self.context.step, state)
         out.forward(message)
 
-    def poll(self, out: Outlet, *, rows_max: int, linger_s: float, clock: Clock, bytes_max: int = 1 << 20) -> int:
+    def poll(
+        self,
+        out: Outlet,
+        *,
+        rows_max: int,
+        linger_s: float,
+        clock: Clock,
+        bytes_max: int = 1 << 20,
+        columns_rows_max: int | None = None,
+    ) -> int:
         """Poll the next part that is due, once; how many records came.
 
         A part is asked for few rows at first, then for twice as many each time, up to ``rows_max`` and to about
-        ``bytes_max``, and for fewer again when it takes long: so that a slow one does not hold up the others.
+        ``bytes_max``, and for fewer again when it takes long: so that a slow one does not hold up the others. One that
+        gives columns is asked for up to ``columns_rows_max`` rows, and for as many more bytes.
         """
         for _ in range(len(self._readers)):
             reader = self._readers.popleft()
@@ -168,9 +179,10 @@ class ReadSource(Operator):
             if reader.poll_at_s and clock.monotonic_s() < reader.poll_at_s:
                 continue
             started_s = clock.monotonic_s()
-            cap = rows_max if self._rows_cap is None else min(rows_max, self._rows_cap)
+            most = columns_rows_max if reader.gives_columns and columns_rows_max is not None else rows_max
+            cap = most if self._rows_cap is None else min(most, self._rows_cap)
             read = self._poll_part(reader, min(reader.rows, cap), out)
-            reader.adapt(clock.monotonic_s() - started_s, rows_max, bytes_max)
+            reader.adapt(clock.monotonic_s() - started_s, most, bytes_max * max(1, most // rows_max))
             if read:
                 reader.poll_at_s = reader.wait_s = 0.0
             else:
@@ -203,12 +215,12 @@ class ReadSource(Operator):
 
     def _poll_part(self, reader: _Reader, rows_max: int, out: Outlet) -> int:
         malformed: MalformedRecord | None = None
-        rows: list[Any] = []
+        batch = Batch([], part=reader.name)
         try:
             try:
                 polled = reader.source_part.poll(rows_max)
                 if polled is not None:
-                    rows = polled if isinstance(polled, list) else _as_list(polled)
+                    batch = _batch_of(polled, reader.name)
             except MalformedRecord as error:
                 malformed = error
             finished = reader.source_part.is_finished()
@@ -216,10 +228,11 @@ class ReadSource(Operator):
             self._raise(error, f"failed in part {reader.part!r}")
         if malformed is not None:
             self._malformed(malformed, reader, out)
-        out.send(Batch(rows, part=reader.name))
-        if rows:
-            reader.last = rows[-1]
-        count = len(rows) if malformed is None else 1
+        out.send(batch)
+        if len(batch):
+            reader.row_bytes = _row_bytes(batch)
+            reader.gives_columns = isinstance(batch, ColumnBatch)
+        count = len(batch) if malformed is None else 1
         self.counters.rows_in += count
         if finished:
             self._readers.remove(reader)
@@ -298,7 +311,15 @@ def size_of(value: Any) -> int:
     return getsizeof(value, 64) + sum(getsizeof(item, 64) for item in items)
 
 
-def _as_list(polled: Any) -> list[Any]:
+def _batch_of(polled: Any, part: str) -> Batch:
+    """What a part has polled as a batch: columns stay columns."""
     if hasattr(polled, "schema"):  # an Arrow RecordBatch, told without importing Arrow
-        return rows_of(polled)
-    return list(polled)
+        return ColumnBatch(polled, part=part)
+    return Batch(polled if isinstance(polled, list) else list(polled), part=part)
+
+
+def _row_bytes(batch: Batch) -> int:
+    """About how many bytes a row of ``batch`` takes."""
+    if isinstance(batch, ColumnBatch):
+        return max(1, int(batch.columns.nbytes) // len(batch))
+    return size_of(batch.values[-1])

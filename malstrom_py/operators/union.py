@@ -17,5 +17,7 @@ class Union(Operator):
     [1, 2]
     """
 
+    takes_columns = True
+
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         out.send(batch)

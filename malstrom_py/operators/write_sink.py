@@ -25,6 +25,7 @@ class WriteSink(Operator):
     def __init__(self, context: StepContext, *, sink: StatelessSink | TransactionalSink) -> None:
         super().__init__(context)
         self.sink = sink
+        self.takes_columns = getattr(sink, "takes_columns", False) is True
         self.writer: SinkWriter | None = None
 
     def open(self) -> None:

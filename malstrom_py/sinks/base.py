@@ -34,7 +34,11 @@ class CommitContext:
 
 
 class SinkWriter(Protocol):
-    """Takes batches. Single-threaded."""
+    """Takes batches. Single-threaded.
+
+    A sink with an attribute ``takes_columns = True`` says that its writers look at ``batch.columns`` (an Arrow
+    ``RecordBatch``, None for a batch of rows) first; they are then sent larger batches.
+    """
 
     def write(self, batch: Batch) -> None:
         """Take one batch. Never change its lists."""

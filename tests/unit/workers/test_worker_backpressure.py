@@ -92,7 +92,7 @@ class SlowCrew:
                 peaks.loopback = max(peaks.loopback, router.loopback._rows)
                 for member, channel in router.channels.items():
                     inbox = self.workers[member]._graph.inboxes[exchange]
-                    gathered = len(router._gathering[member].values)
+                    gathered = router._gathering[member].rows
                     untaken = rows_of(channel._backlog) + untaken_of(inbox, sender.id)
                     peaks.channel = max(peaks.channel, gathered + untaken)
                     peaks.items = max(peaks.items, len(inbox) + len(router._gathering[member].epochs))

@@ -1,0 +1,131 @@
+"""Polars expressions in steps: which are taken, and how they are evaluated on a batch.
+
+Rule: nothing of a step's result may depend on where batches are cut, so an expression must work row by row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+from malstrom_py.errors import OperatorError, PlanError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_WHOLE: Final = (
+    "an expression looks at more than its own row (an aggregate, a sort, a shift, …), so its result would depend on "
+    "where batches are cut: use a keyed step, such as count, sum or aggregate, for that"
+)
+
+
+class Expressions:
+    """Polars expressions at work on one step's batches.
+
+    ``apply`` makes a frame of a frame: ``DataFrame.select`` or ``with_columns``, say. Those of ``unsure`` are compared
+    on the first batch of several rows: all rows at once must give what each half gives.
+    """
+
+    def __init__(
+        self,
+        expressions: Sequence[pl.Expr],
+        apply: Callable[[pl.DataFrame, Sequence[pl.Expr]], pl.DataFrame],
+        error: Callable[[str], OperatorError],
+    ) -> None:
+        self._expressions = expressions
+        self._apply = apply
+        self._error = error
+        self._unsure = any(works_row_by_row(expression) is None for expression in expressions)
+
+    def __call__(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """What the expressions make of ``frame``, row for row."""
+        result = self._evaluated(frame)
+        if self._unsure and frame.height > 1:
+            self._unsure = False
+            middle = frame.height // 2
+            halves = [self._evaluated(frame.slice(0, middle)), self._evaluated(frame.slice(middle))]
+            if not all(
+                half.equals(result.slice(at, half.height)) for at, half in zip((0, middle), halves, strict=True)
+            ):
+                raise self._error(_WHOLE)
+        return result
+
+    def _evaluated(self, frame: pl.DataFrame) -> pl.DataFrame:
+        from polars.exceptions import ColumnNotFoundError, PolarsError
+
+        try:
+            result = self._apply(frame, self._expressions)
+            if result.height == 1 != frame.height:  # constants alone are one row to Polars
+                result = frame.with_columns(self._expressions).select(result.columns)
+        except ColumnNotFoundError as error:
+            raise self._error(f"an expression names a column that is not there; there are {_listed(frame)}") from error
+        except PolarsError as error:
+            # Its text stays with it, the __cause__: it may tell a record's value.
+            raise self._error(f"an expression failed with {type(error).__name__} on columns {_typed(frame)}") from error
+        if result.height != frame.height:
+            raise self._error(f"the expressions made {result.height} rows of {frame.height}: {_WHOLE}")
+        return result
+
+
+def is_expression(thing: object) -> TypeGuard[pl.Expr]:
+    """Whether ``thing`` is a Polars expression, told without importing Polars."""
+    polars = sys.modules.get("polars")
+    return polars is not None and isinstance(thing, polars.Expr)
+
+
+def expressions_of(given: Sequence[object], named: Mapping[str, object], step: str) -> list[pl.Expr]:
+    """What a user passed as expressions: a str is a column, a named one gets that name.
+
+    PlanError: something else, none at all, or one that looks at more than its own row.
+    """
+    import polars as pl
+
+    expressions: list[pl.Expr] = []
+    for name, thing in [*((None, thing) for thing in given), *named.items()]:
+        expression = pl.col(thing) if isinstance(thing, str) else thing
+        if not is_expression(expression):
+            raise PlanError(
+                f"step {step!r}: expected Polars expressions or names of columns, got {type(thing).__name__}: "
+                f"write pl.lit(…) for a constant"
+            )
+        if works_row_by_row(expression) is False:
+            raise PlanError(f"step {step!r}: {_WHOLE}: {str(expression)[:200]}")
+        expressions.append(expression if name is None else expression.alias(name))
+    if not expressions:
+        raise PlanError(f"step {step!r}: pass at least one Polars expression or name of a column")
+    return expressions
+
+
+def works_row_by_row(expression: pl.Expr) -> bool | None:
+    """Whether each row's result depends on that row alone; None where Polars cannot tell before it sees columns.
+
+    >>> import polars as pl
+    >>> works_row_by_row(pl.col("a") * 2), works_row_by_row(pl.col("a") - pl.col("a").mean())
+    (True, False)
+    """
+    meta = expression.meta
+    if meta.is_column_selection():
+        return True
+    verdicts = [_told(meta), *map(works_row_by_row, meta.pop())]
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
+
+
+def _told(meta: Any) -> bool | None:
+    """What Polars says of the outermost operation alone."""
+    from polars.exceptions import PolarsError
+
+    try:
+        return bool(meta.is_row_separable())
+    except (PolarsError, AttributeError):  # not before it sees columns; versions that do not tell at all
+        return None
+
+
+def _listed(frame: pl.DataFrame) -> str:
+    return ", ".join(map(repr, frame.columns)) or "none"
+
+
+def _typed(frame: pl.DataFrame) -> str:
+    return ", ".join(f"{name!r}: {kind}" for name, kind in frame.schema.items())

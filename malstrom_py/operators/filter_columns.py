@@ -1,0 +1,43 @@
+"""``filter`` by a Polars expression: the records it is true for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from malstrom_py.batches import Batch
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.column_step import ColumnStep
+from malstrom_py.operators.expressions import Expressions
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class FilterColumns(ColumnStep):
+    """Keeps the records for which ``predicate`` is true; false and null are counted as filtered.
+
+    The predicate works row by row and gives booleans.
+
+    >>> import malstrom_py as mp, polars as pl
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> bids = job.source("bids", sources.Memory([{"price": 10}, {"price": None}, {"price": 30}]))
+    >>> mp.collect(bids.filter("dear", pl.col("price") > 20))
+    [{'price': 30}]
+    """
+
+    def __init__(self, context: StepContext, *, predicate: pl.Expr) -> None:
+        super().__init__(context)
+        self._mask = Expressions([predicate], lambda frame, exprs: frame.select(exprs), self.error)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        import polars as pl
+
+        columns = self.columns_of(batch)
+        verdicts = self._mask(columns.frame)
+        if verdicts.width != 1 or verdicts.dtypes[0] not in (pl.Boolean, pl.Null):
+            kinds = ", ".join(map(str, verdicts.dtypes))
+            raise self.error(f"filter takes one expression that gives booleans, this one gave {kinds}")
+        kept = columns.where(verdicts.to_series().cast(pl.Boolean))
+        self.counters.filtered += len(batch) - len(kept)
+        out.send(kept)
