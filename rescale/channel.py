@@ -38,19 +38,26 @@ class Suspend:
     """A `SuspendMarker` on its way between workers."""
 
 
+class PlacedEpoch(NamedTuple):
+    """An epoch among the rows of a frame: before the row of that number, or behind all if it is their count."""
+
+    row: int
+    time: int
+    idle: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What goes over a channel: rows with the epochs among them, or a control message.
 
-    ``payload`` is an encoded batch, or None without rows. ``epochs`` are (row, time): the epoch ``time`` stands
-    before the row of that number, or behind all if it is their count.
+    ``payload`` is an encoded batch, or None without rows.
     """
 
     channel: ChannelId
     payload: bytes | None = None
     rows: int = 0
     size: int = 0
-    epochs: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[PlacedEpoch, ...] = ()
     control: Barrier | Suspend | None = None
     incarnation: int = 0
     sequence: int = 0
@@ -138,7 +145,7 @@ class ChannelOut:
         *,
         rows: int = 0,
         size: int = 0,
-        epochs: tuple[tuple[int, int], ...] = (),
+        epochs: tuple[PlacedEpoch, ...] = (),
         control: Barrier | Suspend | None = None,
     ) -> None:
         """Number and queue a frame. `take` gives it out, in order, once there is credit."""

@@ -7,21 +7,22 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.rescale.channel import PlacedEpoch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class Gathering:
-    """Rows of batches of one layout. ``epochs`` are (row, time): the epoch stands before the row of that number.
+    """Rows of batches of one layout, and the epochs among them.
 
     ``size`` is in bytes for columns, and 0 for rows, of which nobody knows it before they are encoded.
 
     >>> gathering = Gathering()
     >>> gathering.add(Batch(["x", "y", "z"], keys=[1, 2, 3]), [0, 2])
-    >>> gathering.epochs.append((gathering.rows, 7))
+    >>> gathering.epochs.append(PlacedEpoch(gathering.rows, 7))
     >>> gathering.batch().values, gathering.epochs
-    (['x', 'z'], [(2, 7)])
+    (['x', 'z'], [PlacedEpoch(row=2, time=7, idle=False)])
     """
 
     __slots__ = ("_columns", "_keys", "_timestamps", "_values", "epochs", "rows", "size")
@@ -31,7 +32,7 @@ class Gathering:
         self._values: list[Any] = []
         self._timestamps: list[int] = []
         self._columns: list[ColumnBatch] = []
-        self.epochs: list[tuple[int, int]] = []
+        self.epochs: list[PlacedEpoch] = []
         self.rows = 0
         self.size = 0
 

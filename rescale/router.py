@@ -12,7 +12,7 @@ from typing import Any
 
 from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.messages import MAX_EPOCH, Epoch
-from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelOut, Credit, Frame, Loopback, Suspend
+from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelOut, Credit, Frame, Loopback, PlacedEpoch, Suspend
 from malstrom_py.rescale.gathering import Gathering
 
 
@@ -116,12 +116,12 @@ class Router:
             return self._slots_of_column(batch.key_column)
         return self._slots_of(batch.keys or [])
 
-    def epoch(self, time: int) -> None:
-        """Tell every receiver of ``time``, behind the rows before it."""
-        self.loopback.put(Epoch(time))
+    def epoch(self, epoch: Epoch) -> None:
+        """Tell every receiver of ``epoch``, behind the rows before it (T2: also whether its sender is idle)."""
+        self.loopback.put(epoch)
         for gathering in self._gathering.values():
-            gathering.epochs.append((gathering.rows, time))
-        if time == MAX_EPOCH:
+            gathering.epochs.append(PlacedEpoch(gathering.rows, epoch.time, epoch.idle))
+        if epoch.time == MAX_EPOCH:
             self.flush()
 
     def control(self, message: Barrier | Suspend) -> None:

@@ -30,7 +30,7 @@ class SendToExchange(Operator):
         self._router.slots(batch)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        self._router.epoch(epoch.time)
+        self._router.epoch(epoch)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         """Parts belong to the source region, which ends here."""
@@ -79,16 +79,16 @@ class Lane:
         if frame.control is not None:
             return [frame.control]
         if frame.payload is None:
-            return [Epoch(time) for _, time in frame.epochs]
+            return [Epoch(time, idle) for _, time, idle in frame.epochs]
         batch = self._decode(frame.payload)
         if not frame.epochs:
             return [batch]
         items, start = list[Item](), 0
-        for row, time in frame.epochs:
+        for row, time, idle in frame.epochs:
             if row > start:
                 items.append(batch.cut(start, row))
                 start = row
-            items.append(Epoch(time))
+            items.append(Epoch(time, idle))
         if start < len(batch):
             items.append(batch.cut(start, len(batch)))
         return items

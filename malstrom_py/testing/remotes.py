@@ -19,6 +19,7 @@ from malstrom_py.rescale.channel import (
     Frame,
     Grant,
     Item,
+    PlacedEpoch,
     Suspend,
 )
 from malstrom_py.workers.exchange import Lane
@@ -48,7 +49,7 @@ class RemoteWorker:
                 payload = self._codec.encode_batch(item, step=exchange)
                 channel.put(payload, rows=len(item), size=len(payload))
             case Epoch():
-                channel.put(epochs=((0, item.time),))
+                channel.put(epochs=(PlacedEpoch(0, item.time, item.idle),))
             case Barrier() | Suspend():
                 channel.put(control=item)
 

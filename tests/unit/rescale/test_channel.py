@@ -20,6 +20,7 @@ from malstrom_py.rescale.channel import (
     Frame,
     Grant,
     Loopback,
+    PlacedEpoch,
     Suspend,
 )
 
@@ -144,20 +145,20 @@ def test_f2_control_stands_behind_the_backlog_and_needs_no_credit_of_its_own() -
     channel.put(control=Barrier("1"))
     put(channel, 1, 1)
     channel.put(control=Barrier("2"))
-    channel.put(epochs=((0, 7),))
+    channel.put(epochs=(PlacedEpoch(0, 7),))
     assert [(frame.rows, frame.control) for frame in channel.take()] == [(0, Barrier("1")), (1, None)]
     assert channel.backlog == 3
     channel.grant(Grant(CHANNEL, 3, 1, 1))
     assert [(frame.rows, frame.control) for frame in channel.take()] == [(1, None), (0, Barrier("2"))]
     channel.grant(Grant(CHANNEL, 3, 1, 1))
-    assert [frame.epochs for frame in channel.take()] == [((0, 7),)]
+    assert [frame.epochs for frame in channel.take()] == [(PlacedEpoch(0, 7),)]
 
 
 def test_f2_an_epoch_is_credited_like_a_row_wherever_it_stands() -> None:
     channel = sender(rows=4)
     put(channel, 2)
-    channel.put(epochs=((0, 7), (0, 8)))
-    channel.put(epochs=((0, 9),))
+    channel.put(epochs=(PlacedEpoch(0, 7), PlacedEpoch(0, 8)))
+    channel.put(epochs=(PlacedEpoch(0, 9),))
     assert [len(frame.epochs) for frame in channel.take()] == [0, 2]
     channel.put(control=Barrier("1"))
     assert channel.take() == []
@@ -184,7 +185,7 @@ def test_f2_what_is_put_without_credit_counts_as_spilled() -> None:
 def test_f2_taking_a_frame_gives_its_credit_back() -> None:
     out, into = sender(), ChannelIn(CHANNEL, 3)
     put(out, 4, size=9)
-    out.put(epochs=((0, 7),))
+    out.put(epochs=(PlacedEpoch(0, 7),))
     for frame in out.take():
         into.receive(frame)
     out.put(control=Barrier("1"))

@@ -81,7 +81,7 @@ def feed(exchange: Exchange, steps: Sequence[Item]) -> None:
         if isinstance(step, Batch):
             exchange.router.route(step)
         elif isinstance(step, Epoch):
-            exchange.router.epoch(step.time)
+            exchange.router.epoch(step)
         else:
             exchange.router.control(step)
 
@@ -103,8 +103,8 @@ def traffic(draw: st.DrawFn) -> tuple[list[Item], list[Any]]:
             rows.append((atom.key, place, atom.timestamp))
             flat.append(rows[-1])
         elif isinstance(atom, Epoch):
-            steps.append(atom)
-            flat.append(atom)
+            steps.append(Epoch(atom.time, idle=draw(st.booleans())))
+            flat.append(steps[-1])
         if place in cuts and draw(st.integers(0, 5)) == 5 and not rows:
             steps.append(Barrier(str(place)))
             flat.append(steps[-1])
@@ -137,11 +137,12 @@ def test_order_is_kept_per_key_over_many_batches() -> None:
 
 def test_t3_every_receiver_gets_the_same_epochs_in_place() -> None:
     exchange = Exchange(4)
-    for time in (3, 5, MAX_EPOCH):
-        exchange.router.route(batch_of([(n, n, time - 1) for n in range(20)]))
-        exchange.router.epoch(time)
+    epochs = [Epoch(3), Epoch(5, idle=True), Epoch(MAX_EPOCH)]
+    for epoch in epochs:
+        exchange.router.route(batch_of([(n, n, epoch.time - 1) for n in range(20)]))
+        exchange.router.epoch(epoch)
     for items in exchange.received().values():
-        assert [item for item in items if isinstance(item, Epoch)] == [Epoch(3), Epoch(5), Epoch(MAX_EPOCH)]
+        assert [item for item in items if isinstance(item, Epoch)] == epochs
         for place, item in enumerate(items):
             if isinstance(item, tuple):
                 assert next(other.time for other in items[place:] if isinstance(other, Epoch)) == item[2] + 1
@@ -194,7 +195,7 @@ def test_f3_with_one_worker_nothing_is_hashed_and_nothing_encoded() -> None:
     router = Router("by-key", 0, [0], [0] * SLOTS, slots_of=refuse, encode=refuse, rows_max=1, bytes_max=1)
     batch = batch_of([("a", object(), None), ("b", object(), None)])
     router.route(batch)
-    router.epoch(5)
+    router.epoch(Epoch(5))
     router.control(Barrier("1"))
     router.flush()
     assert router.take() == []

@@ -15,7 +15,17 @@ from malstrom_py.errors import InternalError
 from malstrom_py.messages import AbsBarrier, Epoch, Interrogate, SuspendMarker
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.union import Union
-from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelIn, ChannelOut, Credit, Grant, Loopback, Suspend
+from malstrom_py.rescale.channel import (
+    Barrier,
+    ChannelId,
+    ChannelIn,
+    ChannelOut,
+    Credit,
+    Grant,
+    Loopback,
+    PlacedEpoch,
+    Suspend,
+)
 from malstrom_py.rescale.router import Router
 from malstrom_py.testing import CapturingPersistenceBackend, strategies
 from malstrom_py.testing.lone_step import OpenEnd, Recorder
@@ -83,7 +93,7 @@ class Region:
                 payload = CODEC.encode_batch(made, step=exchange)
                 out.put(payload, rows=len(made), size=len(payload))
             elif isinstance(made, Epoch):
-                out.put(epochs=((0, made.time),))
+                out.put(epochs=(PlacedEpoch(0, made.time),))
             else:
                 out.put(control=made)
             for frame in out.take():
