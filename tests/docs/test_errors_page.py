@@ -1,0 +1,77 @@
+"""docs/errors.md has every error there is, in the tree that there is, and shows messages as they are."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from malstrom_py import errors
+from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.rescale.channel import ChannelId, ChannelIn, Frame
+from malstrom_py.testing import OperatorTester
+from tests.pages import blocks_of, headings_of
+from tests.tree import ROOT
+
+PAGE = (ROOT / "docs" / "errors.md").read_text()
+
+ERRORS = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == errors.__name__
+}
+
+
+def section_of(name: str) -> str:
+    """What the page says under the heading of one error."""
+    found = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_an_error_has_its_place_on_the_page(name: str) -> None:
+    assert name in headings_of(PAGE)
+    section = section_of(name)
+    if name != "MalstromError":
+        assert "**When**: " in section
+        assert "**What to do**: " in section
+        assert re.search(r"^```text\n\w+: ", section, flags=re.MULTILINE), f"no message of {name} is shown"
+
+
+def test_the_page_knows_no_error_that_there_is_not() -> None:
+    named = {heading for heading in headings_of(PAGE) if heading.endswith(("Error", "Record"))}
+    assert named <= set(ERRORS)
+
+
+def test_the_tree_is_the_one_of_the_module() -> None:
+    tree = next(block.text for block in blocks_of(PAGE) if block.text.startswith("MalstromError\n"))
+
+    def drawn(text: str) -> list[str]:
+        lines = (re.match(r"[│├└─ ]*[A-Z]\w+", line) for line in text.splitlines())
+        return [line[0] for line in lines if line and line[0].strip("│├└─ ") in ERRORS]
+
+    assert drawn(tree) == drawn((errors.__doc__ or "").partition("tree:")[2])
+
+
+def test_the_message_of_a_peer_error_is_what_a_gap_says() -> None:
+    channel = ChannelId("sensor", sender=1, receiver=0)
+    inbox = ChannelIn(channel, incarnation=1)
+    for sequence in range(1, 8):
+        inbox.receive(Frame(channel, incarnation=1, sequence=sequence))
+    with pytest.raises(PeerError) as raised:
+        inbox.receive(Frame(channel, incarnation=1, sequence=9))
+    assert f"PeerError: {raised.value}" in flat(section_of("PeerError"))
+
+
+def test_the_message_of_an_internal_error_is_what_state_that_comes_twice_says() -> None:
+    tester = OperatorTester(lambda stream: stream.mean("mean"), keyed=True)
+    state = tester.send_local([("kitchen", 1)]).step().collect({"kitchen"})
+    tester.acquire(state)
+    with pytest.raises(InternalError) as raised:
+        tester.acquire(state)
+    assert f"InternalError: {raised.value}" in flat(section_of("InternalError"))
