@@ -1,5 +1,7 @@
 """Rows into Arrow columns: the names are those of the first rows, the types widen as long as they can.
 
+Columns that are there already join them under the same rules, so that a stream may mix both layouts.
+
 What a value becomes never depends on where the batches are cut: what would is refused. `malstrom_py.batches.rows_of`
 is the way back.
 """
@@ -7,17 +9,21 @@ is the way back.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from malstrom_py.column_types import plain, wider_type
 from malstrom_py.errors import MalstromError
 from malstrom_py.value_kinds import Kinds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LISTED_MAX = 10
+Column: TypeAlias = "list[Any] | pa.Array"
+"""What becomes one column: values of Python, or an Arrow array."""
+
+_LISTED_MAX: Final = 10
 
 
 def fields_of(values: list[Any]) -> list[dict[str, Any]]:
@@ -70,32 +76,36 @@ class RowColumns:
         """The names of the first rows with the widest types so far; None before the first row."""
         return self._schema
 
-    def convert(self, values: list[Any], *, leading: Mapping[str, list[Any]] | None = None) -> pa.RecordBatch:
+    def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
         """``values`` as columns (see `fields_of`), after `schema` has widened to hold them.
 
         ``leading`` are columns of their own that stand before those of the values, each as long as ``values``; the
         same names must be given with every call. No values make no columns until there were some.
         """
+        if not values:
+            return self._no_rows()
+        rows = fields_of(values)
+        names = list(dict.fromkeys(chain.from_iterable(rows))) if self._schema is None else set().union(*rows)
+        leading = leading or {}
+        known = self._known(names, leading)
+        return self._joined(known, lambda name: leading[name] if name in leading else [row.get(name) for row in rows])
+
+    def admit(self, columns: pa.RecordBatch, *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+        """``columns`` as `convert` would give them, after `schema` has widened to hold them: no row is made.
+
+        Ways to store the same values otherwise (dictionaries, views) are undone, zones become UTC.
+        """
         import pyarrow as pa
 
-        if not values:
-            return pa.RecordBatch.from_pylist([], schema=pa.schema([]) if self._schema is None else self._schema)
-        rows, leading = fields_of(values), leading or {}
-        known = self._first_schema(rows, leading) if self._schema is None else self._schema
-        names = known.names
-        if extra := set().union(*rows).difference(names):
-            raise self._error(
-                f"columns {_listed(extra)} are not among those of the first batch ({_listed(names)}): "
-                f"give every value the same fields, in a map step for instance, with None where there is nothing"
-            )
-        columns = [leading[name] if name in leading else [row.get(name) for row in rows] for name in names]
-        for name, column in zip(names, columns, strict=True):
-            self._kinds.check(name, column)
-        types = zip(names, columns, known.types, strict=True)
-        arrays = [self._array(name, column, kind) for name, column, kind in types]
-        schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
-        self._schema = schema
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if not len(columns):
+            return self._no_rows()
+        names = columns.schema.names
+        if len(set(names)) < len(names):
+            raise self._error("two columns have the same name: rename one")
+        leading = dict(leading or {})
+        known = self._known(names, leading)
+        there: dict[str, Column] = dict(zip(names, columns.columns, strict=True)) | leading
+        return self._joined(known, lambda name: there[name] if name in there else pa.nulls(len(columns)))
 
     def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """``batch`` with the wider types of ``schema``."""
@@ -114,27 +124,64 @@ class RowColumns:
                 raise self._unfit(field.name, f"{column.type} that cannot be written as {field.type}") from None
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _first_schema(self, rows: list[dict[str, Any]], leading: Mapping[str, list[Any]]) -> pa.Schema:
+    def _no_rows(self) -> pa.RecordBatch:
         import pyarrow as pa
 
-        names = list(dict.fromkeys(chain.from_iterable(rows)))
-        check_names(names, self._error)
-        names = [*leading, *names]
-        if not names:
-            raise self._error("the values have no fields, so there is no column to write: give them some")
-        return pa.schema([(name, pa.null()) for name in names])
+        return pa.RecordBatch.from_pylist([], schema=pa.schema([]) if self._schema is None else self._schema)
+
+    def _known(self, names: Collection[Any], leading: Mapping[str, Column]) -> pa.Schema:
+        """The schema so far; at first ``names`` without types. The error unless it has all of ``names``."""
+        import pyarrow as pa
+
+        if self._schema is None:
+            check_names(names, self._error)
+            if not (all_names := [*leading, *names]):
+                raise self._error("the values have no fields, so there is no column to write: give them some")
+            return pa.schema([(name, pa.null()) for name in all_names])
+        known = self._schema.names
+        if extra := set(names).difference(known):
+            raise self._error(
+                f"columns {_listed(extra)} are not among those of the first batch ({_listed(known)}): "
+                f"give every value the same fields, in a map step for instance, with None where there is nothing"
+            )
+        return self._schema
+
+    def _joined(self, known: pa.Schema, column_of: Callable[[str], Column]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = [(field.name, column_of(field.name), field.type) for field in known]
+        for name, column, _ in columns:
+            if isinstance(column, list):
+                self._kinds.check(name, column)
+        arrays = [
+            self._array(name, column, kind) if isinstance(column, list) else self._plain(name, column, kind)
+            for name, column, kind in columns
+        ]
+        self._schema = pa.schema([(name, array.type) for name, array in zip(known.names, arrays, strict=True)])
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _array(self, name: str, column: list[Any], known: pa.DataType) -> pa.Array:
         import pyarrow as pa
 
         try:
             array = pa.array(column)
-            wider = _wider(known, array.type)
+            wider = wider_type(known, array.type)
             return array if array.type == wider else pa.array(column, type=wider)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             kinds = _listed({type(value).__name__ for value in column if value is not None})
             before = "" if pa.types.is_null(known) else f" after {known}"
             raise self._unfit(name, f"values of type {kinds}{before} that do not go into one column") from None
+
+    def _plain(self, name: str, column: pa.Array, known: pa.DataType) -> pa.Array:
+        import pyarrow as pa
+
+        try:
+            array = plain(column)
+            self._kinds.check_type(name, array.type)
+            return array.cast(wider_type(known, array.type))
+        except pa.ArrowException:
+            before = "" if pa.types.is_null(known) else f" after {known}"
+            raise self._unfit(name, f"{column.type}{before} that do not go into one column") from None
 
     def _unfit(self, name: str, what: str) -> MalstromError:
         return self._error(f"column {name!r} holds {what}: make them alike in a map step")
@@ -145,17 +192,6 @@ def check_names(names: Iterable[object], error: Callable[[str], MalstromError]) 
     for name in names:
         if not isinstance(name, str):
             raise error(f"a column is named by a {type(name).__name__}: columns are named by str")
-
-
-def _wider(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(found) and found.tz is not None:
-        found = pa.timestamp(found.unit, "UTC")
-    if known == found:
-        return known
-    both = [pa.schema([("", known)]), pa.schema([("", found)])]
-    return pa.unify_schemas(both, promote_options="permissive").field(0).type
 
 
 def _listed(names: Iterable[str]) -> str:

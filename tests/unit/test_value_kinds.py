@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import PlanError
@@ -20,7 +24,23 @@ def check_all(batches: list[list[Any]]) -> None:
         kinds.check("n", values)
 
 
-@pytest.mark.parametrize(("one", "other"), [(DAY, AT), (AT, ZONED), (ZONED, DAY), ("a", b"a"), (bytearray(b"a"), "a")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (DAY, AT),
+        (AT, ZONED),
+        (ZONED, DAY),
+        ("a", b"a"),
+        (bytearray(b"a"), "a"),
+        (True, 1),
+        (False, 0.5),
+        (dt.timedelta(1), 1),
+        (Decimal(1), 1.5),
+        (Decimal(1), 1),
+        (dt.time(1), DAY),
+        (1, "a"),
+    ],
+)
 def test_two_kinds_are_refused_in_one_column_and_taken_in_two(one: Any, other: Any) -> None:
     for batches in ([[one, other]], [[one], [other]], [[None], [one], [None, other]]):
         with pytest.raises(PlanError, match=r"column 'n' holds .* and .*: make them alike"):
@@ -39,5 +59,38 @@ def test_kinds_inside_lists_and_dicts_are_told_apart_too(values: list[Any], colu
         Kinds(PlanError).check("n", values)
 
 
+def test_whole_numbers_go_with_floats() -> None:
+    for numbers in ([1, 2.5], [np.int64(1), np.float32(1)]):
+        for batches in ([numbers], [[numbers[0]], [numbers[1]], [numbers[0]]]):
+            check_all(batches)
+
+
+def test_the_type_of_a_column_says_its_kind_whatever_it_holds() -> None:
+    kinds = Kinds(PlanError)
+    kinds.check_type("n", pa.struct([("m", pa.list_(pa.int8())), ("none", pa.null())]))
+    kinds.check("n", [{"m": [1], "none": "a"}])
+    with pytest.raises(PlanError, match=r"column 'n\.m\[\]' holds int and str"):
+        kinds.check("n", [{"m": ["a"]}])
+    for kind, value in (
+        (pa.bool_(), True),
+        (pa.uint64(), 1),
+        (pa.float16(), 1.5),
+        (pa.decimal256(50, 2), Decimal(1)),
+        (pa.date64(), DAY),
+        (pa.timestamp("ns"), AT),
+        (pa.timestamp("s", "UTC"), ZONED),
+        (pa.time32("s"), dt.time(1)),
+        (pa.duration("ms"), dt.timedelta(1)),
+        (pa.large_string(), "a"),
+        (pa.large_binary(), b"a"),
+        (pa.binary(1), b"a"),
+    ):
+        kinds = Kinds(PlanError)
+        kinds.check_type("n", kind)
+        kinds.check("n", [value])
+        with pytest.raises(PlanError, match="column 'n' holds"):
+            kinds.check("n", [DAY if value is not DAY else "a"])
+
+
 def test_other_values_are_left_to_arrow() -> None:
-    Kinds(PlanError).check("n", [1, 2.5, None, "a"])
+    Kinds(PlanError).check("n", [None, object(), uuid.uuid4()])

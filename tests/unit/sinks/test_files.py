@@ -185,7 +185,7 @@ def test_types_widen_and_the_files_of_a_commit_are_alike(
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])
 @pytest.mark.parametrize(
-    ("first", "then"), [(1, "text"), ("text", 1), (1.5, "text"), (1, 2**70), (True, 1), (0.5, 2**53 + 1)]
+    ("first", "then"), [(1, 2**70), (0.5, 2**53 + 1), (2**70, 0.5)]
 )
 def test_values_that_do_not_go_into_one_column_name_it(first: Any, then: Any, format: Format, tmp_path: Path) -> None:
     apart: list[list[Any]] = [[{"n": first}], [{"n": then}]]
@@ -197,7 +197,8 @@ def test_values_that_do_not_go_into_one_column_name_it(first: Any, then: Any, fo
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])
 @pytest.mark.parametrize(
-    ("one", "other"), [(DAY, AT), (AT, DAY), (AT, ZONED), (ZONED, AT), (ZONED, DAY), ("a", b"a"), (b"\xff", "a")]
+    ("one", "other"),
+    [(DAY, AT), (AT, DAY), (AT, ZONED), (ZONED, AT), (ZONED, DAY), ("a", b"a"), (b"\xff", "a"), (1, "a"), (True, 1)],
 )
 def test_kinds_that_arrow_would_mix_never_share_a_column(one: Any, other: Any, format: Format, tmp_path: Path) -> None:
     said = set()

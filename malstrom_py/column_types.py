@@ -1,0 +1,77 @@
+"""Arrow types: the plain form of each, and the type that holds what two of them hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """``kind`` without the ways to store the same values otherwise: dictionaries, views, runs. Zones become UTC.
+
+    >>> import pyarrow as pa
+    >>> plain_type(pa.list_(pa.dictionary(pa.int32(), pa.string_view())))
+    ListType(list<item: string>)
+    >>> plain_type(pa.timestamp("ms", "Europe/Berlin"))
+    TimestampType(timestamp[ms, tz=UTC])
+    """
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    return _plain_nested(kind) if types.is_nested(kind) else kind
+
+
+def _plain_nested(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([(field.name, plain_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(plain_type(kind.value_type), kind.list_size)
+    if types.is_large_list(kind):
+        return pa.large_list(plain_type(kind.value_type))
+    if types.is_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    return kind
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """``column`` in its `plain_type`. pyarrow.ArrowException: it cannot be made so."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = plain_type(column.type)
+    if column.type == kind:
+        return column
+    if pa.types.is_run_end_encoded(column.type):
+        return plain(pc.run_end_decode(column))
+    return column.cast(kind)
+
+
+def wider_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    """The plain type that holds the values of both. pyarrow.ArrowException: there is none.
+
+    >>> import pyarrow as pa
+    >>> wider_type(pa.int64(), pa.float32())
+    DataType(double)
+    """
+    import pyarrow as pa
+
+    found = plain_type(found)
+    if known == found:
+        return known
+    both = [pa.schema([("", known)]), pa.schema([("", found)])]
+    return pa.unify_schemas(both, promote_options="permissive").field(0).type
