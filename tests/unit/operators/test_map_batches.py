@@ -1,0 +1,84 @@
+"""``map_batches``: whole record batches in and out."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sources
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.errors import OperatorError
+from malstrom_py.operators.map_batches import MapBatches
+from tests.unit.operators.stepping import Stepped, rows_of_batch
+
+
+def mapped(fn: Any) -> Stepped:
+    return Stepped(partial(MapBatches, fn=fn))
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pc.call_function("multiply", [batch["n"], 2])})
+
+
+def test_rows_and_columns_give_the_same() -> None:
+    rows = mapped(doubled).push(Batch([{"n": 1}, {"n": None}], keys=["a", "b"], timestamps=[1, 2]))
+    given = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, None]}), keys=["a", "b"], timestamps=[1, 2])
+    columns = mapped(doubled).push(given)
+    assert rows_of_batch(rows.batches()[0]) == rows_of_batch(columns.batches()[0])
+    assert (rows.counters.columns_made, columns.counters.columns_made) == (2, 0)
+
+
+def test_any_number_of_rows_may_come_back_on_a_plain_stream() -> None:
+    assert mapped(lambda batch: batch.slice(0, 1)).push(Batch([1, 2])).batches()[0].values == [{"value": 1}]
+    assert mapped(lambda batch: batch.slice(0, 0)).push(Batch([1, 2])).batches() == []
+
+
+@pytest.mark.parametrize("given", [Batch([1, 2], keys=["a", "b"]), Batch([1, 2], timestamps=[1, 2])], ids=str)
+def test_with_keys_or_timestamps_each_row_keeps_its_own(given: Batch) -> None:
+    with pytest.raises(OperatorError, match="returned 1 rows for 2: on a stream with keys or timestamps"):
+        mapped(lambda batch: batch.slice(0, 1)).push(given)
+
+
+@pytest.mark.parametrize("made", [None, {"n": [1]}, pa.table({"n": [1]})], ids=["None", "dict", "Table"])
+def test_what_is_no_record_batch_is_an_error_that_names_the_function(made: object) -> None:
+    def wrong(batch: pa.RecordBatch) -> object:
+        return made
+
+    with pytest.raises(OperatorError, match=r"'under-test': .*wrong at .* returned a \w+: return a pyarrow.RecordB"):
+        mapped(wrong).push(Batch([1]))
+
+
+def test_an_error_of_the_function_names_it_and_has_it_as_cause() -> None:
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("secret")
+
+    with pytest.raises(OperatorError, match=r"ValueError in .*fails at") as raised:
+        mapped(fails).push(Batch([1]))
+    assert "secret" not in str(raised.value)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_types_of_rows_widen_and_never_depend_on_the_cut() -> None:
+    seen: list[str] = []
+
+    def look(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(str(batch.schema.field("n").type))
+        return batch
+
+    mapped(look).push(Batch([{"n": None}]), Batch([{"n": 1}]), Batch([{"n": 1.5}]), Batch([{"n": 2}]))
+    assert seen == ["null", "int64", "double", "double"]
+
+
+def test_a_field_that_comes_later_is_refused_with_the_step_s_name() -> None:
+    with pytest.raises(OperatorError, match="step 'under-test': columns 'm' are not among those"):
+        mapped(lambda batch: batch).push(Batch([{"n": 1}]), Batch([{"n": 1, "m": 2}]))
+
+
+def test_in_a_job() -> None:
+    stream = mp.Job("test").source("in", sources.Memory([{"n": n} for n in range(5)]))
+    assert mp.collect(stream.map_batches("double", doubled)) == [{"n": 2 * n} for n in range(5)]
