@@ -26,15 +26,20 @@ class Output(Generic[K, VO]):
     >>> output.send(DataMessage("a", 2))
     >>> output.values
     [1, 2]
+
+    Everything that was sent stands in ``values``, in order; what went to a side output stands there as a `Sided`.
     """
 
-    __slots__ = ("keys", "timers", "timestamps", "values")
+    __slots__ = ("keys", "sided", "timers", "timestamps", "values")
 
     def __init__(self) -> None:
         self.keys: list[K] = []
         self.timers: list[tuple[K, int]] = []
         self.values: list[VO] = []
         self.timestamps: list[int | None] = []
+        # Side outputs share the lists, so that what is checked, and what is taken back, is so for them as well, and a
+        # logic without them pays for one attribute per batch.
+        self.sided = False
 
     def emit(self, key: K, value: VO, timestamp: int | None = None) -> None:
         """Send one record."""
@@ -50,17 +55,65 @@ class Output(Generic[K, VO]):
         """Have ``on_timer`` called for ``key`` once the step's frontier has reached ``time`` (T6)."""
         self.timers.append((key, time))
 
+    def side(self, name: str) -> SideOutput[K]:
+        """The side output ``name``, which the step must have: records for it go to a stream of their own.
+
+        >>> output = Output()
+        >>> output.side("rejected").emit("a", -1)
+        >>> output.side("rejected").values, output.values
+        ([-1], [Sided('rejected')])
+        """
+        self.sided = True
+        return SideOutput(self, name)
+
     def __len__(self) -> int:
         return len(self.values)
 
     def truncate(self, length: int, timers: int) -> None:
-        """Take back all but the first ``length`` records and the first ``timers`` timers."""
+        """Take back all but the first ``length`` records, of side outputs too, and the first ``timers`` timers."""
         del self.keys[length:], self.values[length:], self.timestamps[length:], self.timers[timers:]
 
     @property
     def timed(self) -> bool:
         """Whether any record has a timestamp."""
         return any(timestamp is not None for timestamp in self.timestamps)
+
+
+class Sided:
+    """A value that went to the side output ``name``. It shows no value, for that may be secret."""
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = name
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Sided({self.name!r})"
+
+
+class SideOutput(Generic[K]):
+    """One side output of a step. The rules are those of `Output`: its input's key, and a timestamp if it is timed."""
+
+    __slots__ = ("_name", "_output")
+
+    def __init__(self, output: Output[K, Any], name: str) -> None:
+        self._output = output
+        self._name = name
+
+    def emit(self, key: K, value: Any, timestamp: int | None = None) -> None:
+        """Send one record to this side output."""
+        self._output.emit(key, Sided(self._name, value), timestamp)
+
+    def send(self, message: DataMessage[K, Any]) -> None:
+        """Send one record to this side output, as a message."""
+        self.emit(message.key, message.value, message.timestamp)
+
+    @property
+    def values(self) -> list[Any]:
+        """What has been sent to it so far."""
+        sided = (value for value in self._output.values if isinstance(value, Sided))
+        return [value.value for value in sided if value.name == self._name]
 
 
 class StatefulLogic(Protocol[K, VI, VO, S]):

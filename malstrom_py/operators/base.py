@@ -68,6 +68,7 @@ def no_check(keys: Sequence[Any]) -> None:
 class StepContext:
     """What an operator is told when it is built on a worker.
 
+    ``timed`` and ``keyed`` say whether records have a timestamp and a key; None: each as it comes, as in a DAG.
     ``check_keys`` raises `CodecError` if one of the keys it is given is not legal (F4).
     """
 
@@ -76,8 +77,8 @@ class StepContext:
     worker: int = 0
     on_error: OnError = "fail"
     dead_letter_port: int | None = None
-    timed: bool = False
-    keyed: bool = False
+    timed: bool | None = False
+    keyed: bool | None = False
     codec: Codec = field(default_factory=Codec)
     check_keys: Callable[[Sequence[Any]], object] = no_check
     clock: Clock = field(default_factory=SystemClock)

@@ -1,17 +1,18 @@
 """From a user's `Output` to the step's outlet: the rules for what user logic may send are enforced here.
 
 Rules: an output keeps its input's key; on a timed stream it has a timestamp above the last epoch passed on, on an
-untimed stream none.
+untimed stream none. So does a record for a side output, which the step must have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Sequence, Set
+from itertools import groupby
 from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import OperatorError, shown
-from malstrom_py.logic import Output
+from malstrom_py.logic import Output, Sided
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.failures import describe_function
@@ -19,20 +20,36 @@ from malstrom_py.operators.keyed import distinct
 
 
 class CheckedOutput:
-    """Sends what a user's logic put out. ``passed`` is the last epoch that the step has passed on."""
+    """Sends what a user's logic put out: to port 0, and for the n-th of ``sides`` to port n.
 
-    def __init__(self, context: StepContext) -> None:
+    ``passed`` is the last epoch that the step has passed on.
+    """
+
+    def __init__(self, context: StepContext, sides: Sequence[str] = ()) -> None:
         self._step = context.step
         self._timed = context.timed
-        self._keyed = context.keyed
+        self._keyed = context.keyed is not False
+        self._sides = {side: port for port, side in enumerate(sides, 1)}
         self.passed = MIN_EPOCH
 
     def send(self, output: Output[Any, Any], out: Outlet, *, part: str | None = None) -> None:
         """Send the records of ``output``, made of records of ``part``. `OperatorError` if they break a rule of time."""
-        if not output:
-            return
+        if output.sided:
+            for port, records in self._by_port(output).items():
+                self._send(records, out, port, part)
+        elif output:
+            self._send(output, out, 0, part)
+
+    def _send(self, output: Output[Any, Any], out: Outlet, port: int, part: str | None) -> None:
         timestamps: Any = output.timestamps if output.timed else None
-        if not self._timed:
+        if self._timed is None:
+            if timestamps is not None and None in timestamps:
+                for run in _alike(output):
+                    self._send(run, out, port, part)
+                return
+            if timestamps is not None:
+                self._check_times(timestamps)
+        elif not self._timed:
             if timestamps is not None:
                 raise self._error("sent a timestamp on an untimed stream: send None")
         elif timestamps is None or None in timestamps:
@@ -41,7 +58,23 @@ class CheckedOutput:
             )
         else:
             self._check_times(timestamps)
-        out.send(Batch(output.values, keys=output.keys if self._keyed else None, timestamps=timestamps, part=part))
+        keys = output.keys if self._keyed else None
+        out.send(Batch(output.values, keys=keys, timestamps=timestamps, part=part), port)
+
+    def _by_port(self, output: Output[Any, Any]) -> dict[int, Output[Any, Any]]:
+        ports: dict[int, Output[Any, Any]] = {}
+        for key, value, timestamp in zip(output.keys, output.values, output.timestamps, strict=True):
+            sided = type(value) is Sided
+            records = ports.setdefault(self._port(value.name) if sided else 0, Output())
+            records.emit(key, value.value if sided else value, timestamp)
+        return ports
+
+    def _port(self, side: str) -> int:
+        port = self._sides.get(side)
+        if port is None:
+            there = f"its side outputs are {', '.join(map(repr, self._sides))}" if self._sides else "it has none"
+            raise self._error(f"sent a record to a side output {shown(side)}, but {there}: name it where it is built")
+        return port
 
     def _check_times(self, timestamps: list[int]) -> None:
         for kind in set(map(type, timestamps)) - {int}:
@@ -85,3 +118,13 @@ class CheckedOutput:
 
     def _error(self, what: str, *, rule: str = "") -> OperatorError:
         return OperatorError(f"step {self._step!r} {what}", step=self._step, rule=rule)
+
+
+def _alike(output: Output[Any, Any]) -> Iterator[Output[Any, Any]]:
+    """``output`` in runs of records that all have a timestamp, or all have none."""
+    rows = zip(output.keys, output.values, output.timestamps, strict=True)
+    for _, run in groupby(rows, key=lambda row: row[2] is None):
+        records: Output[Any, Any] = Output()
+        for row in run:
+            records.emit(*row)
+        yield records

@@ -7,7 +7,7 @@ its logic raised on leaves state, timers and outputs as they were. T6: timers fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from itertools import repeat
 from operator import is_
 from typing import Any, Final
@@ -43,7 +43,9 @@ class StatefulOp(StatefulOperator):
     ['a']
     """
 
-    def __init__(self, context: StepContext, *, logic: Any, default: Callable[[], Any] | None) -> None:
+    def __init__(
+        self, context: StepContext, *, logic: Any, default: Callable[[], Any] | None = None, sides: Sequence[str] = ()
+    ) -> None:
         super().__init__(context)
         hooks = hooks_of(logic, context.step)
         self._on_data = hooks.get("on_data")
@@ -55,7 +57,7 @@ class StatefulOp(StatefulOperator):
         self._default = default
         if default is not None and self._on_batch is not None:
             self.state.values = Defaulting(default)
-        self._checked = CheckedOutput(context)
+        self._checked = CheckedOutput(context, sides)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()

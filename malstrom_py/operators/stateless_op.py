@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -30,12 +30,12 @@ class StatelessOp(Operator):
     [1, 2]
     """
 
-    def __init__(self, context: StepContext, *, logic: Any) -> None:
+    def __init__(self, context: StepContext, *, logic: Any, sides: Sequence[str] = ()) -> None:
         super().__init__(context)
         hooks = stateless_hooks_of(logic, context.step)
         self._on_data = hooks["on_data"]
         self._on_epoch = hooks.get("on_epoch")
-        self._checked = CheckedOutput(context)
+        self._checked = CheckedOutput(context, sides)
         self._failures = Failures(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:

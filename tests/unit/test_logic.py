@@ -125,3 +125,32 @@ def test_an_output_without_any_timestamp_is_untimed() -> None:
     assert not output.timed
     output.emit("a", 2, 5)
     assert output.timed
+
+
+def test_a_side_output_keeps_its_records_apart_and_in_order() -> None:
+    output: Output[str, int] = Output()
+    output.emit("a", 1, 10)
+    output.side("late").emit("a", 2, 20)
+    output.side("odd").send(DataMessage("b", 3, 30))
+    output.side("late").send(DataMessage("c", 4))
+    assert (output.side("late").values, output.side("odd").values, output.side("none").values) == ([2, 4], [3], [])
+    assert (output.keys, output.timestamps) == (["a", "a", "b", "c"], [10, 20, 30, None])
+    assert output.values[0] == 1
+    assert [str(value) for value in output.values[1:]] == ["Sided('late')", "Sided('odd')", "Sided('late')"]
+
+
+def test_what_is_taken_back_is_taken_back_from_side_outputs_too() -> None:
+    output: Output[str, int] = Output()
+    output.side("odd").emit("a", 1)
+    output.emit("a", 2)
+    output.side("odd").emit("a", 3)
+    output.truncate(1, 0)
+    assert (output.side("odd").values, len(output)) == ([1], 1)
+
+
+def test_an_output_says_whether_side_outputs_were_used() -> None:
+    output: Output[str, int] = Output()
+    output.emit("a", 1)
+    assert not output.sided
+    output.side("odd")
+    assert output.sided

@@ -48,8 +48,8 @@ class Stepped:
         on_error: OnError = "fail",
         ports: int = 1,
         silent: Sequence[int] = (),
-        timed: bool = False,
-        keyed: bool = False,
+        timed: bool | None = False,
+        keyed: bool | None = False,
     ) -> None:
         dead_letter_port = ports if on_error == "dead-letter" else None
         context = StepContext(

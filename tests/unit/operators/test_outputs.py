@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ from malstrom_py.logic import Output
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.outputs import CheckedOutput
-from tests.unit.operators.stepping import Recorder, Stepped
+from tests.unit.operators.stepping import Recorder, Stepped, rows_of_batch
 
 
-def checked(*, timed: bool = True, keyed: bool = True) -> CheckedOutput:
-    return CheckedOutput(StepContext("test", "under-test", timed=timed, keyed=keyed))
+def checked(*, timed: bool | None = True, keyed: bool | None = True, sides: Sequence[str] = ()) -> CheckedOutput:
+    return CheckedOutput(StepContext("test", "under-test", timed=timed, keyed=keyed), sides)
 
 
 def output_of(*rows: tuple[Any, Any, Any]) -> Output[Any, Any]:
@@ -26,10 +27,10 @@ def output_of(*rows: tuple[Any, Any, Any]) -> Output[Any, Any]:
     return output
 
 
-def sent(by: CheckedOutput, output: Output[Any, Any], **options: Any) -> list[Batch]:
-    step = Stepped(lambda _: Recorder())
+def sent(by: CheckedOutput, output: Output[Any, Any], port: int = 0, **options: Any) -> list[Batch]:
+    step = Stepped(lambda _: Recorder(), ports=3)
     step.call(lambda out: by.send(output, out, **options))
-    return step.batches()
+    return step.batches(port)
 
 
 def test_an_output_becomes_one_batch() -> None:
@@ -115,3 +116,67 @@ def test_a_timer_may_be_at_any_time_an_epoch_can_reach(time: int) -> None:
 def test_a_timer_at_another_time_is_refused(time: Any) -> None:
     with pytest.raises(OperatorError, match="'under-test' set a timer at "):
         checked().check_timer(time)
+
+
+def rows(batches: list[Batch]) -> list[tuple[Any, Any, Any]]:
+    return [row for batch in batches for row in rows_of_batch(batch)]
+
+
+def with_sides() -> Output[Any, Any]:
+    output = output_of(("a", 1, 5))
+    output.side("late").emit("b", 2, 6)
+    output.emit("c", 3, 7)
+    output.side("odd").emit("d", 4, 8)
+    output.side("late").emit("e", 5, 9)
+    return output
+
+
+def test_side_outputs_go_to_their_own_ports_in_order() -> None:
+    by = checked(sides=["odd", "late"])
+    assert rows(sent(by, with_sides())) == [("a", 1, 5), ("c", 3, 7)]
+    assert rows(sent(by, with_sides(), port=1)) == [("d", 4, 8)]
+    (late,) = sent(by, with_sides(), port=2, part="p")
+    assert (late.keys, late.values, late.timestamps, late.part) == (["b", "e"], [2, 5], [6, 9], "p")
+
+
+def test_a_side_output_that_the_step_does_not_have_is_refused_and_named() -> None:
+    with pytest.raises(
+        OperatorError, match=r"'under-test' sent .* 'late', but its side outputs are 'odd', 'bad': name"
+    ):
+        sent(checked(sides=["odd", "bad"]), with_sides())
+    with pytest.raises(OperatorError, match="side output 'late', but it has none"):
+        sent(checked(), with_sides())
+
+
+def test_the_rules_of_time_hold_for_side_outputs() -> None:
+    by = checked(sides=["odd", "late"])
+    by.passed = 8
+    with pytest.raises(OperatorError, match="sent a record at 5, at or below the epoch 8"):
+        sent(by, with_sides())
+    with pytest.raises(OperatorError, match="timestamp on an untimed stream"):
+        sent(checked(timed=False, sides=["odd", "late"]), with_sides())
+
+
+def test_side_outputs_that_were_taken_back_send_nothing() -> None:
+    output: Output[Any, Any] = Output()
+    output.side("unknown").emit("a", 1)
+    output.truncate(0, 0)
+    assert sent(checked(), output) == []
+
+
+def test_records_as_they_come_are_cut_into_timed_and_untimed_batches_in_order() -> None:
+    output = output_of(("a", 1, 5), (None, 2, 6), ("c", 3, None), ("d", 4, None), ("e", 5, 7))
+    batches = sent(checked(timed=None, keyed=None), output, part="p")
+    assert [(batch.keys, batch.values, batch.timestamps, batch.part) for batch in batches] == [
+        (["a", None], [1, 2], [5, 6], "p"),
+        (["c", "d"], [3, 4], None, "p"),
+        (["e"], [5], [7], "p"),
+    ]
+
+
+@pytest.mark.parametrize("time", [7, MAX_EPOCH, True, 2.0])
+def test_times_of_records_as_they_come_are_checked_too(time: Any) -> None:
+    by = checked(timed=None)
+    by.passed = 7
+    with pytest.raises(OperatorError, match="'under-test' sent a "):
+        sent(by, output_of(("a", 1, None), ("a", 1, time)))

@@ -261,3 +261,41 @@ def test_a_hook_that_raises_is_named(hook: str) -> None:
         stepped(Failing()).push(Batch([1], keys=["a"]), Epoch(1))
     assert "secret" not in str(caught.value)
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+class Aside(Pairs):
+    """Sends odd values aside; says so at epochs and when a timer is due; raises on 7, when it has sent it."""
+
+    def on_data(self, message: DataMessage[str, Any], key_state: Any, output: Output[str, Any]) -> Any:
+        output.set_timer(message.key, 15)
+        (output.side("odd") if message.value % 2 else output).send(message)
+        if message.value == 7:
+            raise ValueError
+        return message.value
+
+    def on_timer(self, key: str, time: int, key_state: Any, output: Output[str, Any]) -> Any:
+        output.side("timers").emit(key, key_state, time)
+        return key_state
+
+    def on_epoch(self, epoch: Epoch, state: State, output: Output[str, Any]) -> None:
+        output.side("odd").emit("a", "epoch", epoch.time)
+
+
+def test_side_outputs_take_from_every_hook_and_carry_epochs() -> None:
+    factory = partial(StatefulOp, logic=Aside(), sides=["odd", "timers"])
+    step = Stepped(factory, keyed=True, timed=True, ports=3, on_error="skip")
+    step.push(Batch([1, 2, 7, 3], keys=["a", "a", "b", "a"], timestamps=[11, 12, 13, 14]), Epoch(20))
+    assert step.rows() == [("a", 2, 12)]
+    assert step.rows(1) == [("a", 1, 11), ("a", 3, 14), ("a", "epoch", 20)]
+    assert step.rows(2) == [("a", 3, 15)]
+    assert [step.epochs(port) for port in range(3)] == [[20]] * 3
+    assert step.counters.skipped == 1
+
+
+def test_a_record_for_a_side_output_keeps_its_key() -> None:
+    def elsewhere(message: DataMessage[str, int], state: None, output: Output[str, int]) -> None:
+        output.side("odd").emit("elsewhere", 1)
+
+    step = Stepped(partial(StatefulOp, logic=elsewhere, sides=["odd"]), keyed=True, ports=2)
+    with pytest.raises(OperatorError, match="under key 'elsewhere'"):
+        step.push(Batch([1], keys=["a"]))

@@ -140,3 +140,29 @@ def test_an_error_in_on_epoch_names_it_whatever_the_policy() -> None:
     with pytest.raises(OperatorError, match=r"Failing\.on_epoch at ") as caught:
         stepped(Failing(), on_error="skip").push(Epoch(1))
     assert "secret" not in str(caught.value)
+
+
+def odd_aside(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
+    (output.side("odd") if message.value % 2 else output).send(message)
+    if message.value == 3:
+        raise ValueError
+
+
+def test_side_outputs_have_ports_of_their_own_and_a_record_it_raises_on_leaves_nothing_in_them() -> None:
+    step = Stepped(partial(StatelessOp, logic=odd_aside, sides=["odd"]), keyed=True, ports=2, on_error="dead-letter")
+    step.push(Batch([1, 2, 3, 5], keys=["a", "b", "c", "d"]))
+    assert step.rows() == [("b", 2, None)]
+    assert step.rows(1) == [("a", 1, None), ("d", 5, None)]
+    assert [letter.value for letter in step.dead_letters] == [3]
+
+
+def test_a_side_output_that_the_step_does_not_have_fails_whatever_the_policy() -> None:
+    with pytest.raises(OperatorError, match="'under-test' sent a record to a side output 'odd', but it has none"):
+        stepped(odd_aside, on_error="skip").push(Batch([1]))
+
+
+def test_where_records_have_a_key_as_it_comes_an_epoch_may_send_without_one() -> None:
+    step = Stepped(partial(StatelessOp, logic=AtEpochs()), keyed=None, timed=None)
+    assert step.push(Epoch(5)).rows() == [(None, "epoch", 5)]
+    with pytest.raises(OperatorError, match="under key 'a'"):
+        Stepped(partial(StatelessOp, logic=AtEpochs("a")), keyed=None, timed=None).push(Epoch(5))
