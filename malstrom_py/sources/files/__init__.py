@@ -1,25 +1,22 @@
-"""``Files``: a source over files, one part per file.
+"""``Files``: a source over files, one part per file or section of it, or per watched folder.
 
-`listing` finds the files, `streams` reads and decompresses, `frames` cuts into whole records, `lines` and `csv_rows`
-decode them, `framed_part` and `parquet_part` are the parts. Memory is bounded by a frame or a Parquet batch.
+`options` checks what is asked for, `listing` and `watching` find files, `sections` name what is read of them,
+`reading` finds types and opens sections, `lazy_part` and `follow_part` are the parts. `framed_part` (csv, json, text)
+and `parquet_part` read one file: memory is bounded by a frame or a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part, SourcePart
-from malstrom_py.sources.files.csv_records import cut_records
-from malstrom_py.sources.files.csv_rows import CsvDecoder, infer_types, read_header
-from malstrom_py.sources.files.csv_types import ColumnType, check_types, with_types
-from malstrom_py.sources.files.framed_part import FramedPart
-from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
+from malstrom_py.sources.files.csv_types import ColumnType
+from malstrom_py.sources.files.follow_part import FollowPart
+from malstrom_py.sources.files.lazy_part import LazyPart, OpenedFile
 from malstrom_py.sources.files.listing import (
-    FORMATS,
     FileFormat,
     Pattern,
     check_patterns,
@@ -27,17 +24,15 @@ from malstrom_py.sources.files.listing import (
     format_of_patterns,
     list_files,
 )
-from malstrom_py.sources.files.parquet_part import ParquetPart, parquet_types
-from malstrom_py.sources.files.schema import check_columns, merge_types, pack_schema, unpack_schema
-from malstrom_py.sources.files.streams import READ_ERRORS, why_unreadable
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from malstrom_py.sources.files.options import checked_options
+from malstrom_py.sources.files.reading import Reading, Types, source_errors
+from malstrom_py.sources.files.sections import Section, section_of
+from malstrom_py.sources.files.watching import watched_folders
 
 V_co = TypeVar("V_co", covariant=True)
 
-_INFERENCE_FILES: Final = 8
-_INFERENCE_FRAMES: Final = 16
+_SPLIT_BYTES: Final = 128 << 20
+_TYPES_FILES: Final = 8
 
 
 class Files(Generic[V_co]):
@@ -84,7 +79,13 @@ class Files(Generic[V_co]):
 
     @overload
     def __init__(
-        self: Files[str], pattern: Pattern | Sequence[Pattern], *, format: Literal["text"], null_values: None = None
+        self: Files[str],
+        pattern: Pattern | Sequence[Pattern],
+        *,
+        format: Literal["text"],
+        null_values: None = None,
+        split_bytes: int | None = _SPLIT_BYTES,
+        follow: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -94,6 +95,9 @@ class Files(Generic[V_co]):
         format: Literal["csv", "json", "parquet"],
         null_values: Iterable[str] | None = None,
         types: Mapping[str, ColumnType] | None = None,
+        split_bytes: int | None = _SPLIT_BYTES,
+        newlines_in_values: bool = True,
+        follow: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -103,6 +107,9 @@ class Files(Generic[V_co]):
         format: FileFormat | None = None,
         null_values: Iterable[str] | None = None,
         types: Mapping[str, ColumnType] | None = None,
+        split_bytes: int | None = _SPLIT_BYTES,
+        newlines_in_values: bool = True,
+        follow: bool = False,
     ) -> None: ...
     def __init__(
         self,
@@ -111,110 +118,127 @@ class Files(Generic[V_co]):
         format: FileFormat | None = None,
         null_values: Iterable[str] | None = None,
         types: Mapping[str, ColumnType] | None = None,
+        split_bytes: int | None = _SPLIT_BYTES,
+        newlines_in_values: bool = True,
+        follow: bool = False,
     ) -> None:
-        if format is not None and format not in FORMATS:
-            raise PlanError(f"sources.Files: format is one of {', '.join(FORMATS)}, got {format!r}")
+        options = checked_options(
+            format=format,
+            null_values=null_values,
+            types=types,
+            split_bytes=split_bytes,
+            newlines_in_values=newlines_in_values,
+            follow=follow,
+        )
         self._patterns = check_patterns(pattern)
-        self._format = format or format_of_patterns(self._patterns)
-        self._null_values = _check_null_values(null_values)
-        self._types = check_types(types)
-        self._check_options()
-        self._base = Path.cwd()
-        self._schema: bytes | None = None
-        self._first = ""
+        known = options.format or format_of_patterns(self._patterns)
+        if follow and known is None:
+            raise PlanError("sources.Files: what the files will be is not known with follow=True: pass format=")
+        self._reading = Reading(options.with_format(known), Path.cwd())
+        self._watched = watched_folders(self._patterns, self._reading.base) if follow else []
+        self._types = Types()
+        # By which the types are to be found, if they could not be when the parts were listed.
+        self._types_files: list[str] = []
 
     def __repr__(self) -> str:
         return f"Files({', '.join(map(repr, self._patterns))})"
 
     def list_parts(self) -> Sequence[Part]:
-        parts = list_files(self._patterns, self._base)
-        if self._format is None:
-            self._format = format_of_parts(parts)
-            self._check_options()
-        # Afresh for each run: the files may have been mended since the one before.
-        self._schema, self._first = None, ""
-        self._find_types(parts)
-        return parts
+        if self._watched:
+            self._start([file for watched in self._watched for file in watched.first_files(_TYPES_FILES)])
+            return [watched.part for watched in self._watched]
+        files = [str(file) for file in list_files(self._patterns, self._reading.base)]
+        self._know_format(files)
+        self._start(files)
+        return [section.part for file in files for section in self._reading.split(file)]
 
     def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
-        if self._format is None:
-            self._format = format_of_parts([part])
-        if state is not None and state["format"] != self._format:
+        section = section_of(part)
+        self._know_format([section.file])
+        self._check_format(part, state)
+        built: SourcePart[V_co] = (
+            self._follow(part, state) if self._reading.options.follow else self._read(part, section, state)
+        )
+        return built
+
+    def _read(self, part: Part, section: Section, state: Any) -> LazyPart:
+        pinned = None
+        if state is not None:
+            self._check_split(part, section, state)
+            pinned = self._pin(part, state)
+        remembered: dict[str, Any] = {
+            "format": self._reading.options.format,
+            "split_bytes": self._reading.options.split_bytes_of(section.file),
+        }
+
+        def open_at(position: dict[str, Any]) -> OpenedFile:
+            types = pinned or self._types_by([section.file])
+            remembered.update(schema=types.schema, first=types.first)
+            with source_errors(part):
+                return self._reading.open(part, section, types, position, remembered)
+
+        if state is None:
+            state = {**remembered, "schema": self._types.schema, "first": self._types.first}
+            state |= self._reading.start_of(section)
+        return LazyPart(state, open_at)
+
+    def _follow(self, part: Part, state: Any) -> FollowPart:
+        watched = next((watched for watched in self._watched if watched.part == part), None)
+        if watched is None:
             raise SourceError(
-                f"{part} is to be read as {self._format}, its saved position is one in {state['format']}: "
+                f"{part!r} is none of the watched folders {', '.join(repr(one.part) for one in self._watched)}: "
+                f"keep the patterns, or start the job without resuming."
+            )
+        types = Types() if state is None else self._pin(part, state) or Types()
+        return FollowPart(watched, self._reading, types=types, find_types=self._types_by, state=state)
+
+    def _know_format(self, files: Sequence[str]) -> None:
+        if self._reading.options.format is None:
+            options = self._reading.options.with_format(format_of_parts([Part(file) for file in files]))
+            self._reading = Reading(options, self._reading.base)
+
+    def _check_format(self, part: Part, state: Any) -> None:
+        known = self._reading.options.format
+        if state is not None and state["format"] != known:
+            raise SourceError(
+                f"{part} is to be read as {known}, its saved position is one in {state['format']}: "
                 f"set format={state['format']!r}, or start the job without resuming."
             )
-        if state is not None and state.get("schema") is not None:
-            saved, self._first = state["schema"], state["first"]
-            self._schema = pack_schema(with_types(part, unpack_schema(saved), self._types)) if self._types else saved
-        if self._schema is None:
-            self._find_types([part])
+
+    def _check_split(self, part: Part, section: Section, state: Any) -> None:
+        """Sections that are cut otherwise than those of the saved positions would be read twice, or not at all."""
+        before, now = state["split_bytes"], self._reading.options.split_bytes_of(section.file)
+        if before != now and section not in self._reading.split(section.file):
+            raise SourceError(
+                f"{part} is no part of {section.file} as it is split now (by {now or 'no'} bytes): its saved position "
+                f"is one of split_bytes={before}. Give split_bytes and newlines_in_values as they were, or start the "
+                f"job without resuming."
+            )
+
+    def _start(self, files: Sequence[str]) -> None:
+        """Find the types afresh for each run: the files may have been mended since the one before.
+
+        What is wrong with the first files is told when a part needs the types: one that is resumed brings its own.
+        """
+        self._types, self._types_files = Types(), []
         try:
-            opened: SourcePart[V_co] = self._open(part, state)
-            return opened
-        except SourceError as error:
-            raise SourceError(str(error) if part in str(error) else f"{part} cannot be read: {error}.") from error
-        except READ_ERRORS as error:
-            raise SourceError(f"{part} cannot be read: {why_unreadable(error)}.") from error
+            self._types_by(files)
+        except SourceError:
+            self._types_files = list(files[:_TYPES_FILES])
 
-    def _open(self, part: Part, state: Any) -> Any:
-        path = self._base / part
-        remembered = {"format": self._format, "schema": self._schema, "first": self._first}
-        if self._format == "csv":
-            return self._open_csv(part, path, state, remembered)
-        if self._format == "parquet":
-            schema = unpack_schema(self._schema or b"")
-            return ParquetPart(part, path, schema=schema, first=self._first, state=state, remembered=remembered)
-        decode = json_runs if self._format == "json" else text_runs
-        return FramedPart(part, path, cut=cut_lines, decode=decode, state=state, remembered=remembered)
+    def _types_by(self, files: Sequence[str]) -> Types:
+        """The types that all parts share; found by ``files`` if they are not known yet."""
+        if self._types.schema is None:
+            types = self._reading.find_types(self._types_files or files)
+            self._types_files = []
+            if self._reading.options.follow and not types.by_rows:
+                return types
+            self._types = types
+        return self._types
 
-    def _open_csv(self, part: Part, path: Path, state: Any, remembered: dict[str, Any]) -> FramedPart:
-        import pyarrow as pa
-
-        names, begin = read_header(path) or ([], 0)
-        schema = pa.schema([]) if self._schema is None else unpack_schema(self._schema)
-        if names:
-            check_columns(part, names, self._first, schema.names)
-        decoder = CsvDecoder(names, schema, self._null_values, self._types)
-        return FramedPart(
-            part, path, cut=cut_records, decode=decoder.runs, state=state, remembered=remembered, begin=begin
-        )
-
-    def _find_types(self, parts: Sequence[Part]) -> None:
-        """Find the types once: by the first of ``parts`` that has columns."""
-        if self._schema is not None or self._format not in {"csv", "parquet"}:
-            return
-        schema = merge_types(chain.from_iterable(map(self._types_of, parts, range(_INFERENCE_FILES))))
-        if schema is not None:
-            self._schema = pack_schema(schema)
-
-    def _types_of(self, part: Part, index: int) -> Iterator[pa.Schema]:
-        path = self._base / part
-        try:
-            if self._format == "parquet":
-                found = parquet_types(path)
-            else:
-                found = infer_types(path, self._null_values, frames_max=1 if index else _INFERENCE_FRAMES)
-            for schema in found:
-                if not self._first:
-                    check_columns(part, schema.names, part, schema.names)
-                    self._first = part
-                yield with_types(part, schema, self._types)
-        except SourceError as error:
-            raise SourceError(str(error) if part in str(error) else f"{part} cannot be read: {error}.") from error
-        except READ_ERRORS as error:
-            raise SourceError(f"{part} cannot be read: {why_unreadable(error)}.") from error
-
-    def _check_options(self) -> None:
-        for name, option in (("null_values", self._null_values), ("types", self._types or None)):
-            if option is not None and self._format not in {None, "csv"}:
-                raise PlanError(f"sources.Files: {name} is for csv files, these are {self._format}: leave it out")
-
-
-def _check_null_values(null_values: object) -> list[str] | None:
-    if null_values is None:
-        return None
-    values = list(null_values) if isinstance(null_values, Iterable) and not isinstance(null_values, str) else [None]
-    if not all(isinstance(value, str) for value in values):
-        raise PlanError('sources.Files: null_values is a list of str, for instance null_values=["NA"]')
-    return [str(value) for value in values]
+    def _pin(self, part: Part, state: Any) -> Types | None:
+        """The types in a position, which are everyone's from now on; None if there are none in it."""
+        if state["schema"] is None:
+            return None
+        self._types = self._reading.pinned(part, state)
+        return self._types

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from malstrom_py.sources.files.csv_lines import cut_csv_lines
+
 _FIELD: Final = rb'(?:"(?:[^"]++|"")*+"[^,\r\n]*+|(?!")[^,\r\n]*+)'
 _RECORD: Final = _FIELD + rb"(?:," + _FIELD + rb")*+"
 # A \r at the very end may be the first half of \r\n.
@@ -24,8 +26,7 @@ def cut_records(window: bytes, ended: bool) -> int:
     8
     """
     if b'"' not in window:
-        # Without quotes every line end counts.
-        return len(window) if ended else max(window.rfind(b"\n"), window.rfind(b"\r", 0, len(window) - 1)) + 1
+        return cut_csv_lines(window, ended)
     match = _WHOLE_RECORDS.match(window)
     end = match.end() if match is not None else 0
     return len(window) if ended and _LAST_RECORD.match(window, end) else end

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.csv_lines import QUOTES_FLAW, cut_csv_lines, split_lines
 from malstrom_py.sources.files.csv_records import cut_records, split_records
 from malstrom_py.sources.files.csv_types import number_like_text
 from malstrom_py.sources.files.frames import Framer
@@ -34,21 +35,36 @@ _COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
 class CsvDecoder:
     """Reads frames of a file with the columns ``names`` (its own order) as the columns of ``schema``.
 
-    ``given`` are the columns whose types the user named.
+    ``given`` are the columns whose types the user named; ``one_line``: no value holds a line end.
     """
 
     def __init__(
-        self, names: Sequence[str], schema: pa.Schema, null_values: Sequence[str] | None, given: Collection[str]
+        self,
+        names: Sequence[str],
+        schema: pa.Schema,
+        null_values: Sequence[str] | None,
+        given: Collection[str],
+        *,
+        one_line: bool = False,
     ) -> None:
         import pyarrow.csv as pa_csv
 
         self._names = list(names)
         self._given = given
+        self._one_line = one_line
         self._schema = schema
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
 
     def runs(self, frame: bytes) -> list[Run]:
         """The rows of ``frame`` as record batches, with the malformed records between them."""
+        if not self._one_line:
+            return self._runs(frame)
+        found: list[Run] = []
+        for lines, is_whole in split_lines(frame):
+            found += self._runs(lines) if is_whole else [Malformed(QUOTES_FLAW, text_of(lines))]
+        return found
+
+    def _runs(self, frame: bytes) -> list[Run]:
         import pyarrow as pa
 
         try:
@@ -104,17 +120,22 @@ class CsvDecoder:
         return "not readable as CSV"
 
 
-def read_header(path: Path) -> tuple[list[str], int] | None:
+def read_header(path: Path, *, one_line: bool = False) -> tuple[list[str], int] | None:
     """The column names of a file and the offset behind them; None for a file that holds nothing."""
     stream = ByteStream(path)
     try:
-        framer = Framer(stream, cut_records)
-        while (frame := framer.next_frame()) is not None:
+        framer = Framer(stream, cut_csv_lines if one_line else cut_records)
+        while (frame := framer.next_frame(0)) is not None:
             if frame.flaw is not None:
                 raise SourceError(f"it does not begin with a CSV header: {frame.flaw}")
-            if spans := split_records(frame.data):
-                start, end = spans[0]
-                return _header_names(frame.data[start:end]), frame.offset + end
+            offset = frame.offset
+            for lines, is_whole in split_lines(frame.data) if one_line else [(frame.data, True)]:
+                if not is_whole:
+                    raise SourceError(f"it does not begin with a CSV header: {QUOTES_FLAW}")
+                if spans := split_records(lines):
+                    start, end = spans[0]
+                    return _header_names(lines[start:end]), offset + end
+                offset += len(lines)
     finally:
         stream.close()
     return None
@@ -134,12 +155,14 @@ def _header_names(record: bytes) -> list[str]:
         ) from None
 
 
-def infer_types(path: Path, null_values: Sequence[str] | None, *, frames_max: int) -> Iterator[pa.Schema]:
+def infer_types(
+    path: Path, null_values: Sequence[str] | None, *, frames_max: int, one_line: bool = False
+) -> Iterator[pa.Schema]:
     """The types of the columns by the header (none), by the first frame, by the next ones: as many as are taken."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    header = read_header(path)
+    header = read_header(path, one_line=one_line)
     if header is None:
         return
     names, offset = header
@@ -148,18 +171,24 @@ def infer_types(path: Path, null_values: Sequence[str] | None, *, frames_max: in
     stream = ByteStream(path)
     try:
         stream.skip_to(offset)
-        framer = Framer(stream, cut_records)
+        framer = Framer(stream, cut_csv_lines if one_line else cut_records)
         for _ in range(frames_max):
             frame = framer.next_frame()
             if frame is None:
                 return
-            if frame.flaw is None:
-                table = _read(frame.data, names, convert, skip_malformed=True)
-                yield _kept_as_written(_usable_types(table.schema), frame.data, names, convert)
+            if data := b"" if frame.flaw is not None else _readable(frame.data, one_line):
+                table = _read(data, names, convert, skip_malformed=True)
+                yield _kept_as_written(_usable_types(table.schema), data, names, convert)
     except READ_ERRORS:
         return  # Whoever reads the part there tells what is damaged, and how far it came.
     finally:
         stream.close()
+
+
+def _readable(frame: bytes, one_line: bool) -> bytes:
+    """What types are found by: text that is no UTF-8 somewhere is text, and Arrow cannot skip a row it cannot decode."""
+    data = b"".join(lines for lines, is_whole in split_lines(frame) if is_whole) if one_line else frame
+    return data if data.isascii() else data.decode(errors="replace").encode()
 
 
 def _usable_types(found: pa.Schema) -> pa.Schema:
@@ -189,11 +218,9 @@ def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: 
 
 
 def _usable(found: pa.DataType) -> pa.DataType:
-    """Text that is no UTF-8 somewhere is text, and that record malformed; times may have fractions further on."""
+    """``found``, but times may have fractions further on."""
     import pyarrow as pa
 
-    if pa.types.is_binary(found):
-        return pa.string()
     if pa.types.is_timestamp(found):
         return pa.timestamp("us", found.tz)
     if pa.types.is_time(found):

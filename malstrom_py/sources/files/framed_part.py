@@ -1,56 +1,47 @@
-"""One csv, json or text file while it is read: frame by frame, each decoded as a whole, rows handed out as asked."""
+"""Records of one csv, json or text file while they are read: frame by frame, each decoded as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.frames import Cut, Frame, Framer
+from malstrom_py.sources.files.frames import FRAME_BYTES, Framer
 from malstrom_py.sources.files.runs import Cursor, Malformed, Run, text_of
-from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
+from malstrom_py.sources.files.streams import READ_ERRORS, file_changed, why_unreadable
 
 
 class FramedPart:
-    """The position is (offset of the frame, records taken from it): exact, whatever the sizes of the polls.
+    """The position is (offset of a frame, records taken from there): exact, whatever the sizes of the polls.
 
-    ``remembered`` goes into each position as it is; ``begin`` is where the first record stands.
+    ``framer`` stands where ``position`` says; ``remembered`` goes into each position as it is. A frame holds about
+    as many records as a poll or two ask for, so that many parts that are read in turn hold little each.
     """
 
     def __init__(
         self,
         name: str,
-        path: Path,
+        framer: Framer,
         *,
-        cut: Cut,
         decode: Callable[[bytes], list[Run]],
-        state: dict[str, Any] | None,
+        position: dict[str, Any],
         remembered: dict[str, Any],
-        begin: int = 0,
     ) -> None:
-        state = state or {"offset": begin, "records": 0, "rows": 0, "finished": False}
         self._name = name
+        self._framer = framer
         self._decode = decode
         self._remembered = remembered
         self._cursor = Cursor()
-        self._rows_before: int = state["rows"] - state["records"]
-        self._skip: int = state["records"]
-        self._finished: bool = state["finished"]
-        self._frame = Frame(state["offset"], state["offset"], b"")
-        stream = ByteStream(path)
-        try:
-            if not self._finished:
-                stream.skip_to(state["offset"])
-        except BaseException:
-            stream.close()
-            raise
-        self._framer = Framer(stream, cut)
+        self._rows_before: int = position["rows"] - position["records"]
+        self._skip: int = position["records"]
+        self._finished = False
+        self._begin = self._end = framer.offset
+        self._record_bytes = 0
 
     def poll(self, rows_max: int) -> Any:
         try:
             while self._cursor.is_empty():
-                if self._finished or not self._load():
+                if self._finished or not self._load(rows_max):
                     return None
         except READ_ERRORS as error:
             raise SourceError(
@@ -63,9 +54,9 @@ class FramedPart:
 
     def snapshot(self) -> dict[str, Any]:
         # What a restored part has yet to skip counts as taken.
-        position = {"offset": self._frame.offset, "records": self._cursor.taken + self._skip}
+        position = {"offset": self._begin, "records": self._cursor.taken + self._skip}
         if self._cursor.is_empty() and not self._skip:
-            position = {"offset": self._frame.end, "records": 0}
+            position = {"offset": self._end, "records": 0}
         return {**self._remembered, **position, "rows": self._rows() + self._skip, "finished": self._finished}
 
     def close(self) -> None:
@@ -74,16 +65,18 @@ class FramedPart:
     def _rows(self) -> int:
         return self._rows_before + self._cursor.taken
 
-    def _load(self) -> bool:
+    def _load(self, rows_max: int) -> bool:
         """Go on to the next frame; False, and finished, if there is none."""
-        frame = self._framer.next_frame()
+        frame = self._framer.next_frame(FRAME_BYTES if self._skip else 2 * rows_max * self._record_bytes)
         self._rows_before, self._cursor = self._rows(), Cursor()
         if frame is None:
+            if self._skip:
+                raise file_changed(self._name)
             self._finished = True
             return False
-        self._frame = frame
-        self._cursor = Cursor(
-            self._decode(frame.data) if frame.flaw is None else [Malformed(frame.flaw, text_of(frame.data))]
-        )
+        runs = self._decode(frame.data) if frame.flaw is None else [Malformed(frame.flaw, text_of(frame.data))]
+        self._begin, self._end = frame.offset, frame.end
+        self._record_bytes = len(frame.data) // max(1, sum(map(len, runs)))
+        self._cursor = Cursor(runs)
         self._skip -= self._cursor.skip(self._skip)
         return True

@@ -1,7 +1,8 @@
-"""Cuts a file into frames: runs of whole records, about 1 MiB each, so that memory is bounded by the frame.
+"""Cuts a file into frames: runs of whole records, of at most about 1 MiB, so that memory is bounded by the frame.
 
-A frame depends on nothing but the bytes from its offset on: who starts again at the offset of a frame gets the
-same frames. That makes (offset of the frame, records taken from it) an exact position.
+Which records there are depends on nothing but the bytes from a frame's offset on, never on the sizes of the frames:
+who starts again at the offset of a frame gets the same records, in frames of any size. That makes (offset of a frame,
+records taken from there) an exact position.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
 
 FRAME_BYTES: Final = 1 << 20
+FRAME_BYTES_MIN: Final = 1 << 16
 RECORD_BYTES_MAX: Final = 1 << 24
 _HEAD_BYTES: Final = 1 << 12
 
@@ -41,9 +43,12 @@ class Framer:
         self._damage: BaseException | None = None
         self.offset = stream.offset
 
-    def next_frame(self) -> Frame | None:
-        """The next frame; None at the end of the file. Damage is raised behind the last whole record."""
-        goal = FRAME_BYTES
+    def next_frame(self, size: int | None = None) -> Frame | None:
+        """The next frame, of about ``size`` bytes, at least 64 KiB and at most 1 MiB unless a record is larger.
+
+        None at the end of the file. Damage is raised behind the last whole record.
+        """
+        goal = FRAME_BYTES if size is None else min(FRAME_BYTES, max(FRAME_BYTES_MIN, size))
         while True:
             self._fill(goal)
             # Chunks overshoot the goal by what was read before; a frame must not depend on that.
@@ -56,7 +61,7 @@ class Framer:
                 return None
             if (self._ended and is_all) or goal == RECORD_BYTES_MAX:
                 return self._take_flaw(window)
-            goal *= 2
+            goal = min(goal * 2, RECORD_BYTES_MAX)
 
     def close(self) -> None:
         """Let go of the file."""

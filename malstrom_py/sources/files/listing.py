@@ -105,35 +105,54 @@ def list_files(patterns: Sequence[str], base: Path) -> list[Part]:
 
 def _single(pattern: str, base: Path) -> list[str]:
     path = base / pattern
-    if path.is_dir():
-        raise SourceError(f"{pattern!r} is a folder, not a file (in {base}): write {pattern}/* for the files in it")
+    is_file(str(PurePath(pattern)), "", base)
     if not os.path.lexists(path):
         raise SourceError(f"there is no file {pattern!r} (looked in {path.parent}): check path and working directory")
     return [str(PurePath(pattern))]
 
 
 def _match(pattern: str, base: Path) -> list[str]:
-    recursive = "**" in PurePath(pattern).parts
-    shows_hidden = any(part.startswith("_") for part in PurePath(pattern).parts if has_magic(part))
-    prefix = len(_literal_parts(pattern))
-    matches: list[str] = []
-    for name in glob(pattern, root_dir=base, recursive=True):
-        path = PurePath(name)
-        if not shows_hidden and any(part.startswith("_") for part in path.parts[prefix:]):
-            continue
-        if (base / path).is_dir():
-            if not recursive and format_of(name) is not None and format_of(name) == format_of(pattern):
-                raise SourceError(f"{name!r} is a folder, not a file (in {base}): write {name}/* for the files in it")
-            continue
-        matches.append(str(path))
+    matches = [name for name in matching_names(pattern, base) if is_file(name, pattern, base)]
     if not matches:
-        folder = base.joinpath(*_literal_parts(pattern))
+        folder = base.joinpath(*leading_parts(pattern))
         raise SourceError(f"no file matches {pattern!r} (looked in {folder}): check pattern and working directory")
     return matches
 
 
-def _literal_parts(pattern: str) -> list[str]:
-    """The leading components without wildcards: the folder that was searched."""
+def matching_names(pattern: str, base: Path) -> list[str]:
+    """The names, of files and folders, that ``pattern`` matches, without those that are hidden from its wildcards."""
+    if not has_magic(pattern):
+        return [str(PurePath(pattern))] if os.path.lexists(base / pattern) else []
+    parts = PurePath(pattern).parts
+    shows_hidden = any(part.startswith("_") for part in parts if has_magic(part))
+    found = glob(pattern, root_dir=base, recursive=True)
+    if parts == (pattern,) and pattern != "**":
+        # A watched folder may hold a great many names, and is listed again and again.
+        return [name for name in found if shows_hidden or not name.startswith("_")]
+    prefix, names = len(leading_parts(pattern)), map(PurePath, found)
+    return [
+        str(name) for name in names if shows_hidden or not any(part.startswith("_") for part in name.parts[prefix:])
+    ]
+
+
+def is_file(name: str, pattern: str, base: Path) -> bool:
+    """Whether ``name`` is no folder; `SourceError` if it is one that ``pattern`` means to be a file."""
+    if not (base / name).is_dir():
+        return True
+    recursive = "**" in PurePath(pattern).parts
+    if not has_magic(pattern) or (
+        not recursive and format_of(name) is not None and format_of(name) == format_of(pattern)
+    ):
+        raise SourceError(f"{name!r} is a folder, not a file (in {base}): write {name}/* for the files in it")
+    return False
+
+
+def leading_parts(pattern: str) -> list[str]:
+    """The leading components without wildcards: the folder that is searched.
+
+    >>> leading_parts("data/2013-*/x.csv"), leading_parts("data/x.csv")
+    (['data'], ['data'])
+    """
     parts = PurePath(pattern).parts
     for index, part in enumerate(parts):
         if has_magic(part):

@@ -1,4 +1,4 @@
-"""One Parquet file while it is read: row group by row group, in small record batches.
+"""Row groups of one Parquet file while they are read, in record batches as large as the polls ask for.
 
 The position is (row group, rows taken from it). The types of the source's first file are everyone's: what another
 file holds in smaller types is widened, anything else is refused when the file is opened.
@@ -7,77 +7,61 @@ file holds in smaller types is widened, anything else is refused when the file i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.runs import Cursor, Malformed, Run
 from malstrom_py.sources.files.schema import adapted, check_columns
+from malstrom_py.sources.files.streams import file_changed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_BATCH_ROWS: Final = 1 << 14
-_BUFFER_BYTES: Final = 1 << 16
-
-
-def open_parquet(path: Path) -> pq.ParquetFile:
-    """The file, its footer read; `SourceError` if it is no Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = path.open("rb")
-    try:
-        return pq.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us")
-    except pa.ArrowInvalid:
-        file.close()
-        raise SourceError("it is not a whole Parquet file: it may be another format, empty or cut off") from None
-    except BaseException:
-        file.close()
-        raise
-
-
-def parquet_types(path: Path) -> Iterator[pa.Schema]:
-    """The one schema of the file, as rows of it reach Python."""
-    file = open_parquet(path)
-    try:
-        schema = adapted(file.schema_arrow)
-    finally:
-        file.close(force=True)
-    yield schema
+_BATCH_ROWS_MIN: Final = 1 << 10
+_BATCH_BYTES_MAX: Final = 1 << 24
+_SKIP_ROWS: Final = 1 << 16
+_THREADED_ROWS_MIN: Final = 1 << 14
 
 
 class ParquetPart:
-    """``schema`` are the columns and types of every row; ``first`` names the file they came from."""
+    """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
+
+    ``schema`` are the columns and types of every row; ``first`` names the file they came from.
+    """
 
     def __init__(
         self,
         name: str,
-        path: Path,
+        file: pq.ParquetFile,
         *,
+        stop: int | None,
         schema: pa.Schema,
         first: str,
-        state: dict[str, Any] | None,
+        position: dict[str, Any],
         remembered: dict[str, Any],
     ) -> None:
-        state = state or {"row_group": 0, "records": 0, "rows": 0, "finished": False}
         self._name = name
+        self._file = file
         self._schema = schema
         self._remembered = remembered
-        self._file = open_parquet(path)
+        self._stop: int = file.num_row_groups if stop is None else stop
+        self._row_group: int = position["row_group"]
         try:
-            check_columns(name, self._file.schema_arrow.names, first, schema.names)
-            _check_types(name, adapted(self._file.schema_arrow), first, schema)
+            last = max(self._stop - 1, self._row_group)
+            if last > max(file.num_row_groups - 1, 0):
+                raise file_changed(name, f" (row group {last})")
+            check_columns(name, file.schema_arrow.names, first, schema.names)
+            _check_types(name, adapted(file.schema_arrow), first, schema)
         except BaseException:
             self.close()
             raise
-        self._row_group: int = state["row_group"]
         self._taken = 0
-        self._rows_before: int = state["rows"] - state["records"]
-        self._skip: int = state["records"]
-        self._finished: bool = state["finished"]
+        self._rows_before: int = position["rows"] - position["records"]
+        self._skip: int = position["records"]
+        self._finished = False
         self._cursor = Cursor()
+        self._row_bytes = 1
         self._batches = self._row_group_batches()
 
     def poll(self, rows_max: int) -> Any:
@@ -85,7 +69,7 @@ class ParquetPart:
 
         try:
             while self._cursor.is_empty():
-                if self._finished or not self._load():
+                if self._finished or not self._load(rows_max):
                     return None
         except (OSError, pa.ArrowException) as error:
             raise SourceError(
@@ -113,23 +97,41 @@ class ParquetPart:
         return self._rows_before + self._taken + self._cursor.taken
 
     def _row_group_batches(self) -> Iterator[pa.RecordBatch]:
-        if self._row_group >= self._file.num_row_groups:
+        if self._row_group >= self._stop:
             return iter(())
+        group = self._file.metadata.row_group(self._row_group)
+        self._row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
         batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
-            batch_size=_BATCH_ROWS, row_groups=[self._row_group], columns=self._schema.names, use_threads=False
+            batch_size=_BATCH_ROWS_MIN, row_groups=[self._row_group], columns=self._schema.names, use_threads=False
         )
         return batches
 
-    def _load(self) -> bool:
+    def _next_batch(self, rows_max: int) -> pa.RecordBatch | None:
+        """The next rows of this row group: as many as are asked for, unless that takes too much memory."""
+        wanted = max(rows_max, _BATCH_ROWS_MIN, min(self._skip, _SKIP_ROWS))
+        rows = max(1, min(wanted, _BATCH_BYTES_MAX // self._row_bytes))
+        # Both are looked up by the reader for each batch, so that it follows the polls within a row group.
+        self._file.reader.set_batch_size(rows)
+        self._file.reader.set_use_threads(rows >= _THREADED_ROWS_MIN)
+        batch = next(self._batches, None)
+        if batch is not None and len(batch):
+            # Values that are stored once and repeated take more in memory than the footer says.
+            self._row_bytes = max(self._row_bytes, batch.nbytes // len(batch))
+        return batch
+
+    def _load(self, rows_max: int) -> bool:
         """Go on to the next batch, of this row group or the next; False, and finished, if there is none."""
         self._taken, self._cursor = self._taken + self._cursor.taken, Cursor()
-        batch = next(self._batches, None)
+        batch = self._next_batch(rows_max)
         if batch is not None:
-            self._cursor = Cursor(self._converted(batch))
-            self._skip -= self._cursor.skip(self._skip)
+            skipped = min(self._skip, len(batch))
+            self._skip, self._taken = self._skip - skipped, self._taken + skipped
+            self._cursor = Cursor(self._converted(batch.slice(skipped)) if skipped < len(batch) else [])
             return True
+        if self._skip:
+            raise file_changed(self._name, f" (row group {self._row_group})")
         self._rows_before, self._taken = self._rows_before + self._taken, 0
-        if self._row_group + 1 >= self._file.num_row_groups:
+        if self._row_group + 1 >= self._stop:
             self._finished = True
             return False
         self._row_group += 1

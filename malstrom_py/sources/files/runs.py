@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,30 +28,29 @@ Run: TypeAlias = "Malformed | list[Any] | pa.RecordBatch"
 
 
 class Cursor:
-    """Takes rows out of ``runs``. ``taken`` counts records, malformed ones too."""
+    """Takes rows out of ``runs``, and lets go of each run that has been taken. ``taken`` counts malformed ones too."""
 
     def __init__(self, runs: Sequence[Run] = ()) -> None:
-        self._runs = [run for run in runs if len(run)]
-        self._index = 0
+        self._runs = deque(run for run in runs if len(run))
         self._start = 0
         self.taken = 0
 
     def is_empty(self) -> bool:
         """Whether everything has been taken."""
-        return self._index == len(self._runs)
+        return not self._runs
 
     def skip(self, count: int) -> int:
         """Leave out the next ``count`` records, or all there are; how many were left out."""
         before = self.taken
         while count and not self.is_empty():
-            size = min(count, len(self._runs[self._index]) - self._start)
+            size = min(count, len(self._runs[0]) - self._start)
             self._advance(size)
             count -= size
         return self.taken - before
 
     def take(self, rows_max: int, where: str, rows_before: int) -> Any:
         """The next rows of one run, at most ``rows_max``; a malformed record is raised, the cursor past it."""
-        run = self._runs[self._index]
+        run = self._runs[0]
         if isinstance(run, Malformed):
             self._advance(1)
             raise MalformedRecord(f"{where}, record {rows_before + 1}: {run.why}.", record=run.record)
@@ -63,8 +63,9 @@ class Cursor:
     def _advance(self, size: int) -> None:
         self._start += size
         self.taken += size
-        if self._start == len(self._runs[self._index]):
-            self._index, self._start = self._index + 1, 0
+        if self._start == len(self._runs[0]):
+            self._runs.popleft()
+            self._start = 0
 
 
 def text_of(record: bytes) -> str | bytes:

@@ -1,4 +1,4 @@
-"""The bytes of one file, decompressed, from any offset. Offsets count decompressed bytes."""
+"""The bytes of one file, decompressed, from any offset to any other. Offsets count decompressed bytes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ READ_ERRORS: Final = (OSError, EOFError, zlib.error)
 
 
 class ByteStream:
-    """Reads one file forwards. A byte order mark at the start is dropped and counted as offset.
+    """Reads one file forwards, up to ``stop``. A byte order mark at the start is dropped and counted as offset.
 
     EOFError: a compressed file of no bytes at all; even what holds nothing has a header once it is compressed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, stop: int | None = None) -> None:
         self._path = path
+        self._stop = stop
         self._compression = COMPRESSIONS.get(path.suffix.lower())
         self._file: IO[bytes] = path.open("rb")
         try:
@@ -40,8 +41,12 @@ class ByteStream:
             self.offset, self._head = len(_BOM), b""
 
     def read(self) -> bytes:
-        """The next bytes, at most 64 KiB; empty at the end of the file."""
+        """The next bytes, at most 64 KiB; empty at ``stop`` or the end of the file."""
+        if self._stop is not None and self.offset >= self._stop:
+            return b""
         chunk = self._head or self._read(_CHUNK_BYTES)
+        if self._stop is not None:
+            chunk = chunk[: self._stop - self.offset]
         self._head = b""
         self.offset += len(chunk)
         return chunk
@@ -55,10 +60,7 @@ class ByteStream:
         while self.offset < offset:
             chunk = self.read()
             if not chunk:
-                raise SourceError(
-                    f"{self._path} ends before the saved position (byte {offset}): the file changed since the "
-                    f"position was saved. Restore the file, or start the job without resuming."
-                )
+                raise file_changed(str(self._path), f" (byte {offset})")
             if self.offset > offset:
                 keep = self.offset - offset
                 self._head, self.offset = chunk[-keep:], offset
@@ -86,6 +88,14 @@ class ByteStream:
 
             return pa.CompressedInputStream(self._file, "zstd")
         return self._file
+
+
+def file_changed(name: str, where: str = "") -> SourceError:
+    """The error for a file that holds less than a position in it says; for the caller to raise."""
+    return SourceError(
+        f"{name} ends before the saved position{where}: the file changed since the position was saved. "
+        f"Restore the file, or start the job without resuming."
+    )
 
 
 def why_unreadable(error: BaseException) -> str:

@@ -57,7 +57,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Part
     """Every source, with frames and batches so small that each file has many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "FRAME_BYTES", 64)
-        patch.setattr(parquet_part, "_BATCH_ROWS", 5)
+        patch.setattr(parquet_part, "_BATCH_ROWS_MIN", 5)
         yield files(tmp_path_factory.mktemp("contract"))
 
 

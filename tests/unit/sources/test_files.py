@@ -134,9 +134,11 @@ def test_a_file_that_became_shorter_is_told(tmp_path: Path) -> None:
     part = source.build_part(Part(str(path)), None)
     poll_once(part, 10)
     path.write_text("one\n")
+    resumed = source.build_part(Part(str(path)), part.snapshot())
     with pytest.raises(SourceError, match=r"a\.txt ends before the saved position"):
-        source.build_part(Part(str(path)), part.snapshot())
+        resumed.poll(1)
     part.close()
+    resumed.close()
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet", "text"])
@@ -153,8 +155,10 @@ def test_a_file_that_vanished_after_it_was_listed_is_told(tmp_path: Path) -> Non
     source = Files(path)
     (part,) = source.list_parts()
     path.unlink()
+    built = source.build_part(part, None)
     with pytest.raises(SourceError, match=r"a\.txt cannot be read: there is no such file"):
-        source.build_part(part, None)
+        built.poll(1)
+    built.close()
 
 
 @pytest.mark.parametrize("suffix", ["txt", "csv", "json"])

@@ -1,0 +1,84 @@
+"""Opens Parquet files. The parts of one file share its footer, which is read once for all of them."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.schema import adapted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_BUFFER_BYTES: Final = 1 << 16
+_KEPT_MAX: Final = 4
+
+
+class Footers:
+    """Keeps the footers of the files opened last. A copy, also one on another worker, begins with none."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
+        return Footers, ()
+
+    def open(self, path: Path) -> pq.ParquetFile:
+        """The file, its footer known; `SourceError` if it is no Parquet file."""
+        file = path.open("rb")
+        try:
+            status = os.fstat(file.fileno())
+            identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            opened = _opened(file, self._kept.pop(identity, None))
+        except BaseException:
+            file.close()
+            raise
+        self._kept[identity] = opened.metadata
+        if len(self._kept) > _KEPT_MAX:
+            self._kept.popitem(last=False)
+        return opened
+
+
+def parquet_types(path: Path, footers: Footers) -> Iterator[pa.Schema]:
+    """The one schema of the file, as rows of it reach Python."""
+    file = footers.open(path)
+    try:
+        schema = adapted(file.schema_arrow)
+    finally:
+        file.close(force=True)
+    yield schema
+
+
+def row_group_runs(metadata: pq.FileMetaData, size: int) -> list[tuple[int, int]]:
+    """Runs of row groups one behind the other, of at most ``size`` stored bytes unless one alone has more."""
+    runs: list[tuple[int, int]] = []
+    start = total = 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        stored = sum(group.column(column).total_compressed_size for column in range(group.num_columns))
+        if index > start and total + stored > size:
+            runs.append((start, index))
+            start, total = index, 0
+        total += stored
+    return [*runs, (start, metadata.num_row_groups)]
+
+
+def _opened(file: IO[bytes], metadata: pq.FileMetaData | None) -> pq.ParquetFile:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(
+            file,
+            metadata=metadata,
+            pre_buffer=False,
+            buffer_size=_BUFFER_BYTES,
+            coerce_int96_timestamp_unit="us",
+        )
+    except pa.ArrowInvalid:
+        raise SourceError("it is not a whole Parquet file: it may be another format, empty or cut off") from None

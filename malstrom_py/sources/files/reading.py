@@ -1,0 +1,187 @@
+"""How the files of one source are read: finds the types of their columns, splits them, opens sections of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.byte_ranges import CSV_LINE_END, LINE_END, record_bounds
+from malstrom_py.sources.files.csv_lines import cut_csv_lines
+from malstrom_py.sources.files.csv_records import cut_records
+from malstrom_py.sources.files.csv_rows import CsvDecoder, infer_types, read_header
+from malstrom_py.sources.files.csv_types import with_types
+from malstrom_py.sources.files.footers import Footers, parquet_types, row_group_runs
+from malstrom_py.sources.files.framed_part import FramedPart
+from malstrom_py.sources.files.frames import Cut, Framer
+from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
+from malstrom_py.sources.files.options import Options
+from malstrom_py.sources.files.parquet_part import ParquetPart
+from malstrom_py.sources.files.schema import check_columns, merge_types, pack_schema, unpack_schema
+from malstrom_py.sources.files.sections import Section
+from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_INFERENCE_FILES: Final = 8
+_INFERENCE_FRAMES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """The types of all columns, packed, and the file they were found by. Without ``schema``: none are known.
+
+    ``by_rows``: whether there were rows, not only names of columns.
+    """
+
+    schema: bytes | None = None
+    first: str = ""
+    by_rows: bool = False
+
+
+@contextmanager
+def source_errors(name: str) -> Iterator[None]:
+    """What goes wrong while ``name`` is opened, as a `SourceError` that names it."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(str(error) if name in str(error) else f"{name} cannot be read: {error}.") from error
+    except READ_ERRORS as error:
+        raise SourceError(f"{name} cannot be read: {why_unreadable(error)}.") from error
+
+
+def is_missing(error: SourceError) -> bool:
+    """Whether `source_errors` raised ``error`` because there is no such file (any more)."""
+    return isinstance(error.__cause__, FileNotFoundError)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Reads files as ``options`` say, whose ``format`` is known by now; names are seen from ``base``."""
+
+    options: Options
+    base: Path
+    footers: Footers = field(default_factory=Footers)
+
+    def find_types(self, files: Sequence[str]) -> Types:
+        """The types of the columns by the first of ``files`` that has any; others tell those of its empty columns."""
+        if self.options.format not in {"csv", "parquet"}:
+            return Types()
+        asked: list[str] = []
+        schema = merge_types(self._schemas(files, asked))
+        if schema is None:
+            return Types()
+        # A csv file tells the names of its columns first, and then their types once for each frame.
+        by_rows = self.options.format == "parquet" or len(asked) > len(set(asked))
+        return Types(pack_schema(schema), asked[0], by_rows)
+
+    def pinned(self, part: str, state: dict[str, Any]) -> Types:
+        """The types in a position, with those that the user has named since."""
+        schema, first = state["schema"], state["first"]
+        if schema is not None and self.options.types:
+            schema = pack_schema(with_types(part, unpack_schema(schema), self.options.types))
+        return Types(schema, first, by_rows=True)
+
+    def split(self, file: str) -> list[Section]:
+        """The sections of ``file`` that are parts of their own; one if it is small, or cannot be read right now."""
+        size, whole = self.options.split_bytes_of(file), [Section(file)]
+        path = self.base / file
+        try:
+            file_size = path.stat().st_size
+            if size is None or file_size <= size:
+                return whole
+            if self.options.format != "parquet":
+                # Up to the end of a full section, so that the name does not change while a file grows.
+                return [Section(file, "bytes", start, start + size) for start in range(0, file_size, size)]
+            opened = self.footers.open(path)
+        except (SourceError, OSError):
+            return whole
+        try:
+            runs = row_group_runs(opened.metadata, size)
+        finally:
+            opened.close(force=True)
+        return [Section(file, "rowgroups", *run) for run in runs] if len(runs) > 1 else whole
+
+    def start_of(self, section: Section) -> dict[str, Any]:
+        """The position at the start of ``section``."""
+        place = "row_group" if self.options.format == "parquet" else "offset"
+        return {place: section.start, "records": 0, "rows": 0, "finished": False}
+
+    def open(
+        self, name: str, section: Section, types: Types, position: dict[str, Any], remembered: dict[str, Any]
+    ) -> FramedPart | ParquetPart:
+        """``section``, called ``name`` in messages, from ``position`` on; ``remembered`` goes into all positions."""
+        if self.options.format == "parquet":
+            return ParquetPart(
+                name,
+                self.footers.open(self.base / section.file),
+                stop=section.stop if section.unit == "rowgroups" else None,
+                schema=_unpacked(types),
+                first=types.first,
+                position=position,
+                remembered=remembered,
+            )
+        if self.options.format == "csv":
+            return self._open_csv(name, section, types, position, remembered)
+        decode = json_runs if self.options.format == "json" else text_runs
+        framer = self._framer(section, position, cut_lines, LINE_END, 0)
+        return FramedPart(name, framer, decode=decode, position=position, remembered=remembered)
+
+    def _open_csv(
+        self, name: str, section: Section, types: Types, position: dict[str, Any], remembered: dict[str, Any]
+    ) -> FramedPart:
+        one_line = not self.options.newlines_in_values
+        names, begin = read_header(self.base / section.file, one_line=one_line) or ([], 0)
+        schema = _unpacked(types)
+        if names:
+            check_columns(name, names, types.first, schema.names)
+        decoder = CsvDecoder(names, schema, self.options.null_values, self.options.types, one_line=one_line)
+        framer = self._framer(section, position, cut_csv_lines if one_line else cut_records, CSV_LINE_END, begin)
+        return FramedPart(name, framer, decode=decoder.runs, position=position, remembered=remembered)
+
+    def _framer(
+        self, section: Section, position: dict[str, Any], cut: Cut, line_end: re.Pattern[bytes], begin: int
+    ) -> Framer:
+        """The frames of ``section`` from ``position`` on; ``begin`` is where the first record of the file stands."""
+        path, stop = self.base / section.file, None
+        if section.unit == "bytes":
+            begin, stop = record_bounds(path, section.start, section.stop, begin=begin, line_end=line_end)
+        stream = ByteStream(path, stop=stop)
+        try:
+            stream.skip_to(max(begin, position["offset"]))
+        except BaseException:
+            stream.close()
+            raise
+        return Framer(stream, cut)
+
+    def _schemas(self, files: Sequence[str], asked: list[str]) -> Iterator[pa.Schema]:
+        """What the files say of their columns, as far as it is taken; ``asked`` grows by the file that said it."""
+        for index, file in enumerate(files[:_INFERENCE_FILES]):
+            try:
+                with source_errors(file):
+                    for schema in self._schemas_of(file, 1 if index else _INFERENCE_FRAMES):
+                        if not asked:
+                            check_columns(file, schema.names, file, schema.names)
+                        asked.append(file)
+                        yield with_types(file, schema, self.options.types)
+            except SourceError as error:
+                if not (self.options.follow and is_missing(error)):
+                    raise
+
+    def _schemas_of(self, file: str, frames_max: int) -> Iterator[pa.Schema]:
+        path = self.base / file
+        if self.options.format == "parquet":
+            return parquet_types(path, self.footers)
+        one_line = not self.options.newlines_in_values
+        return infer_types(path, self.options.null_values, frames_max=frames_max, one_line=one_line)
+
+
+def _unpacked(types: Types) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([]) if types.schema is None else unpack_schema(types.schema)
