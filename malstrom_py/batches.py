@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
-from malstrom_py.errors import CodecError
+from malstrom_py.column_rows import python_values, rows_of
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
-
-_NANOSECONDS: Final = ("timestamp[ns", "time64[ns", "duration[ns")
 
 
 class Batch:
@@ -298,44 +296,6 @@ class ColumnBatch(Batch):
         # What has been made once is not made again.
         picked._rows = None if self._rows is None else of_list(self._rows)
         return picked
-
-
-def rows_of(columns: pa.RecordBatch) -> list[dict[str, Any]]:
-    """An Arrow record batch as one dict per row: column name -> Python value, None for null.
-
-    >>> import pyarrow as pa
-    >>> rows_of(pa.RecordBatch.from_pydict({"carrier": ["UA", "B6"], "delay": [2, None]}))
-    [{'carrier': 'UA', 'delay': 2}, {'carrier': 'B6', 'delay': None}]
-    """
-    names = columns.schema.names
-    lists = [python_values(column, f"column {name!r}") for name, column in zip(names, columns.columns, strict=True)]
-    return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
-
-
-def python_values(column: pa.Array, what: str) -> list[Any]:
-    """A column as a list of Python's own types; `CodecError` that names ``what`` where they cannot hold a value.
-
-    Nanoseconds would come as types of pandas, where that is installed; so they come in microseconds, or not at all.
-    """
-    try:
-        if str(column.type).startswith(_NANOSECONDS):
-            column = column.cast(_in_microseconds(column.type))
-        values: list[Any] = column.to_pylist()
-    except (ValueError, OverflowError, LookupError):
-        # Without the cause: Arrow's message quotes the value.
-        raise CodecError(
-            f"{what} of Arrow type {column.type} has a value that is none of Python's (finer than a microsecond, "
-            f"beyond the years 1 to 9999, in an unknown zone, or not UTF-8): cast the column first."
-        ) from None
-    return values
-
-
-def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
 
 
 def _arrow_of(frame: pl.DataFrame) -> pa.RecordBatch:

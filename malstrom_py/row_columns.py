@@ -2,8 +2,8 @@
 
 Columns that are there already join them under the same rules, so that a stream may mix both layouts.
 
-What a value becomes never depends on where the batches are cut: what would is refused. `malstrom_py.batches.rows_of`
-is the way back.
+What a value becomes never depends on where the batches are cut: what would is refused. `malstrom_py.column_rows` is
+the way back.
 """
 
 from __future__ import annotations

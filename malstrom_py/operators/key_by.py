@@ -6,7 +6,8 @@ from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.batches import Batch, ColumnBatch, python_values
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.column_rows import python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.messages import PartMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext

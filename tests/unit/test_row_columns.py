@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.batches import python_values, rows_of
+from malstrom_py.column_rows import python_values, rows_of
 from malstrom_py.errors import PlanError, SinkError, SourceError
 from malstrom_py.row_columns import RowColumns, check_names, fields_of
 

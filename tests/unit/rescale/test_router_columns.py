@@ -127,9 +127,9 @@ def test_t3_epochs_keep_their_place_among_columns() -> None:
     exchange = Exchange(columns_rows_max=100)
     key = next(f"k{n}" for n in range(99) if exchange.owner(f"k{n}") == 1)
     exchange.router.route(columns([key, key]))
-    exchange.router.epoch(7)
+    exchange.router.epoch(Epoch(7))
     exchange.router.route(columns([key], start=2))
-    exchange.router.epoch(MAX_EPOCH)
+    exchange.router.epoch(Epoch(MAX_EPOCH))
     (frame,) = exchange.router.channels[1].take()
     assert frame.rows == 3
     assert [tuple(entry)[:2] for entry in frame.epochs] == [(2, 7), (3, MAX_EPOCH)]
