@@ -1,12 +1,13 @@
 """One region of one worker while it runs: what feeds it, when it may be fed, and the alignment of barriers.
 
-F2: data and epochs are taken in only while none of the region's outputs has a backlog. S1: a barrier is let in when
-it has come on all channels of all the region's exchanges and, where the region has sources, at these too.
+F2: data and epochs are taken in only while none of the region's outputs has a backlog, nor a step that holds records
+back. S1: a barrier is let in when it has come on all channels of all the region's exchanges and, where the region has
+sources, at these too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from malstrom_py.batches import Batch
@@ -25,8 +26,17 @@ class Graph(Protocol):
     def run(self) -> None: ...
 
 
+class Backlog(Protocol):
+    """What can be full: an output, or a step that holds records back."""
+
+    @property
+    def backlogged(self) -> bool: ...
+
+
 class Feed:
-    """Feeds one region. ``entries`` are (inbox, entry node) pairs, ``sources`` the nodes of its sources."""
+    """Feeds one region. ``entries`` are (inbox, entry node) pairs, ``sources`` the nodes of its sources, ``holding``
+    the steps that may hold records back.
+    """
 
     def __init__(
         self,
@@ -35,11 +45,13 @@ class Feed:
         sources: list[int],
         exits: list[Router],
         make_barrier: Callable[[str], AbsBarrier],
+        holding: Sequence[Backlog] = (),
     ) -> None:
         self._graph = graph
         self._lanes = [(lane, node, index) for inbox, node in entries for index, lane in enumerate(inbox.lanes)]
         self.sources = sources
         self._exits = exits
+        self._limits: list[Backlog] = [*exits, *holding]
         self._make_barrier = make_barrier
         self._waiting: Barrier | Suspend | None = None
         self._sources_wait = False
@@ -47,11 +59,16 @@ class Feed:
 
     @property
     def open(self) -> bool:
-        """Whether data may be taken in: no output has a backlog."""
-        for router in self._exits:  # noqa: SIM110  asked for every batch, and a generator costs more than the question
-            if router.backlogged:
+        """Whether data may be taken in: neither an output nor a step inside has a backlog."""
+        for limit in self._limits:  # noqa: SIM110  asked for every batch, and a generator costs more than the question
+            if limit.backlogged:
                 return False
         return True
+
+    @property
+    def outputs_open(self) -> bool:
+        """Whether what steps inside hold back may leave: no output has a backlog."""
+        return not any(router.backlogged for router in self._exits)
 
     @property
     def routed_rows(self) -> int:

@@ -114,6 +114,23 @@ class Operator:
     scheduled: bool = False
     """Whether `on_schedule` wants to be called."""
 
+    holding: bool = False
+    """Whether it may hold records back, while something goes on elsewhere: only then is it asked what follows."""
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether it holds records or epochs: `resume` is called in each step of the worker, until it does not."""
+        return False
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether it holds so much that its region must take nothing more in (F2)."""
+        return False
+
+    def resume(self, out: Outlet) -> int:
+        """Send what can leave by now: how many records and epochs. Not called while the region's outputs are full."""
+        return 0
+
     takes_columns: bool = False
     """Whether a `ColumnBatch` is taken as it is. Where it is not, its rows will be made; a source asks to know."""
 
