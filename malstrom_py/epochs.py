@@ -6,7 +6,7 @@ Rule: lateness is decided per record against the running epoch of its own part, 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import MIN_EPOCH
@@ -35,6 +35,18 @@ class EpochTracker(Protocol):
 
     def restore(self, state: Any) -> None:
         """Go on where `snapshot` was taken."""
+        ...
+
+
+@runtime_checkable
+class SpanTracker(EpochTracker, Protocol):
+    """A tracker that can tell by the smallest and the largest timestamp of some records that none of them is late."""
+
+    def observe_span(self, smallest: int, largest: int) -> bool:
+        """Take records with timestamps from ``smallest`` to ``largest``, if none can be late whatever their order.
+
+        False: one may be late, nothing was taken, and `observe` is to be asked.
+        """
         ...
 
 
@@ -82,15 +94,17 @@ class _BoundTracker:
         self._bound = bound
         self.epoch = MIN_EPOCH
 
-    def observe(self, timestamps: list[int]) -> list[int]:
-        largest, smallest = max(timestamps), min(timestamps)
+    def observe_span(self, smallest: int, largest: int) -> bool:
         final = max(self.epoch, largest - self._bound - 1)
         # Whatever their order, no record can be late that is above the epoch the whole batch ends with.
-        late = [] if smallest > final else self._late(timestamps)
+        if smallest <= final:
+            return False
         self.epoch = final
-        return late
+        return True
 
-    def _late(self, timestamps: list[int]) -> list[int]:
+    def observe(self, timestamps: list[int]) -> list[int]:
+        if self.observe_span(min(timestamps), max(timestamps)):
+            return []
         late: list[int] = []
         reach, epoch = self._bound + 1, self.epoch
         for index, timestamp in enumerate(timestamps):
@@ -98,6 +112,7 @@ class _BoundTracker:
                 late.append(index)
             elif timestamp - reach > epoch:
                 epoch = timestamp - reach
+        self.epoch = epoch
         return late
 
     def raise_to(self, epoch: int) -> None:

@@ -14,7 +14,9 @@ from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 
 Unit = Literal["s", "ms", "us", "ns"]
 
-_PER_SECOND: Final[dict[str, int]] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+PER_SECOND: Final[dict[str, int]] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""How many of a unit a second has."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -62,16 +64,25 @@ def to_span(span: timedelta | int, unit: Unit) -> int:
     return span
 
 
+def from_clock(now_s: float, unit: Unit) -> int:
+    """What a clock says, in seconds since 1970, as int64 in ``unit`` (to the microsecond, then rounded down).
+
+    >>> from_clock(1.5, "ms")
+    1500
+    """
+    return _scale(round(now_s * 1_000_000), unit)
+
+
 def from_time(time: int, unit: Unit) -> datetime:
     """An int64 time as an aware datetime in UTC (microseconds; finer digits are cut). For people to read.
 
     Raises OverflowError beyond the years datetime knows.
     """
-    return _EPOCH + timedelta(microseconds=time * 1_000_000 // _PER_SECOND[unit])
+    return _EPOCH + timedelta(microseconds=time * 1_000_000 // PER_SECOND[unit])
 
 
 def _scale(microseconds: int, unit: Unit) -> int:
-    return microseconds * _PER_SECOND[unit] // 1_000_000
+    return microseconds * PER_SECOND[unit] // 1_000_000
 
 
 def _index(moment: object) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.messages import AbsBarrier
@@ -20,6 +21,7 @@ from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.checks import Checked
 from malstrom_py.workers.exchange import Inbox, Lane, SendToExchange
 from malstrom_py.workers.feed import Feed
+from malstrom_py.workers.following import Follower, followers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a worker runs. ``operators`` are by step; ``nodes`` tells where a step stands in the executor."""
+    """What a worker runs. ``operators`` are by step; ``nodes`` tells where a step stands in the executor.
+
+    ``followers``: what to ask after each message whether it follows other workers (T2); with one worker there are none.
+    """
 
     executor: Executor
     operators: dict[str, Operator]
@@ -43,6 +48,7 @@ class Graph:
     routers: dict[str, Router]
     feeds: list[Feed]
     receiving: tuple[int, ...]
+    followers: list[Follower]
 
 
 def build_graph(
@@ -51,6 +57,7 @@ def build_graph(
     *,
     batching: Batching,
     codec: Codec,
+    clock: Clock,
     make_barrier: Callable[[str], AbsBarrier],
     checks: bool = False,
 ) -> Graph:
@@ -58,7 +65,7 @@ def build_graph(
 
     ``checks``: whether every step is watched (test mode).
     """
-    operators = {step.name: step.factory(_context(plan, step, member.worker, codec)) for step in plan.steps}
+    operators = {step.name: step.factory(_context(plan, step, member.worker, codec, clock)) for step in plan.steps}
     routers: dict[str, Router] = {}
     inboxes: dict[str, Inbox] = {}
     specs: list[NodeSpec] = []
@@ -71,7 +78,7 @@ def build_graph(
         if is_exchanged(step, StreamRef(step.name)) and StreamRef(step.name) in read:
             routers[step.name] = _router(plan, step, member, batching, codec)
             inboxes[step.name] = _inbox(step.name, member, routers[step.name], codec)
-            context = _context(plan, step, member.worker, codec)
+            context = _context(plan, step, member.worker, codec, clock)
             send = SendToExchange(context, router=routers[step.name])
             specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
             entries[step.name] = len(specs)
@@ -79,6 +86,7 @@ def build_graph(
     if checks:
         specs = [replace(spec, operator=spec.operator and Checked(spec.operator, codec)) for spec in specs]
     executor = Executor(specs)
+    regions = regions_of(plan)
     feeds = [
         Feed(
             executor,
@@ -87,9 +95,12 @@ def build_graph(
             [routers[name] for name in region.exits],
             make_barrier,
         )
-        for region in regions_of(plan)
+        for region in regions
     ]
-    return Graph(executor, operators, nodes, inboxes, routers, feeds, tuple(entries.values()))
+    # With one worker there is nobody to follow.
+    exchanges = [(nodes[name] + 1, entry) for name, entry in entries.items()] if len(member.members) > 1 else []
+    followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
+    return Graph(executor, operators, nodes, inboxes, routers, feeds, tuple(entries.values()), followers)
 
 
 def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:
@@ -128,7 +139,7 @@ def _inbox(exchange: str, member: Membership, router: Router, codec: Codec) -> I
     return Inbox(lanes)
 
 
-def _context(plan: Plan, step: Step, worker: int, codec: Codec) -> StepContext:
+def _context(plan: Plan, step: Step, worker: int, codec: Codec, clock: Clock) -> StepContext:
     return StepContext(
         job=plan.job,
         step=step.name,
@@ -139,4 +150,5 @@ def _context(plan: Plan, step: Step, worker: int, codec: Codec) -> StepContext:
         keyed=step.traits.keyed or step.traits.local,
         codec=codec,
         check_keys=partial(check_keys, step=step.name),
+        clock=clock,
     )

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """What one step did. ``ports``: rows sent per output stream, read by another step or not."""
+    """What one step did. ``ports``: rows sent per output stream, read by another step or not.
+
+    ``ahead``: how many of the ``late`` records were more than ``max_ahead`` past the clock (T4).
+    """
 
     kind: str
     rows_in: int
@@ -17,6 +20,7 @@ class StepCounts:
     late: int = 0
     skipped: int = 0
     dead_letters: int = 0
+    ahead: int = 0
     keys: int | None = None
     epoch: int | None = None
 
@@ -42,6 +46,7 @@ def _merged(counts: Sequence[StepCounts]) -> StepCounts:
         late=sum(count.late for count in counts),
         skipped=sum(count.skipped for count in counts),
         dead_letters=sum(count.dead_letters for count in counts),
+        ahead=sum(count.ahead for count in counts),
         keys=None if first.keys is None else sum(count.keys or 0 for count in counts),
         epoch=None if None in epochs else min(epoch for epoch in epochs if epoch is not None),
     )
@@ -81,8 +86,13 @@ class RunResult:
 
     @property
     def late(self) -> int:
-        """Records that came behind the epoch of their part."""
+        """Records that came behind the epoch of their part, or too far ahead of the clock."""
         return sum(step.late for step in self.steps.values())
+
+    @property
+    def ahead(self) -> int:
+        """Those of the late records that were more than ``max_ahead`` past the runtime's clock."""
+        return sum(step.ahead for step in self.steps.values())
 
     @property
     def skipped(self) -> int:
@@ -95,6 +105,7 @@ class RunResult:
         return sum(step.dead_letters for step in self.steps.values())
 
     def __str__(self) -> str:
-        figures = ("read", "written", "filtered", "late", "skipped", "dead_letters")
+        ahead = ("ahead",) if self.ahead else ()
+        figures = ("read", "written", "filtered", "late", *ahead, "skipped", "dead_letters")
         sums = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in figures)
         return f"job {self.job}: {sums} in {self.duration_s:.2f} s"

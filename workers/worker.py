@@ -55,7 +55,7 @@ class Worker:
         self._clock = clock
         self._backend = backend
         self._graph = build_graph(
-            plan, member, batching=batching, codec=codec, make_barrier=self._make_barrier, checks=checks
+            plan, member, batching=batching, codec=codec, clock=clock, make_barrier=self._make_barrier, checks=checks
         )
         operators = self._graph.operators
         self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
@@ -102,6 +102,8 @@ class Worker:
                 executor.run()
                 source.made(read, feed.routed_rows - routed)
                 done += read
+        for follower in self._graph.followers:
+            follower.follow()
         if self._sending or self._scheduled:
             self._linger(idle=not done)
         if not self._sending:
@@ -231,6 +233,7 @@ class Worker:
             late=counters.late,
             skipped=counters.skipped,
             dead_letters=counters.dead_letters,
+            ahead=counters.ahead,
             keys=self._graph.operators[step.name].keys,
             epoch=None if epoch == MIN_EPOCH else epoch,
         )

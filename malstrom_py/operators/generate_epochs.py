@@ -1,18 +1,17 @@
 """``generate_epochs``: turns timestamps into event time, per source part, and parts the late from the on-time.
 
-T1: lateness is decided here, once, per record. T2: the epoch sent on is the minimum over the parts that are
-open here; a part without data holds it back, a finished one does not. T5: the maximum epoch comes from the
-source, when all its parts are finished.
+T1: lateness is decided here, once, per record. T2: the epoch sent on is the minimum over the parts that are open here
+and not idle; where all are idle it is sent with that flag, and follows what other workers have reached. T4: records
+too far ahead of the clock move nothing. T5: the maximum epoch comes from the source, when all its parts are finished.
 """
 
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from typing import Any, Final
 
 from malstrom_py.batches import Batch
-from malstrom_py.epochs import EpochGenerator, EpochTracker
+from malstrom_py.epochs import EpochGenerator, EpochTracker, SpanTracker
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import (
     MIN_EPOCH,
@@ -21,19 +20,35 @@ from malstrom_py.messages import (
     PartFinished,
     PartMessage,
     PartOpened,
+    PartQuiet,
     PartReleased,
     StateMessage,
 )
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, describe_function
-from malstrom_py.time import Unit
+from malstrom_py.time import Unit, from_clock
 
 ON_TIME: Final = 0
 LATE: Final = 1
 
 
+class _Part:
+    """A part that is open here. ``ways``: by how many it comes here, more than one behind branches joined again."""
+
+    __slots__ = ("idle", "spans", "tracker", "ways")
+
+    def __init__(self, tracker: EpochTracker) -> None:
+        self.tracker = tracker
+        self.spans = tracker if isinstance(tracker, SpanTracker) else None
+        self.ways = 0
+        self.idle = False
+
+
 class GenerateEpochs(Operator):
     """Sends on-time records and epochs to the first stream, late records (no epochs) to the second.
+
+    A part that has had nothing for ``idle_after_s`` does not hold the epoch back. A record more than ``max_ahead``
+    (in ``unit``) past the runtime's clock goes the way of late ones, counted apart, and moves no epoch.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -44,93 +59,182 @@ class GenerateEpochs(Operator):
     ([100, 90], [89])
     """
 
-    def __init__(self, context: StepContext, *, generator: EpochGenerator, unit: Unit) -> None:
+    takes_columns = True
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        generator: EpochGenerator,
+        unit: Unit,
+        idle_after_s: float | None = None,
+        max_ahead: int | None = None,
+    ) -> None:
         super().__init__(context)
+        self.idle_after_s = idle_after_s
+        self.sent = MIN_EPOCH
+        self.idle = False
+        """Whether the last epoch sent bore the flag: all parts that are open here are idle, and there are some."""
         self._generator = generator
         self._unit: Unit = unit
-        self._trackers: dict[str, EpochTracker] = {}
-        # On how many ways a part comes here: more than one behind branches that have been joined again.
-        self._ways: Counter[str] = Counter()
-        self._sent = MIN_EPOCH
+        self._max_ahead = max_ahead
+        self._parts: dict[str, _Part] = {}
+        # Whether the minimum over the parts may have moved though none of those that held it back has.
+        self._stale = False
         self._failures = Failures(context)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         match message:
             case PartOpened():
-                self._ways[message.part] += 1
-                if message.part not in self._trackers:
-                    self._trackers[message.part] = self._tracker((message.state or {}).get(self.context.step))
+                self._open(message, out)
             case PartReleased():
-                # T2: the part's epoch moves with it.
-                if (tracker := self._ended(message.part)) is not None:
-                    message.state[self.context.step] = tracker.snapshot()
+                if (part := self._ended(message.part)) is not None:
+                    self._catch_up(part, out)
+                    message.state[self.context.step] = part.tracker.snapshot()
+                    self._stale = True  # R2: no epoch is sent between hand-over and marker
             case PartFinished():
                 if self._ended(message.part) is not None:
                     self._advance(out)
+            case PartQuiet():
+                part = self._parts.get(message.part)
+                if part is not None and self.idle_after_s is not None and message.quiet_s >= self.idle_after_s:
+                    stale, part.idle = self._stale or not part.idle, True
+                    if stale:
+                        self._advance(out)
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         if isinstance(message, AbsBarrier):
-            state = {part: tracker.snapshot() for part, tracker in self._trackers.items()}
+            for part in self._parts.values():
+                self._catch_up(part, out)
+            state = {name: part.tracker.snapshot() for name, part in self._parts.items()}
             message.backend.persist(self.context.step, self.context.codec.encode_at_rest(state, step=self.context.step))
         out.forward(message)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        timestamps = batch.timestamps
+        part = self._part_of(batch)
+        wakes = part.idle
+        if wakes:
+            self._catch_up(part, out)
+            part.idle = False
+        before = part.tracker.epoch
+        late = self._late(part, batch)
+        if late:
+            self.counters.late += len(late)
+            out.send(batch.take(late), LATE)
+            batch = batch.drop(late)
+        out.send(batch, ON_TIME)
+        # A part that was ahead of the epoch before does not hold it back.
+        if wakes or self._stale or before <= self.sent:
+            self._advance(out)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        self.sent, self.idle = epoch.time, epoch.idle
+        out.forward(epoch)
+
+    def follow(self, out: Outlet, *, time: int) -> None:
+        """T2: all parts here are idle; the senders that are not have reached ``time``, so this worker says so too."""
+        if self.idle and time > self.sent:
+            self.sent = time
+            out.send(Epoch(time, idle=True), ON_TIME)
+
+    def _part_of(self, batch: Batch) -> _Part:
         if batch.part is None:
             raise OperatorError(
                 f"step {self.context.step!r} was sent records that come from no part of a source, so their lateness "
                 f"cannot be judged (T1): let steps before it send in on_data only, not in on_epoch",
                 step=self.context.step,
             )
-        if timestamps is None or batch.part not in self._trackers:
+        part = self._parts.get(batch.part)
+        if part is None or (batch.time_column is None and batch.timestamps is None):
             raise InternalError(f"step {self.context.step!r} was sent {batch} of part {batch.part!r}, not open here")
-        observe = self._trackers[batch.part].observe
-        try:
-            late = observe(timestamps)
-        except Exception as error:
-            raise self._failures.error(error, observe, policy=False) from error
-        if not _is_of_rows(late, len(batch)):
-            raise self._broken(
-                "observe did not return the indices of the late records",
-                "Return a list of them, ascending, each once, from 0 to len(timestamps) - 1, empty if none is late",
-                observe,
-            )
-        if not isinstance(self._trackers[batch.part].epoch, int):
-            raise self._broken("the tracker's epoch is no int", "Let observe set it to one", observe)
-        if late:
-            self.counters.late += len(late)
-            out.send(batch.take(late), LATE)
-            batch = batch.drop(late)
-        out.send(batch, ON_TIME)
-        self._advance(out)
+        return part
 
-    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        self._sent = epoch.time
-        out.forward(epoch)
+    def _open(self, message: PartOpened, out: Outlet) -> None:
+        part = self._parts.get(message.part)
+        if part is None:
+            if self.idle:
+                out.drain()
+            state = (message.state or {}).get(self.context.step)
+            part = self._parts[message.part] = self._new(state, out)
+            self._stale = True
+            if self.idle:
+                self._advance(out)
+        part.ways += 1
 
-    def _ended(self, part: str) -> EpochTracker | None:
-        """The tracker of ``part``, taken out, once it has ended on every way by which it comes here."""
-        self._ways[part] -= 1
-        if self._ways[part] > 0:
+    def _ended(self, name: str) -> _Part | None:
+        """The part called ``name``, taken out, once it has ended on every way by which it comes here."""
+        part = self._parts.get(name)
+        if part is None:
             return None
-        del self._ways[part]
-        return self._trackers.pop(part, None)
+        part.ways -= 1
+        return self._parts.pop(name) if part.ways == 0 else None
 
-    def _tracker(self, state: Any) -> EpochTracker:
-        """A tracker that goes on from ``state``, if there is one.
+    def _catch_up(self, part: _Part, out: Outlet) -> None:
+        """T2: an idle part is judged from now on by what has been passed without it, never by the maximum."""
+        if part.idle:
+            out.drain()  # what another branch of this region has sent may be on its way to the same union
+            try:
+                part.tracker.raise_to(out.passed())
+            except Exception as error:
+                raise self._failures.error(error, part.tracker.raise_to, policy=False) from error
+
+    def _new(self, state: Any, out: Outlet) -> _Part:
+        """A part whose tracker goes on from ``state``, if there is one.
 
         T2: a gained part keeps the frontier it came with, even where this worker is ahead of it; how that is told
-        downstream is the rescale's business. A part that is new here starts at the epoch already sent.
+        downstream is the rescale's business. A part that is new here starts at the epoch already passed.
         """
         try:
             tracker = self._generator.tracker(self._unit)
             if state is not None:
                 tracker.restore(state)
             else:
-                tracker.raise_to(self._sent)
+                tracker.raise_to(out.passed())
+            part = _Part(tracker)
         except Exception as error:
             raise self._failures.error(error, self._generator.tracker, policy=False) from error
-        return tracker
+        self._check_epoch(part)
+        return part
+
+    def _late(self, part: _Part, batch: Batch) -> list[int]:
+        """The rows that are late or too far ahead, ascending. The others move the part's epoch."""
+        if part.spans is None and self._max_ahead is None:
+            return self._observe(part, batch.timestamps or [])
+        smallest, largest = _span(batch)
+        if self._max_ahead is not None:
+            limit = from_clock(self.context.clock.now_s(), self._unit) + self._max_ahead
+            if largest > limit:
+                return self._ahead(part, batch.timestamps or [], limit)
+        if part.spans is not None and part.spans.observe_span(smallest, largest):
+            return []
+        return self._observe(part, batch.timestamps or [])
+
+    def _ahead(self, part: _Part, timestamps: list[int], limit: int) -> list[int]:
+        """T4: those past ``limit`` are judged by that alone, and not observed."""
+        ahead = [row for row, timestamp in enumerate(timestamps) if timestamp > limit]
+        self.counters.ahead += len(ahead)
+        rows = [row for row, timestamp in enumerate(timestamps) if timestamp <= limit]
+        late = self._observe(part, [timestamps[row] for row in rows]) if rows else []
+        return sorted([*ahead, *(rows[index] for index in late)])
+
+    def _observe(self, part: _Part, timestamps: list[int]) -> list[int]:
+        observe = part.tracker.observe
+        try:
+            late = observe(timestamps)
+        except Exception as error:
+            raise self._failures.error(error, observe, policy=False) from error
+        if not _is_of_rows(late, len(timestamps)):
+            raise self._broken(
+                "observe did not return the indices of the late records",
+                "Return a list of them, ascending, each once, from 0 to len(timestamps) - 1, empty if none is late",
+                observe,
+            )
+        self._check_epoch(part)
+        return late
+
+    def _check_epoch(self, part: _Part) -> None:
+        if not isinstance(part.tracker.epoch, int):
+            raise self._broken("the tracker's epoch is no int", "Let it be one at all times", part.tracker)
 
     def _broken(self, what: str, remedy: str, hook: object) -> OperatorError:
         """The error of a user's tracker that does not keep to `EpochTracker`; for the caller to raise."""
@@ -139,10 +243,25 @@ class GenerateEpochs(Operator):
         return OperatorError(f"step {step!r}: {what} (in {where}). {remedy}.", step=step, function=where)
 
     def _advance(self, out: Outlet) -> None:
-        epoch = min((tracker.epoch for tracker in self._trackers.values()), default=MIN_EPOCH)
-        if epoch > self._sent:
-            self._sent = epoch
-            out.send(Epoch(epoch), ON_TIME)
+        """Send what the parts have reached, if that is more than was sent, or if they have all become idle or woken."""
+        self._stale = False
+        active = [part.tracker.epoch for part in self._parts.values() if not part.idle]
+        idle = not active and bool(self._parts)
+        epoch = min(active or (part.tracker.epoch for part in self._parts.values()), default=MIN_EPOCH)
+        if epoch > self.sent or idle is not self.idle:
+            self.sent, self.idle = max(epoch, self.sent), idle
+            out.send(Epoch(self.sent, idle), ON_TIME)
+
+
+def _span(batch: Batch) -> tuple[int, int]:
+    """The smallest and the largest timestamp of ``batch``."""
+    if batch.time_column is None:
+        timestamps = batch.timestamps or []
+        return min(timestamps), max(timestamps)
+    import pyarrow.compute as pc
+
+    span = pc.min_max(batch.time_column)
+    return span["min"].as_py(), span["max"].as_py()
 
 
 def _is_of_rows(late: object, rows: int) -> bool:

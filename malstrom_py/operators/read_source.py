@@ -1,7 +1,8 @@
 """``source``: reads the parts of a source that live on this worker, one batch at a time.
 
 Every part opened is announced with `PartOpened`, every part at its end with `PartFinished`; when all are
-finished the maximum epoch follows (T5).
+finished the maximum epoch follows (T5). A part that was asked again and again and had nothing is told of with
+`PartQuiet` (T2): never one that was not asked, for it is not open yet or there is no room behind it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from malstrom_py.messages import (
     Epoch,
     PartFinished,
     PartOpened,
+    PartQuiet,
     PartReleased,
     StateMessage,
 )
@@ -40,7 +42,17 @@ _ROUTED_MAX: Final = 16_384
 class _Reader:
     """One part while it is read here."""
 
-    __slots__ = ("gives_columns", "name", "part", "poll_at_s", "row_bytes", "rows", "source_part", "wait_s")
+    __slots__ = (
+        "gives_columns",
+        "name",
+        "part",
+        "poll_at_s",
+        "quiet_since_s",
+        "row_bytes",
+        "rows",
+        "source_part",
+        "wait_s",
+    )
 
     def __init__(self, part: Part, name: str, source_part: SourcePart[Any]) -> None:
         self.part = part
@@ -48,6 +60,7 @@ class _Reader:
         self.source_part = source_part
         self.poll_at_s = 0.0
         self.wait_s = 0.0
+        self.quiet_since_s: float | None = None
         self.rows = _ROWS_FIRST
         self.row_bytes = 1
         self.gives_columns = False
@@ -57,10 +70,21 @@ class _Reader:
         rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
         self.rows = max(1, min(rows, rows_max, bytes_max // self.row_bytes))
 
-    def delay(self, now_s: float, linger_s: float) -> None:
-        """Nothing came: ask again after ``linger_s``, twice as late each time up to half a second."""
+    def came(self) -> None:
+        """Something came: ask again at once."""
+        self.poll_at_s = self.wait_s = 0.0
+        self.quiet_since_s = None
+
+    def delay(self, now_s: float, linger_s: float) -> float:
+        """Nothing came: ask again after ``linger_s``, twice as late each time up to half a second.
+
+        Returns for how long nothing has come: 0 at first.
+        """
         self.wait_s = max(linger_s, min(max(self.wait_s * 2, _BACKOFF_MIN_S), _BACKOFF_MAX_S))
         self.poll_at_s = now_s + self.wait_s
+        if self.quiet_since_s is None:
+            self.quiet_since_s = now_s
+        return now_s - self.quiet_since_s
 
 
 class ReadSource(Operator):
@@ -184,9 +208,9 @@ class ReadSource(Operator):
             read = self._poll_part(reader, min(reader.rows, cap), out)
             reader.adapt(clock.monotonic_s() - started_s, most, bytes_max * max(1, most // rows_max))
             if read:
-                reader.poll_at_s = reader.wait_s = 0.0
+                reader.came()
             else:
-                reader.delay(clock.monotonic_s(), linger_s)
+                self._nothing_came(reader, clock.monotonic_s(), linger_s, out)
             return read
         return 0
 
@@ -212,6 +236,12 @@ class ReadSource(Operator):
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def _nothing_came(self, reader: _Reader, now_s: float, linger_s: float, out: Outlet) -> None:
+        quiet_s = reader.delay(now_s, linger_s)
+        # One that has just finished is no longer here, and not quiet but at its end.
+        if quiet_s > 0 and reader in self._readers:
+            out.forward(PartQuiet(reader.name, quiet_s))
 
     def _poll_part(self, reader: _Reader, rows_max: int, out: Outlet) -> int:
         malformed: MalformedRecord | None = None

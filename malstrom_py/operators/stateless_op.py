@@ -44,7 +44,8 @@ class StatelessOp(Operator):
         self._send(output, out, part=batch.part)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if self._on_epoch is not None:
+        # T2: an epoch may come again, to say that who sends it has become idle or has woken.
+        if self._on_epoch is not None and epoch.time > self._checked.passed:
             output: Output[Any, Any] = Output()
             try:
                 self._on_epoch(epoch, output)

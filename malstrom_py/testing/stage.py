@@ -53,7 +53,9 @@ class Stage:
         self.backend: PersistenceBackend = _Nowhere()
         self._barriers: dict[str, AbsBarrier] = {}
         member = Membership(0, range(workers), first_table(plan.slots, range(workers)), _INCARNATION)
-        graph = build_graph(plan, member, batching=batching, codec=self.codec, make_barrier=self._make_barrier)
+        graph = build_graph(
+            plan, member, batching=batching, codec=self.codec, clock=clock, make_barrier=self._make_barrier
+        )
         self._executor, self._nodes, self._feeds = graph.executor, graph.nodes, graph.feeds
         self._inboxes = graph.inboxes
         self.operators: Mapping[str, Operator] = graph.operators

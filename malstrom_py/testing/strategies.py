@@ -70,7 +70,7 @@ def sequences(
 
     >>> from hypothesis import find
     >>> find(sequences(keys="a", values=[7], timed=True), lambda sequence: len(sequence) == 2)
-    (DataMessage(key='a', value=7, timestamp=1), Epoch(time=9223372036854775807))
+    (DataMessage(key='a', value=7, timestamp=1), Epoch(time=9223372036854775807, idle=False))
     """
     return _atoms(draw(st.lists(_elements(values, keys, timed=timed, ticks=ticks), max_size=size_max)), timed=timed)
 
