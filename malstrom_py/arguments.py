@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, shown
@@ -45,8 +46,6 @@ def at_least(smallest: int, number: int, step: str) -> int:
 def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any], Any]:
     """A function of a value: ``field`` itself, or for a column's name the one that looks the column up."""
     if isinstance(field, str):
-        from operator import itemgetter
-
         return itemgetter(field)
     checked: Callable[[Any], Any] = function_of(field, step)
     return checked
@@ -56,3 +55,12 @@ def short(thing: object) -> str:
     """What a plan tells of a source, a sink or a generator: its repr, or its type where that says no more."""
     text = shown(thing, characters_max=_DETAIL_MAX)
     return type(thing).__name__ if text.startswith("<") else text
+
+
+def column_of(function: object) -> str | None:
+    """The column that ``function`` looks up, where `field_getter` made it of a column's name; else None.
+
+    >>> column_of(field_getter("price", "sum")), column_of(len)
+    ('price', None)
+    """
+    return function.__reduce__()[1][0] if isinstance(function, itemgetter) else None

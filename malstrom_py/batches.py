@@ -241,6 +241,12 @@ class ColumnBatch(Batch):
         chosen = indices if isinstance(indices, pa.Array) else pa.array(indices, pa.int64())
         return self._pick(lambda column: column.take(chosen), lambda column: [column[i] for i in chosen.to_pylist()])
 
+    def field(self, name: str) -> list[Any] | None:
+        """The values of one column, without making rows; None if there is no such column."""
+        if name not in self.columns.schema.names:
+            return None
+        return python_values(self.columns.column(name), f"column {name!r}")
+
     def pieces(self, rows_max: int) -> list[ColumnBatch]:
         """The batch in pieces of at most ``rows_max`` rows; always the same ones, so that branches share their rows."""
         if len(self) <= rows_max:

@@ -226,18 +226,19 @@ class StreamBuilder(Generic[K, V_co]):
         return StreamBuilder(self.job, ref, traits)
 
     def assign_timestamps(
-        self, name: str, fn: Callable[[V_co], int | datetime], *, unit: Unit = "ms", on_error: OnError = "fail"
+        self, name: str, fn: Callable[[V_co], int | datetime] | str, *, unit: Unit = "ms", on_error: OnError = "fail"
     ) -> Self:
-        """Time each record by ``fn(value)``: an int in ``unit`` ("s", "ms", "us", "ns") or an aware datetime."""
+        """Time each record by ``fn(value)`` or by a column: an int in ``unit`` (s, ms, us, ns) or aware datetime."""
         unit = check_unit(unit, name)
         if self.traits.epochs:
             raise PlanError(
                 f"step {name!r}: timestamps cannot change behind generate_epochs, for they could fall below "
                 f"an epoch already passed: put assign_timestamps before it"
             )
-        factory = partial(AssignTimestamps, fn=function_of(fn, name), unit=unit)
+        function, column = field_getter(fn, name), fn if isinstance(fn, str) else None
+        factory = partial(AssignTimestamps, fn=function, unit=unit, column=column)
         traits = replace(self.traits, unit=unit)
-        return self._same("assign_timestamps", name, factory, fn, traits=traits, on_error=on_error)
+        return self._same("assign_timestamps", name, factory, function, traits=traits, on_error=on_error)
 
     def generate_epochs(self, name: str, generator: EpochGenerator) -> tuple[Self, Self]:
         """Two streams: the records that are on time, with epochs, and the late ones, without (T1).

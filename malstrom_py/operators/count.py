@@ -17,6 +17,8 @@ class Count(KeyedOperator):
     [1, 1, 2]
     """
 
+    needs_values = False
+
     def update(self, rows: Rows, results: list[Any]) -> None:
         states = self.states
         get = states.get

@@ -62,7 +62,8 @@ class Expressions:
             raise self._error(f"an expression names a column that is not there; there are {_listed(frame)}") from error
         except PolarsError as error:
             # Its text stays with it, the __cause__: it may tell a record's value.
-            raise self._error(f"an expression failed with {type(error).__name__} on columns {_typed(frame)}") from error
+            failed = f"an expression failed with {type(error).__name__} on columns {_typed(frame)}{_hint(frame)}"
+            raise self._error(failed) from error
         if result.height != frame.height:
             raise self._error(f"the expressions made {result.height} rows of {frame.height}: {_WHOLE}")
         return result
@@ -125,6 +126,18 @@ def _told(meta: Any) -> bool | None:
 
 def _listed(frame: pl.DataFrame) -> str:
     return ", ".join(map(repr, frame.columns)) or "none"
+
+
+def _hint(frame: pl.DataFrame) -> str:
+    """What to do where a column made of rows has had no value so far, so that its type is not known."""
+    import polars as pl
+
+    untyped = [name for name, kind in frame.schema.items() if kind == pl.Null]
+    if not untyped:
+        return ""
+    return (
+        f". Of {', '.join(map(repr, untyped))} all rows so far have None: say the type, pl.col({untyped[0]!r}).cast(…)"
+    )
 
 
 def _typed(frame: pl.DataFrame) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from malstrom_py.batches import Batch
+from malstrom_py.arguments import column_of
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
@@ -70,12 +71,17 @@ class StatefulOperator(Operator):
 class KeyedOperator(StatefulOperator):
     """A step that gives one output per record."""
 
+    needs_values = True
+    """Whether `update` looks at values at all."""
+
     def __init__(
         self, context: StepContext, *, function: object = None, by: Callable[[Any], Any] | None = None
     ) -> None:
         super().__init__(context)
         self.function = by if function is None else function  # whom an error message names, if anyone
         self._by = by
+        self._column = column_of(by)
+        self.takes_columns = self._column is not None or not self.needs_values
 
     @property
     def states(self) -> dict[Any, Any]:
@@ -87,9 +93,7 @@ class KeyedOperator(StatefulOperator):
         raise NotImplementedError
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        values = batch.values
-        if self._by is not None:
-            batch, values = call_each(self._by, batch, self.failures, out)
+        batch, values = self._taken(batch, out)
         keys = keys_of(batch, self.context.step)
         results: list[Any] = []
         failed: list[int] = []
@@ -106,6 +110,15 @@ class KeyedOperator(StatefulOperator):
         if failed:
             batch = batch.drop(failed)
         self.emit(batch, results, out)
+
+    def _taken(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
+        """The rows that can be taken, and what `update` gets of them. Of columns no row is made for that."""
+        if isinstance(batch, ColumnBatch):
+            if not self.needs_values:
+                return batch, keys_of(batch, self.context.step)
+            if self._column is not None and (column := batch.field(self._column)) is not None:
+                return batch, column
+        return (batch, batch.values) if self._by is None else call_each(self._by, batch, self.failures, out)
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
         """Send what came of ``batch``, one result per row."""
