@@ -10,10 +10,11 @@ Build a `Job`, `run` it, or `collect` the values of one of its streams:
 [1, 1, 2]
 """
 
-from malstrom_py import partitioners, sinks, sources
+from malstrom_py import agg, partitioners, sinks, sources
 from malstrom_py.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
 from malstrom_py.errors import (
     CodecError,
+    DeadlineError,
     InternalError,
     MalformedRecord,
     MalstromError,
@@ -41,6 +42,7 @@ from malstrom_py.messages import (
 )
 from malstrom_py.plan import Plan
 from malstrom_py.rescale.channel import Credit
+from malstrom_py.resources import PerWorker, per_worker
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.in_process import InProcess, collect, run
@@ -58,6 +60,7 @@ __all__ = [
     "Credit",
     "DataMessage",
     "DeadLetter",
+    "DeadlineError",
     "Epoch",
     "EpochGenerator",
     "EpochTracker",
@@ -72,6 +75,7 @@ __all__ = [
     "OperatorError",
     "Output",
     "PeerError",
+    "PerWorker",
     "PersistenceBackend",
     "Plan",
     "PlanError",
@@ -85,9 +89,11 @@ __all__ = [
     "StreamBuilder",
     "SuspendMarker",
     "__version__",
+    "agg",
     "collect",
     "limit_out_of_orderness",
     "partitioners",
+    "per_worker",
     "run",
     "sinks",
     "sources",

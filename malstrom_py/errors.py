@@ -8,6 +8,7 @@ MalstromError
 ├── SinkError            a sink could not be opened, written or committed
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 ├── PeerError            another worker broke the rules of a channel, or is gone
+├── DeadlineError        a wait took longer than it may; says which one, and how long
 └── InternalError        our bug; please report it
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
@@ -46,8 +47,8 @@ class OperatorError(MalstromError):
     """A user's function raised inside a step.
 
     Attributes: ``step`` (its name), ``key`` (of the record; None on an unkeyed stream), ``function``
-    (``"name at file:line"``) and ``rule`` (which rule of outputs it broke: "key kept", "epoch order", or empty). The
-    user's exception is the ``__cause__``.
+    (``"name at file:line"``) and ``rule`` (which rule it broke: "key kept" or "epoch order" of outputs, "per_worker" if
+    what a worker needs could not be made, or empty). The user's exception is the ``__cause__``.
     """
 
     def __init__(self, message: str, *, step: str = "", key: object = None, function: str = "", rule: str = "") -> None:
@@ -95,6 +96,18 @@ class CodecError(MalstromError):
 
 class PeerError(MalstromError):
     """Another worker is gone, or what came from it breaks the rules of a channel (F1)."""
+
+
+class DeadlineError(MalstromError):
+    """A wait took longer than it may.
+
+    Attributes: ``wait`` (what was waited for) and ``deadline_s`` (how long it might take, in seconds).
+    """
+
+    def __init__(self, message: str, *, wait: str = "", deadline_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
+        self.deadline_s = deadline_s
 
 
 class InternalError(MalstromError):

@@ -7,10 +7,12 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from malstrom_py.agg import Aggregation
 from malstrom_py.arguments import at_least, field_getter, function_of
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.names import check_name
+from malstrom_py.operators.aggregate import Aggregate
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.count import Count
@@ -202,6 +204,27 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
     def mean(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, float]:
         """Per record the mean of its key's values so far."""
         return self._then("mean", name, partial(Mean, by=_by(by, name)), by, on_error=on_error)
+
+    def aggregate(
+        self, name: str, /, *, on_error: OnError = "fail", **aggs: Aggregation[Any, Any]
+    ) -> KeyedStreamBuilder[K, dict[str, Any]]:
+        """Per record a dict of figures over its key's records so far: ``total=agg.sum("price"), n=agg.count()``.
+
+        See `malstrom_py.agg` for what there is. A record that one of them cannot take leaves all of them as they were.
+        """
+        check_name(name, "step")
+        if not aggs:
+            raise PlanError(f"step {name!r}: name at least one aggregate, such as n=agg.count()")
+        for label, one in aggs.items():
+            if not isinstance(one, Aggregation):
+                raise PlanError(
+                    f"step {name!r}: {label} is an aggregate, which agg.count() or agg.sum('price') return, "
+                    f"got {type(one).__name__}"
+                )
+            self._default(one.init, name)
+        detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
+        factory = partial(Aggregate, aggregations=aggs)
+        return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail)
 
     def top_n(
         self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail"

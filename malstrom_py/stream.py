@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
 
 from malstrom_py.arguments import at_least, field_getter, function_of, refuse_class, refuse_policy, short
-from malstrom_py.epochs import EpochGenerator
+from malstrom_py.epochs import EpochGenerator, idle_after_s, max_ahead_of
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.names import NAME_MAX, check_name
@@ -30,6 +30,7 @@ from malstrom_py.operators.flat_map import FlatMap
 from malstrom_py.operators.flatten import Flatten
 from malstrom_py.operators.generate_epochs import GenerateEpochs
 from malstrom_py.operators.inspect import Inspect
+from malstrom_py.operators.inspect_frontier import InspectFrontier
 from malstrom_py.operators.key_by import KeyBy
 from malstrom_py.operators.key_local import KeyLocal
 from malstrom_py.operators.map import Map
@@ -61,7 +62,7 @@ W = TypeVar("W")
 KEYED_METHODS = frozenset(
     (
         *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum"),
-        *("min", "max", "mean", "top_n", "distinct", "collect"),
+        *("min", "max", "mean", "top_n", "distinct", "collect", "aggregate", "enrich"),
     )
 )
 
@@ -131,6 +132,10 @@ class StreamBuilder(Generic[K, V_co]):
     ) -> StreamBuilder[K, dict[str, Any]]:
         """Replace the values, many records at a time, by ``fn`` of their columns as an Arrow ``RecordBatch``."""
         return self._then("map_batches", name, partial(MapBatches, fn=function_of(fn, name)), fn)
+
+    def inspect_frontier(self, name: str, fn: Callable[[int], object]) -> Self:
+        """Call ``fn(frontier)`` each time event time moves here, at last with `MAX_EPOCH`; records pass as they are."""
+        return self._same("inspect_frontier", name, partial(InspectFrontier, fn=function_of(fn, name)), fn)
 
     def branch(
         self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail"
@@ -240,10 +245,19 @@ class StreamBuilder(Generic[K, V_co]):
         traits = replace(self.traits, unit=unit)
         return self._same("assign_timestamps", name, factory, function, traits=traits, on_error=on_error)
 
-    def generate_epochs(self, name: str, generator: EpochGenerator) -> tuple[Self, Self]:
+    def generate_epochs(
+        self,
+        name: str,
+        generator: EpochGenerator,
+        *,
+        idle_after: timedelta | None = None,
+        max_ahead: timedelta | int | None = None,
+    ) -> tuple[Self, Self]:
         """Two streams: the records that are on time, with epochs, and the late ones, without (T1).
 
-        Lateness is judged per record against the running epoch of its own source part.
+        Lateness is judged per record against the running epoch of its own source part. A part that has had nothing for
+        ``idle_after`` does not hold event time back. A record more than ``max_ahead`` (a timedelta, or an int in the
+        stream's unit) in the future counts as late, and moves no epoch. Both are by the runtime's clock.
         """
         traits = self.traits
         if traits.region != SOURCE_REGION:
@@ -257,10 +271,13 @@ class StreamBuilder(Generic[K, V_co]):
             raise PlanError(f"step {name!r}: generate_epochs stands upstream already; lateness is decided once (T1)")
         if not callable(getattr(generator, "tracker", None)):
             raise PlanError(f"step {name!r}: pass a generator, for instance mp.limit_out_of_orderness(…)")
-        factory = partial(GenerateEpochs, generator=generator, unit=traits.unit)
+        idle_s, ahead = idle_after_s(idle_after, name), max_ahead_of(max_ahead, traits.unit, name)
+        factory = partial(GenerateEpochs, generator=generator, unit=traits.unit, idle_after_s=idle_s, max_ahead=ahead)
+        limits = {"idle_after": idle_after, "max_ahead": max_ahead}
+        told = [short(generator), *(f"{limit}={span}" for limit, span in limits.items() if span is not None)]
         ports = (Port("on_time"), Port("late", epochs=False))
         traits = replace(traits, epochs=True, split=True)
-        ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, detail=short(generator))
+        ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, detail=", ".join(told))
         return self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
 
     def sink(self, name: str, sink: Sink) -> None:

@@ -10,12 +10,15 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import OperatorError, shown
 from malstrom_py.messages import DeadLetter
 from malstrom_py.operators.base import Outlet, StepContext
+
+PER_WORKER: Final = "per_worker"
+"""The ``rule`` of an `OperatorError` that says that a worker lacks what its records need: no policy covers that."""
 
 
 def describe_function(function: object) -> str:
@@ -78,7 +81,7 @@ class Failures:
         key = batch.keys[index] if batch.keys is not None else None
         timestamp = batch.timestamps[index] if batch.timestamps is not None else None
         context = self._context
-        if context.on_error == "fail":
+        if context.on_error == "fail" or _lacks_resource(error):
             raise self.error(error, function, key=key) from error
         if context.on_error == "skip":
             context.counters.skipped += 1
@@ -97,6 +100,9 @@ class Failures:
 
         ``policy``: whether ``on_error`` has a say, which it has only about single records.
         """
+        if _lacks_resource(error):
+            step = self._context.step
+            return OperatorError(f"step {step!r}: {error}", step=step, key=key, function=error.function, rule=PER_WORKER)
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {shown(key)}"
         # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.
@@ -108,6 +114,10 @@ class Failures:
             key=key,
             function=where,
         )
+
+
+def _lacks_resource(error: Exception) -> TypeGuard[OperatorError]:
+    return isinstance(error, OperatorError) and error.rule == PER_WORKER
 
 
 Loop = Callable[[Callable[[Any], Any], Iterator[Any], list[Any]], None]

@@ -18,6 +18,7 @@ EVERY = [
     errors.SinkError("no space left"),
     errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),
     errors.PeerError("a gap"),
+    errors.DeadlineError("closing took longer", wait="closing", deadline_s=5.0),
     InternalError("our bug"),
 ]
 

@@ -1,0 +1,308 @@
+"""Aggregates: what ``aggregate`` computes of a key's records, one by one, and merged.
+
+Rule: an aggregate is immutable and holds no state. A state is plain data that can be persisted; it changes by being
+returned. ``field`` is what of a value is aggregated: a function, a column's name, or None for the value itself, as is
+``by`` of the steps ``sum``, ``min``, ``max`` and ``mean``, which these aggregates agree with:
+
+- ``sum``, ``min``, ``max``, ``mean`` and ``std`` take no None: such a record fails, and the step's ``on_error=``
+  decides; filter it out first. ``count``, ``first``, ``last`` and ``n_unique`` take None like any value.
+- NaN makes ``sum``, ``mean`` and ``std`` NaN for good. It is neither smaller nor larger than anything, so ``min`` and
+  ``max`` keep what they had; one that begins with NaN stays NaN.
+- ``sum``, ``min``, ``max`` and ``mean`` give numbers of the kind they are given (int, float, Decimal, Fraction).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from malstrom_py.errors import PlanError
+
+S = TypeVar("S")
+R_co = TypeVar("R_co", covariant=True)
+
+Field = Callable[[Any], Any] | str | None
+"""What of a value is aggregated: a function, a column's name, or None for the value itself."""
+
+__all__ = [
+    "Aggregation",
+    "Field",
+    "count",
+    "custom",
+    "first",
+    "last",
+    "max",
+    "mean",
+    "min",
+    "n_unique",
+    "std",
+    "sum",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation(Generic[S, R_co]):
+    """How something is computed of many values. What the functions of ``malstrom_py.agg`` return.
+
+    ``init()`` is the state before the first value, ``add(state, value)`` the state behind one more,
+    ``merge(left, right)`` the state of what came into ``left`` and then into ``right``, ``finish(state)`` the result.
+    ``field`` says what of a record's value ``add`` takes. ``check``, where there is one, raises whatever ``add`` would:
+    such an ``add`` changes the state it is given.
+
+    >>> of_prices = mean("price")
+    >>> state = of_prices.init()
+    >>> for price in (3, 5):
+    ...     state = of_prices.add(state, price)
+    >>> of_prices.finish(state), of_prices.finish(of_prices.merge(state, (1, 10)))
+    (4.0, 6.0)
+    """
+
+    name: str
+    init: Callable[[], S]
+    add: Callable[[S, Any], S]
+    merge: Callable[[S, S], S]
+    finish: Callable[[S], R_co]
+    field: Field = None
+    check: Callable[[S, Any], object] | None = None
+
+    def __repr__(self) -> str:
+        return f"agg.{self.name}"
+
+
+def count() -> Aggregation[int, int]:
+    """The number of records, whatever their values.
+
+    >>> count()
+    agg.count
+    """
+    return Aggregation("count", int, _one_more, _plus, unchanged)
+
+
+def sum(field: Field = None) -> Aggregation[Any, Any]:
+    """The sum; 0 of no values.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import agg, sources
+    >>> sales = mp.Job("docs").source("sales", sources.Memory([{"shop": "a", "n": 2}, {"shop": "a", "n": 3}]))
+    >>> mp.collect(sales.key_by("shop", "shop").aggregate("so-far", sold=agg.sum("n"), sales=agg.count()))
+    [{'sold': 2, 'sales': 1}, {'sold': 5, 'sales': 2}]
+    """
+    return Aggregation("sum", int, _plus, _plus, unchanged, _field(field, "sum"))
+
+
+def min(field: Field = None) -> Aggregation[Any, Any]:
+    """The smallest, of equal ones the first; None of no values."""
+    return Aggregation("min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"))
+
+
+def max(field: Field = None) -> Aggregation[Any, Any]:
+    """The largest, of equal ones the first; None of no values."""
+    return Aggregation("max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"))
+
+
+def mean(field: Field = None) -> Aggregation[tuple[int, Any], Any]:
+    """The arithmetic mean; None of no values."""
+    return Aggregation("mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"))
+
+
+def std(field: Field = None) -> Aggregation[tuple[int, Any, Any], float | None]:
+    """The standard deviation of a sample, as in Polars (divided by n - 1); None of fewer than two values. A float.
+
+    Numerically stable: by Welford's recurrence, merged by that of Chan, Golub and LeVeque.
+
+    >>> of_values = std()
+    >>> state = of_values.init()
+    >>> for value in (1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16):
+    ...     state = of_values.add(state, value)
+    >>> round(of_values.finish(state), 6)
+    5.477226
+    """
+    return Aggregation("std", _no_deviation, _std_add, _std_merge, _std, _field(field, "std"))
+
+
+def first(field: Field = None) -> Aggregation[Any, Any]:
+    """That of the record that came first (in the order of arrival, whatever the timestamps); None of no records."""
+    return Aggregation("first", tuple, _first_add, _first_merge, _only, _field(field, "first"))
+
+
+def last(field: Field = None) -> Aggregation[Any, Any]:
+    """That of the record that came last (in the order of arrival, whatever the timestamps); None of no records."""
+    return Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last"))
+
+
+def n_unique(field: Field = None) -> Aggregation[tuple[set[Any], bool], int]:
+    """The number of different values, which must be hashable. What is equal in Python is one, as 1, 1.0 and True are,
+    and so are all NaN.
+
+    Exact, so the state of a key holds each of its different values once: it is bounded only if these are.
+    """
+    return Aggregation(
+        "n_unique", _unseen, _unique_add, _unique_merge, _unique, _field(field, "n_unique"), check=_unique_check
+    )
+
+
+def custom(
+    init: Callable[[], S],
+    add: Callable[[S, Any], S],
+    merge: Callable[[S, S], S],
+    finish: Callable[[S], R_co],
+) -> Aggregation[S, R_co]:
+    """An aggregate of your own. ``add`` and ``merge`` return a new state and change none that they are given.
+
+    ``merge(init(), state)`` and ``merge(state, init())`` must be equal to ``state``, and the ``merge`` of what came
+    first and what came then equal to adding all of it in order. A state is persisted: plain data, or of a registered
+    class.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import agg, sources
+    >>> def longer(word, other):
+    ...     return other if len(other) > len(word) else word
+    >>> longest = agg.custom(init=str, add=longer, merge=longer, finish=str.upper)
+    >>> words = mp.Job("docs").source("words", sources.Memory(["ant", "bee", "asps"])).key_by("all", lambda w: "all")
+    >>> mp.collect(words.aggregate("so-far", longest=longest, n=agg.count()))
+    [{'longest': 'ANT', 'n': 1}, {'longest': 'ANT', 'n': 2}, {'longest': 'ASPS', 'n': 3}]
+
+    Raises:
+        PlanError: one of them is no function.
+    """
+    for name, function in (("init", init), ("add", add), ("merge", merge), ("finish", finish)):
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise PlanError(f"agg.custom: {name} is a function, got {type(function).__name__}")
+    return Aggregation("custom", init, add, merge, finish)
+
+
+def _field(field: Field, name: str) -> Field:
+    if field is None or isinstance(field, str) or callable(field):
+        return field
+    raise PlanError(
+        f"agg.{name} takes a column's name or a function of the value, or nothing for the value itself, "
+        f"got {type(field).__name__}"
+    )
+
+
+def unchanged(state: Any) -> Any:
+    """The ``finish`` of aggregates whose state is the result."""
+    return state
+
+
+def _nothing() -> Any:
+    return None
+
+
+def _one_more(seen: int, value: Any) -> int:
+    return seen + 1
+
+
+def _plus(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def _smaller(state: Any, value: Any) -> Any:
+    # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+    smaller = value < (value if state is None else state)
+    return value if smaller or state is None else state
+
+
+def _larger(state: Any, value: Any) -> Any:
+    larger = value > (value if state is None else state)
+    return value if larger or state is None else state
+
+
+def _smaller_state(left: Any, right: Any) -> Any:
+    return left if right is None else _smaller(left, right)
+
+
+def _larger_state(left: Any, right: Any) -> Any:
+    return left if right is None else _larger(left, right)
+
+
+def _no_mean() -> tuple[int, Any]:
+    return 0, 0
+
+
+def _mean_add(state: tuple[int, Any], value: Any) -> tuple[int, Any]:
+    seen, total = state
+    return seen + 1, total + value
+
+
+def _mean_merge(left: tuple[int, Any], right: tuple[int, Any]) -> tuple[int, Any]:
+    return left[0] + right[0], left[1] + right[1]
+
+
+def _mean(state: tuple[int, Any]) -> Any:
+    seen, total = state
+    return total / seen if seen else None
+
+
+def _no_deviation() -> tuple[int, Any, Any]:
+    return 0, 0, 0
+
+
+def _std_add(state: tuple[int, Any, Any], value: Any) -> tuple[int, Any, Any]:
+    seen, mean, squares = state
+    seen += 1
+    ahead = value - mean
+    mean += ahead / seen
+    return seen, mean, squares + ahead * (value - mean)
+
+
+def _std_merge(left: tuple[int, Any, Any], right: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
+    if not left[0] or not right[0]:
+        return left if left[0] else right
+    seen = left[0] + right[0]
+    apart = right[1] - left[1]
+    mean = left[1] + apart * right[0] / seen
+    return seen, mean, left[2] + right[2] + apart * apart * left[0] * right[0] / seen
+
+
+def _std(state: tuple[int, Any, Any]) -> float | None:
+    seen, _, squares = state
+    return math.sqrt(squares / (seen - 1)) if seen > 1 else None
+
+
+def _first_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    return state or (value,)
+
+
+def _first_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
+    return left or right
+
+
+def _last_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    return (value,)
+
+
+def _last_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
+    return right or left
+
+
+def _only(state: tuple[Any, ...]) -> Any:
+    return state[0] if state else None
+
+
+def _unseen() -> tuple[set[Any], bool]:
+    return set(), False
+
+
+def _unique_check(state: tuple[set[Any], bool], value: Any) -> object:
+    return value in state[0]
+
+
+def _unique_add(state: tuple[set[Any], bool], value: Any) -> tuple[set[Any], bool]:
+    seen, has_nan = state
+    if value != value:  # NaN is equal to nothing, and yet all NaN are one
+        return seen, True
+    seen.add(value)
+    return seen, has_nan
+
+
+def _unique_merge(left: tuple[set[Any], bool], right: tuple[set[Any], bool]) -> tuple[set[Any], bool]:
+    return left[0] | right[0], left[1] or right[1]
+
+
+def _unique(state: tuple[set[Any], bool]) -> int:
+    seen, has_nan = state
+    return len(seen) + has_nan
