@@ -1,13 +1,16 @@
 """All workers of one run in one process: steps them in turn and carries what they have for each other.
 
-Deterministic: the same job, input, clock and number of workers give the same steps.
+Deterministic: the same job, input, clock and number of workers give the same steps, unless a step awaits calls that
+take as long as they take. While it does, a clock other than the system's stands still.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
+from typing import Final
 
-from malstrom_py.clock import Clock
+from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.write_sink import WriteSink
@@ -19,6 +22,13 @@ from malstrom_py.workers.result import StepCounts, merged_counts
 from malstrom_py.workers.worker import Outgoing, Worker
 
 
+_WATCH_S: Final = 1.0
+"""How long nothing may come back before the workers are asked again: what they await has deadlines of its own."""
+
+_NAP_S: Final = 0.01
+"""The same where the clock does not say how long nothing is due."""
+
+
 class Crew:
     """``workers`` workers over one plan."""
 
@@ -26,6 +36,7 @@ class Crew:
         members = range(workers)
         table = first_table(plan.slots, members)
         self._clock = clock
+        self._wake = threading.Event()
         self._workers = [
             Worker(
                 plan,
@@ -34,6 +45,7 @@ class Crew:
                 clock=clock,
                 codec=Codec(plan.types),
                 checks=checks,
+                wake=self._wake,
             )
             for worker in members
         ]
@@ -54,12 +66,24 @@ class Crew:
             busy = busy or bool(done or outgoing)
             self._deliver(outgoing)
         if not busy and not self.finished and not any(worker.ready for worker in self._workers):
-            due_s = min((due for worker in self._workers if (due := worker.due_s()) is not None), default=None)
-            if due_s is None:
+            due_s = [due for worker in self._workers if (due := worker.due_s()) is not None]
+            awaiting = any(worker.awaiting for worker in self._workers)
+            if not due_s and not awaiting:
                 raise InternalError("no worker has anything to do, yet the job has not finished")
-            due_s = due_s if until_s is None else min(due_s, until_s)
-            if (wait_s := due_s - self._clock.monotonic_s()) > 0:
-                self._clock.sleep_s(wait_s)
+            now_s = self._clock.monotonic_s()
+            waits_s = [due - now_s for due in (*due_s, *(() if until_s is None else (until_s,)))]
+            if awaiting:
+                self._await(waits_s)
+            elif min(waits_s) > 0:
+                self._clock.sleep_s(min(waits_s))
+
+    def _await(self, waits_s: Iterable[float]) -> None:
+        """Wait until something has come back that a step awaits, or something else is due."""
+        # What is overdue is not done although nobody is busy: it waits for a region that is full of what is awaited.
+        due_s = [wait_s for wait_s in waits_s if wait_s > 0]
+        timeout_s = min([_WATCH_S, *due_s]) if isinstance(self._clock, SystemClock) else _NAP_S
+        if self._wake.wait(timeout_s):
+            self._wake.clear()
 
     @property
     def finished(self) -> bool:

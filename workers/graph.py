@@ -94,6 +94,7 @@ def build_graph(
             [nodes[name] for name in region.sources],
             [routers[name] for name in region.exits],
             make_barrier,
+            [operator for name in region.steps if (operator := operators[name]).holding],
         )
         for region in regions
     ]

@@ -2,14 +2,16 @@
 
 Rule: single-threaded and driven from outside, one `step` at a time, each deterministic; between two messages the
 graph holds no record outside operator state and exchange buffers. A worker never blocks and never calls another:
-what is meant for others comes out of `step`.
+what is meant for others comes out of `step`. (Only where state must move while calls of a step are in flight does it
+wait for these, for a while that is bounded.)
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
@@ -20,7 +22,9 @@ from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_parts import WriteParts
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Step
+from malstrom_py.regions import regions_of
 from malstrom_py.rescale.channel import Barrier, Frame, Grant, Suspend
+from malstrom_py.resources import Resources
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
@@ -35,8 +39,16 @@ Outgoing = tuple[int, Frame | Grant]
 """What is meant for another worker, and for which."""
 
 
+class Closable(Protocol):
+    """What a worker closes at its end."""
+
+    def close(self) -> None: ...
+
+
 class Worker:
-    """Runs ``plan`` as the worker that ``member`` says. ``backend`` takes what is persisted at barriers."""
+    """Runs ``plan`` as the worker that ``member`` says. ``backend`` takes what is persisted at barriers; ``wake`` is
+    set, by another thread, when something has come back that a step awaits.
+    """
 
     def __init__(
         self,
@@ -48,8 +60,10 @@ class Worker:
         codec: Codec,
         backend: PersistenceBackend | None = None,
         checks: bool = False,
+        wake: threading.Event | None = None,
     ) -> None:
         self.id = member.worker
+        self._resources = Resources(worker=member.worker, wake=wake)
         self._plan = plan
         self._batching = batching
         self._clock = clock
@@ -66,18 +80,25 @@ class Worker:
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [op for op in operators.values() if isinstance(op, ReadSource | WriteSink | WriteParts)]
         self._scheduled = [(self._graph.nodes[name], op) for name, op in operators.items() if op.scheduled]
+        feeds = zip(regions_of(plan), self._graph.feeds, strict=True)
+        feed_of_step = {step: feed for region, feed in feeds for step in region.steps}
+        self._holding = [
+            (self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items() if op.holding
+        ]
         self._linger_until_s = 0.0
 
     def open_sinks(self) -> None:
         """Open the writers of all sinks. Comes first, so that nothing is read that could not be written."""
-        for sink in self.sinks:
-            sink.open()
+        with self._resources:
+            for sink in self.sinks:
+                sink.open()
 
     def open_sources(self, parts: Mapping[str, Sequence[Part]]) -> list[Outgoing]:
         """Open the sources, each with those of its ``parts`` (by step) that live here."""
-        for node, source in self._sources:
-            self._graph.executor.call(node, partial(source.open, parts=parts[source.context.step]))
-        self._graph.executor.run()
+        with self._resources:
+            for node, source in self._sources:
+                self._graph.executor.call(node, partial(source.open, parts=parts[source.context.step]))
+            self._graph.executor.run()
         return self._outgoing()
 
     def receive(self, message: Frame | Grant) -> None:
@@ -89,7 +110,12 @@ class Worker:
 
     def step(self) -> tuple[int, list[Outgoing]]:
         """Take in what may be taken in, regions downstream first: how much, and what it has for others."""
-        done, executor = 0, self._graph.executor
+        with self._resources:
+            return self._step()
+
+    def _step(self) -> tuple[int, list[Outgoing]]:
+        executor = self._graph.executor
+        done = self._resume() if self._holding else 0
         grants: list[Grant] = []
         for feed in self._graph.feeds:
             taken, freed = feed.take()
@@ -112,14 +138,21 @@ class Worker:
 
     def barrier(self, message: Barrier | Suspend) -> list[Outgoing]:
         """The coordinator's barrier: it goes in at the sources, behind what they have read."""
-        for feed in self._graph.feeds:
-            feed.at_sources(message)
+        with self._resources:
+            for feed in self._graph.feeds:
+                feed.at_sources(message)
         return self._outgoing()
 
     def inject(self, message: StateMessage) -> None:
         """Pass ``message`` through every region, between two messages."""
-        for feed in reversed(self._graph.feeds):
-            feed.inject(message)
+        with self._resources:
+            for feed in reversed(self._graph.feeds):
+                feed.inject(message)
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether a step holds something back, for which a later `step` will have to be called."""
+        return any(operator.awaiting for _, operator, _ in self._holding)
 
     @property
     def ready(self) -> bool:
@@ -137,6 +170,7 @@ class Worker:
         graph = self._graph
         return (
             all(source.finished for _, source in self._sources)
+            and not self.awaiting
             and not any(len(inbox) for inbox in graph.inboxes.values())
             and not any(router.backlogged for router in graph.routers.values())
             and all(graph.executor.frontier(node) == MAX_EPOCH for node in graph.receiving)
@@ -152,9 +186,10 @@ class Worker:
     def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
         """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
         dealt: dict[int, dict[str, list[Part]]] = {worker: {} for worker in workers}
-        for _, source in self._sources:
-            for worker, parts in source.list_parts(workers).items():
-                dealt[worker][source.context.step] = parts
+        with self._resources:
+            for _, source in self._sources:
+                for worker, parts in source.list_parts(workers).items():
+                    dealt[worker][source.context.step] = parts
         return dealt
 
     def counts(self) -> dict[str, StepCounts]:
@@ -170,16 +205,19 @@ class Worker:
         self._close([thing for thing in self._closing if not _is_transactional(thing)])
 
     def close(self) -> None:
-        """Close sources and writers that are open; the first error is raised when all have been closed."""
-        self._close(self._closing)
+        """Close sources and writers that are open, then what was made for this worker; the first error is raised when
+        all have been closed.
+        """
+        self._close([*self._closing, self._resources])
 
-    def _close(self, things: Sequence[ReadSource | WriteSink | WriteParts]) -> None:
+    def _close(self, things: Sequence[Closable]) -> None:
         errors: list[Exception] = []
-        for thing in things:
-            try:
-                thing.close()
-            except Exception as error:
-                errors.append(error)
+        with self._resources:
+            for thing in things:
+                try:
+                    thing.close()
+                except Exception as error:
+                    errors.append(error)
         if errors:
             raise errors[0]
 
@@ -202,6 +240,15 @@ class Worker:
             return batching.columns_rows_max
         is_mixed = any(isinstance(operator, ColumnStep) for operator in operators)
         return min(batching.columns_rows_max, batching.rows_max * (_MIXED_ROWS if is_mixed else 1))
+
+    def _resume(self) -> int:
+        """Let steps go on that hold something back and may send: how much has left them."""
+        left, executor = 0, self._graph.executor
+        for node, operator, feed in self._holding:
+            if operator.awaiting and feed.outputs_open:
+                left += executor.call(node, operator.resume)
+                executor.run()
+        return left
 
     def _linger(self, *, idle: bool) -> None:
         """About every ``linger_s``, and when there is nothing else to do: cut what has been gathered."""
@@ -239,7 +286,7 @@ class Worker:
         )
 
 
-def _is_transactional(thing: ReadSource | WriteSink | WriteParts) -> bool:
+def _is_transactional(thing: Closable) -> bool:
     return isinstance(thing, WriteSink) and isinstance(thing.sink, TransactionalSink)
 
 
