@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
-from malstrom_py.errors import PlanError
+from malstrom_py.errors import PlanError, shown
 from malstrom_py.messages import MIN_EPOCH
 from malstrom_py.time import Unit, to_span
 
@@ -85,6 +85,29 @@ def limit_out_of_orderness(bound: timedelta | int) -> LimitOutOfOrderness:
     ([2, 4], 109)
     """
     return LimitOutOfOrderness(bound)
+
+
+def idle_after_s(idle_after: timedelta | None, step: str) -> float | None:
+    """``idle_after`` of a ``generate_epochs`` in seconds; `PlanError` naming ``step`` if it is no time above 0."""
+    if idle_after is None:
+        return None
+    if not isinstance(idle_after, timedelta) or idle_after <= timedelta(0):
+        raise PlanError(f"step {step!r}: idle_after is a timedelta above 0, got {shown(idle_after)}")
+    return idle_after.total_seconds()
+
+
+def max_ahead_of(max_ahead: timedelta | int | None, unit: Unit, step: str) -> int | None:
+    """``max_ahead`` of a ``generate_epochs`` in ``unit``; `PlanError` naming ``step`` if it is no such time."""
+    if max_ahead is None:
+        return None
+    if not isinstance(max_ahead, timedelta | int) or isinstance(max_ahead, bool):
+        raise PlanError(
+            f"step {step!r}: max_ahead is a timedelta, or an int in the stream's unit, got {shown(max_ahead)}"
+        )
+    span = to_span(max_ahead, unit)
+    if span < 0:
+        raise PlanError(f"step {step!r}: max_ahead cannot be negative, got {shown(max_ahead)}")
+    return span
 
 
 class _BoundTracker:

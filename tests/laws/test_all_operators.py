@@ -81,6 +81,8 @@ TABLE = [
     stateless("flat_map", lambda s: s.flat_map("step", lambda v: range(v % 4)), timed=True),
     stateless("flatten", lambda s: s.flatten("step"), values=st.lists(st.integers(), max_size=3), timed=True),
     stateless("inspect", lambda s: s.inspect("step", lambda v: None), timed=True),
+    stateless("inspect_frontier", lambda s: s.inspect_frontier("step", lambda time: None), timed=True),
+    unkeyed("inspect_frontier", lambda s: s.inspect_frontier("step", lambda time: None)),
     stateless("branch", lambda s: s.branch("step", lambda v: v > 0), timed=True),
     stateless("split", lambda s: s.split("step", 3, lambda v: {v % 3, v % 2}), timed=True),
     stateless("cloned", lambda s: s.cloned("step", 2), timed=True),
