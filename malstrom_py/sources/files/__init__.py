@@ -36,7 +36,7 @@ _TYPES_FILES: Final = 8
 
 
 class Files(Generic[V_co]):
-    r"""Reads the files that ``pattern`` matches, each as one part named by its path, sorted.
+    r"""Reads the files that ``pattern`` matches, in parts, sorted by path.
 
     ``pattern``: a path or pattern (``*``, ``?``, ``[…]``, ``**`` for folders below), str or Path, or several of
     them; relative ones are seen from the working directory of now. Wildcards leave out what begins with ``_`` or
@@ -44,7 +44,17 @@ class Files(Generic[V_co]):
     (.csv .json .jsonl .ndjson .parquet .txt .log). csv, json and text may be compressed (.gz, .zst). ``null_values``
     (csv): fields that mean None, for instance ``["NA"]``. ``types`` (csv): the types of some columns, for instance
     ``{"zip": "str"}``: bool, date, float64, int64, str, time, timestamp or timestamp_utc; the others are found. Two
-    names of one file are one part, called as it is first found.
+    names of one file are one, called as it is first found.
+
+    A file is one part, named by its path. One larger than ``split_bytes`` (None: never) is several: Parquet by row
+    groups (``path#rowgroups=0-3``), json and text by bytes (``path#bytes=0-134217728``; a record is in the part in
+    which it begins), csv likewise if ``newlines_in_values=False`` says that no value holds a line end. Then every
+    line is a record, and one whose quotes do not make whole fields is malformed. Compressed files are never split.
+    The files, ``split_bytes`` and ``newlines_in_values`` must stay as they are while a run may be resumed.
+
+    With ``follow=True`` the source has no end: each folder in front of the wildcards is one part, which goes on with
+    the new files there, those of one listing by name. A file is read once, whole, and known by its name: write it under
+    a hidden name, then rename it. Folder and files may be missing at first. Files that have gone are forgotten.
 
     Values: **csv** and **parquet** give dicts, column -> value. A csv file begins with a header; a quoted field may
     hold line ends; an empty field is None (an empty *quoted* one is ``""``, unless ``null_values`` is given).
@@ -58,8 +68,9 @@ class Files(Generic[V_co]):
 
     One record that cannot be read (fields too many or too few, a value that is not of its column's type, no JSON
     object, no UTF-8, longer than 16 MiB) raises `MalformedRecord`: the ``on_error`` policy of the step decides.
-    SourceError: no file matches, a file cannot be read, is damaged or cut off, or has other columns than the first.
-    PlanError: an argument is wrong, or the suffix does not tell the format.
+    SourceError: no file matches, a file cannot be read, is damaged or cut off, changed since a position in it was
+    saved, or has other columns than the first. PlanError: an argument is wrong, or the suffix does not tell the format
+    (``follow=True``: the suffix of the pattern).
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

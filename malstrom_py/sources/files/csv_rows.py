@@ -186,7 +186,7 @@ def infer_types(
 
 
 def _readable(frame: bytes, one_line: bool) -> bytes:
-    """What types are found by: text that is no UTF-8 somewhere is text, and Arrow cannot skip a row it cannot decode."""
+    """What types are found by: text that is no UTF-8 somewhere is text, but Arrow skips no row it cannot decode."""
     data = b"".join(lines for lines, is_whole in split_lines(frame) if is_whole) if one_line else frame
     return data if data.isascii() else data.decode(errors="replace").encode()
 

@@ -14,8 +14,8 @@ from malstrom_py.sources.files.streams import READ_ERRORS, file_changed, why_unr
 class FramedPart:
     """The position is (offset of a frame, records taken from there): exact, whatever the sizes of the polls.
 
-    ``framer`` stands where ``position`` says; ``remembered`` goes into each position as it is. A frame holds about
-    as many records as a poll or two ask for, so that many parts that are read in turn hold little each.
+    ``framer`` stands where ``position`` says; ``remembered`` goes into each position as it is. A frame holds
+    hardly more records than a poll asks for, so that many parts that are read in turn hold little each in between.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class FramedPart:
 
     def _load(self, rows_max: int) -> bool:
         """Go on to the next frame; False, and finished, if there is none."""
-        frame = self._framer.next_frame(FRAME_BYTES if self._skip else 2 * rows_max * self._record_bytes)
+        frame = self._framer.next_frame(FRAME_BYTES if self._skip else rows_max * self._record_bytes * 15 // 16)
         self._rows_before, self._cursor = self._rows(), Cursor()
         if frame is None:
             if self._skip:

@@ -14,7 +14,7 @@ from typing import Final
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
 
 FRAME_BYTES: Final = 1 << 20
-FRAME_BYTES_MIN: Final = 1 << 16
+FRAME_BYTES_MIN: Final = 1 << 14
 RECORD_BYTES_MAX: Final = 1 << 24
 _HEAD_BYTES: Final = 1 << 12
 
@@ -44,7 +44,7 @@ class Framer:
         self.offset = stream.offset
 
     def next_frame(self, size: int | None = None) -> Frame | None:
-        """The next frame, of about ``size`` bytes, at least 64 KiB and at most 1 MiB unless a record is larger.
+        """The next frame, of about ``size`` bytes, at least 16 KiB and at most 1 MiB unless a record is larger.
 
         None at the end of the file. Damage is raised behind the last whole record.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -125,14 +126,18 @@ def matching_names(pattern: str, base: Path) -> list[str]:
         return [str(PurePath(pattern))] if os.path.lexists(base / pattern) else []
     parts = PurePath(pattern).parts
     shows_hidden = any(part.startswith("_") for part in parts if has_magic(part))
-    found = glob(pattern, root_dir=base, recursive=True)
-    if parts == (pattern,) and pattern != "**":
-        # A watched folder may hold a great many names, and is listed again and again.
-        return [name for name in found if shows_hidden or not name.startswith("_")]
-    prefix, names = len(leading_parts(pattern)), map(PurePath, found)
+    prefix, names = len(leading_parts(pattern)), map(PurePath, glob(pattern, root_dir=base, recursive=True))
     return [
         str(name) for name in names if shows_hidden or not any(part.startswith("_") for part in name.parts[prefix:])
     ]
+
+
+def matching_of(names: Sequence[str], pattern: str) -> list[str]:
+    """What `matching_names` finds in a folder of ``names`` for a ``pattern`` that does not go below it."""
+    if not has_magic(pattern):
+        return [pattern] if pattern in names else []
+    hidden = tuple(sign for sign in "._" if not pattern.startswith(sign))
+    return [name for name in fnmatch.filter(names, pattern) if not name.startswith(hidden)]
 
 
 def is_file(name: str, pattern: str, base: Path) -> bool:
@@ -145,6 +150,16 @@ def is_file(name: str, pattern: str, base: Path) -> bool:
     ):
         raise SourceError(f"{name!r} is a folder, not a file (in {base}): write {name}/* for the files in it")
     return False
+
+
+def goes_below(pattern: str) -> bool:
+    """Whether ``pattern`` may match in folders below.
+
+    >>> goes_below("*.csv"), goes_below("*/a.csv"), goes_below("**")
+    (False, True, True)
+    """
+    parts = PurePath(pattern).parts
+    return len(parts) > 1 or "**" in parts
 
 
 def leading_parts(pattern: str) -> list[str]:

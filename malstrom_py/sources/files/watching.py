@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.files.listing import is_file, leading_parts, matching_names
+from malstrom_py.sources.files.listing import goes_below, is_file, leading_parts, matching_names, matching_of
 from malstrom_py.sources.files.streams import why_unreadable
 
 
@@ -31,15 +31,19 @@ class WatchedFolder:
         `SourceError`: it cannot be listed.
         """
         try:
-            # Asked first, because a pattern in a folder that cannot be read matches nothing.
-            os.scandir(self.folder).close()
+            with os.scandir(self.folder) as entries:
+                listed = [entry.name for entry in entries]
         except FileNotFoundError:
             return None
         except NotADirectoryError:
             raise SourceError(f"{self.folder} is no folder that could be watched: correct the pattern") from None
         except OSError as error:
             raise SourceError(f"{self.folder} cannot be watched: {why_unreadable(error)}.") from error
-        return {name: pattern for pattern in self.patterns for name in matching_names(pattern, self.folder)}
+        return {
+            name: pattern
+            for pattern in self.patterns
+            for name in (matching_names(pattern, self.folder) if goes_below(pattern) else matching_of(listed, pattern))
+        }
 
     def path(self, name: str) -> str:
         """The whole path of one of the names."""
@@ -69,27 +73,19 @@ def watched_folders(patterns: Sequence[str], base: Path) -> list[WatchedFolder]:
 
     One that lies below another whose patterns go below it belongs to that: no file is in two of them.
     """
-    found: dict[str, list[tuple[str, str]]] = {}
+    found: dict[str, tuple[Path, dict[str, str]]] = {}
     for pattern in patterns:
         leading = leading_parts(pattern)
+        folder = base.joinpath(*leading)
         below = str(PurePath(*PurePath(pattern).parts[len(leading) :]))
-        found.setdefault(os.path.normpath(base.joinpath(*leading)), []).append((str(PurePath(pattern)), below))
+        found.setdefault(os.path.normpath(folder), (folder, {}))[1].setdefault(below, str(PurePath(pattern)))
     for outer in sorted(found, key=len):
-        if outer not in found or not any(_goes_below(below) for _, below in found[outer]):
+        if outer not in found or not any(map(goes_below, found[outer][1])):
             continue
         for inner in [one for one in found if one != outer and PurePath(one).is_relative_to(outer)]:
             way = PurePath(inner).relative_to(outer)
-            found[outer] += [(pattern, str(way / below)) for pattern, below in found.pop(inner)]
+            for below, pattern in found.pop(inner)[1].items():
+                found[outer][1].setdefault(str(way / below), pattern)
     return [
-        WatchedFolder(
-            Part("|".join(dict.fromkeys(pattern for pattern, _ in below))),
-            Path(folder),
-            tuple(dict.fromkeys(one for _, one in below)),
-        )
-        for folder, below in found.items()
+        WatchedFolder(Part("|".join(written.values())), folder, tuple(written)) for folder, written in found.values()
     ]
-
-
-def _goes_below(pattern: str) -> bool:
-    parts = PurePath(pattern).parts
-    return len(parts) > 1 or "**" in parts
