@@ -118,7 +118,7 @@ class ColumnBatch(Batch):
     (False, 2, ['a', 'a'], [{'n': 1}, {'n': 3}], True)
     """
 
-    __slots__ = ("_columns", "_frame", "_keys", "_pieces", "_rows", "_timestamps", "key_column", "part", "time_column")
+    __slots__ = ("_columns", "_frame", "_key_data", "_keys", "_pieces", "_rows", "_timestamps", "part", "time_column")
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class ColumnBatch(Batch):
         *,
         frame: pl.DataFrame | None = None,
         keys: list[Any] | None = None,
-        key_column: pa.Array | None = None,
+        key_column: pa.Array | pl.Series | None = None,
         timestamps: list[int] | None = None,
         time_column: pa.Array | None = None,
         part: str | None = None,
@@ -136,7 +136,7 @@ class ColumnBatch(Batch):
         self._rows: list[Any] | None = None
         self._pieces: list[ColumnBatch] | None = None
         self._keys = keys
-        self.key_column = key_column
+        self._key_data = key_column
         self._timestamps = timestamps
         self.time_column = time_column
         self.part = part
@@ -170,6 +170,13 @@ class ColumnBatch(Batch):
         return self._rows
 
     @property
+    def key_column(self) -> pa.Array | None:  # type: ignore[override]
+        """The keys as an Arrow column, where they are a column."""
+        if self._key_data is not None and hasattr(self._key_data, "to_arrow"):  # of Polars, until it is asked for
+            self._key_data = self._key_data.to_arrow()
+        return self._key_data
+
+    @property
     def keys(self) -> list[Any] | None:  # type: ignore[override]
         """The keys, None on an unkeyed stream."""
         if self._keys is None and self.key_column is not None:
@@ -186,7 +193,7 @@ class ColumnBatch(Batch):
     @property
     def is_keyed(self) -> bool:
         """Whether there are keys, told without making a list of them."""
-        return self._keys is not None or self.key_column is not None
+        return self._keys is not None or self._key_data is not None
 
     @property
     def is_timed(self) -> bool:
@@ -215,8 +222,8 @@ class ColumnBatch(Batch):
     def with_keys(self, keys: list[Any]) -> ColumnBatch:
         return self._keyed(keys, None)
 
-    def with_key_column(self, keys: pa.Array) -> ColumnBatch:
-        """`with_keys` for keys that are a column."""
+    def with_key_column(self, keys: pa.Array | pl.Series) -> ColumnBatch:
+        """`with_keys` for keys that are a column, of Arrow or Polars."""
         return self._keyed(None, keys)
 
     def with_timestamps(self, timestamps: list[int]) -> ColumnBatch:
@@ -241,11 +248,21 @@ class ColumnBatch(Batch):
         chosen = indices if isinstance(indices, pa.Array) else pa.array(indices, pa.int64())
         return self._pick(lambda column: column.take(chosen), lambda column: [column[i] for i in chosen.to_pylist()])
 
+    def series(self, name: str | None) -> pl.Series | None:
+        """One column as Polars has it, without a copy; None if there is no such column, or it is in Arrow only."""
+        return None if self._frame is None or name not in self._frame.columns else self._frame.get_column(name)
+
+    def column(self, name: str | None) -> pa.Array | None:
+        """One column as an Arrow array; None if there is no such column."""
+        if self._columns is not None:
+            return self._columns.column(name) if name in self._columns.schema.names else None
+        series = self.series(name)
+        return None if series is None else series.to_arrow()
+
     def field(self, name: str) -> list[Any] | None:
         """The values of one column, without making rows; None if there is no such column."""
-        if name not in self.columns.schema.names:
-            return None
-        return python_values(self.columns.column(name), f"column {name!r}")
+        column = self.column(name)
+        return None if column is None else python_values(column, f"column {name!r}")
 
     def pieces(self, rows_max: int) -> list[ColumnBatch]:
         """The batch in pieces of at most ``rows_max`` rows; always the same ones, so that branches share their rows."""
@@ -269,9 +286,9 @@ class ColumnBatch(Batch):
             part=self.part,
         )
 
-    def _keyed(self, keys: list[Any] | None, column: pa.Array | None) -> ColumnBatch:
+    def _keyed(self, keys: list[Any] | None, column: pa.Array | pl.Series | None) -> ColumnBatch:
         keyed = self._with(self._columns, self._frame)
-        keyed._rows, keyed._keys, keyed.key_column, keyed.part = self._rows, keys, column, None
+        keyed._rows, keyed._keys, keyed._key_data, keyed.part = self._rows, keys, column, None
         return keyed
 
     def _timed(self, timestamps: list[int] | None, column: pa.Array | None) -> ColumnBatch:
@@ -284,7 +301,7 @@ class ColumnBatch(Batch):
             columns,
             frame=frame,
             keys=self._keys,
-            key_column=self.key_column,
+            key_column=self._key_data,
             timestamps=self._timestamps,
             time_column=self.time_column,
             part=self.part,

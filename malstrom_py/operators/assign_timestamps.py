@@ -46,8 +46,8 @@ class AssignTimestamps(Operator):
         self._failures = Failures(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if isinstance(batch, ColumnBatch) and self._column in batch.columns.schema.names:
-            column = time_column(batch.columns.column(self._column), self._unit)
+        if isinstance(batch, ColumnBatch) and (moments := batch.column(self._column)) is not None:
+            column = time_column(moments, self._unit)
             if column is not None:
                 out.send(batch.with_time_column(column))
                 return

@@ -14,6 +14,7 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 
@@ -52,9 +53,13 @@ class KeyBy(Operator):
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Key ``batch`` by one of its columns; False if it has no such column, or one with a key that is not legal."""
-        if self._column not in batch.columns.schema.names:
+        series = batch.series(self._column)
+        if series is not None and is_always_legal(series):
+            out.send(batch.with_key_column(series))
+            return True
+        column = batch.column(self._column)
+        if column is None:
             return False
-        column = batch.columns.column(self._column)
         try:
             self.context.check_keys(keys_to_check(column))
         except CodecError:
@@ -78,6 +83,13 @@ class KeyBy(Operator):
         """Parts belong to the source region, which ends here; records that got no key are still in it."""
         if self.context.dead_letter_port is not None:
             out.send(message, self.context.dead_letter_port)
+
+
+def is_always_legal(keys: pl.Series) -> bool:
+    """Whether a column of Polars is of a type that has only legal keys."""
+    import polars as pl
+
+    return keys.dtype.is_integer() or keys.dtype == pl.String
 
 
 def keys_to_check(column: pa.Array) -> list[Any]:
