@@ -21,7 +21,6 @@ from malstrom_py.workers.graph import Membership
 from malstrom_py.workers.result import StepCounts, merged_counts
 from malstrom_py.workers.worker import Outgoing, Worker
 
-
 _WATCH_S: Final = 1.0
 """How long nothing may come back before the workers are asked again: what they await has deadlines of its own."""
 
