@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 from malstrom_py.column_types import plain, plain_type, wider_type
@@ -31,8 +34,7 @@ def test_plain_types(kind: pa.DataType, expected: pa.DataType) -> None:
 
 
 def test_plain_columns_hold_what_they_held() -> None:
-    import pyarrow.compute as pc
-
+    pc: Any = pyarrow.compute
     for column in (
         pa.array(["a", None, "a"]).dictionary_encode(),
         pc.run_end_encode(pa.array(["a", None, None])),

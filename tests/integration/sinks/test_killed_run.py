@@ -15,7 +15,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.sinks.files import Files
 from malstrom_py.worker_info import WorkerInfo
 
-writer = Files(sys.argv[1], format="json").open(WorkerInfo("job", "out", 0))
+writer = Files(sys.argv[1], format="json", file_bytes_max=1).open(WorkerInfo("job", "out", 0))
 writer.write(Batch([{"n": 1}]))
 print("written", flush=True)
 sys.stdin.read()
