@@ -1,29 +1,27 @@
 """``Files``: a transactional sink that writes files. Nothing is visible before its commit.
 
-`columns` makes values columns, `encoders` makes them bytes, `rolling` keeps files to a size, `staging` moves them from
-hidden to visible.
+An encoder (`encoders`; `tables`, `json_lines`) makes pieces of batches, for each folder of the output its own
+(`columns`, `partitions`, `hive`). They wait (`held`) until they are written into files of a size (`rolling`), which
+stand hidden (`staging`) until the commit makes them visible (`publishing`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.sinks.files.encoders import CsvEncoder, Encoder, JsonEncoder, ParquetEncoder
+from malstrom_py.sinks.files.encoders import Encoder
+from malstrom_py.sinks.files.held import HeldPieces
+from malstrom_py.sinks.files.hive import checked_columns
+from malstrom_py.sinks.files.json_lines import JsonEncoder
+from malstrom_py.sinks.files.publishing import publish, staged_files
 from malstrom_py.sinks.files.rolling import RollingFiles
-from malstrom_py.sinks.files.staging import (
-    Staging,
-    local_path,
-    publish,
-    remove_empty,
-    remove_leftovers,
-    sink_errors,
-    staged_files,
-)
+from malstrom_py.sinks.files.staging import Staging, local_path, remove_empty, remove_leftovers, sink_errors
+from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder
 from malstrom_py.worker_info import WorkerInfo
 
 _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
@@ -48,13 +46,22 @@ class Files:
     Timestamps are not written. ``format="json"`` writes one object per line, each with its own fields (times as ISO
     8601, NaN and infinity as null). **parquet** (default) and **csv** have the columns of the first batch: a field
     that a later value lacks is None there, one it has besides is a `SinkError`. Types may widen: a column that held
-    only None takes any type (and is one of str if it never holds more), whole numbers become floats; date and
-    datetime, datetimes with and without a zone, str and bytes never share a column (a `SinkError`). The parquet
-    files of one commit and worker share one schema. Datetimes with a zone are written in UTC. csv holds plain values
-    only, None as an empty field (where there is one column: an empty line, which some programs skip), text in quotes.
+    only None takes any type (and is one of str if it never holds more), whole numbers become floats; other types
+    never share a column (a `SinkError`), nor do datetimes with and without a zone. The parquet files of one commit
+    and worker share one schema. Datetimes with a zone are written in UTC. csv holds plain values only, None as an
+    empty field (where there is one column: an empty line, which some programs skip), text in quotes. Batches of
+    columns are written as such, without making rows, save as json.
 
-    PlanError: another format or scheme. SinkError: the folder cannot be made or written, the disk is full, values do
-    not go into one column.
+    ``partition_by`` names one or several columns whose values name folders, as Hive, Spark, Polars, DuckDB and
+    ``pyarrow.dataset`` read them: ``<uri>/day=2013-01-01/to=a%2Fb/…``. They hold str, int, bool, date or None
+    (``__HIVE_DEFAULT_PARTITION__``), are left out of the files, and every value must have them; ``key`` may be the
+    stream's key. A SinkError: a lacking column, a value of another type, an empty text, a name of more than 255 bytes.
+    Each worker writes files of its own, and has at most 64 open: a partition may be many files.
+
+    A file that has ``file_bytes_max`` bytes or more is finished and the next begun.
+
+    PlanError: another format or scheme, a size or column that cannot be. SinkError: the folder cannot be made or
+    written, the disk is full, values do not go into one column.
 
     >>> import tempfile
     >>> from malstrom_py.sinks import CommitContext, SnapshotId, WorkerId, WorkerInfo
@@ -70,20 +77,45 @@ class Files:
     >>> writer.close()
     >>> os.listdir(folder)
     ['out-s1-00000.csv']
+
+    Partitioned, the same gives ``carrier=UA/out-s1-00000.csv``, with one column:
+
+    >>> folder = tempfile.mkdtemp()
+    >>> sink = Files(folder, format="csv", partition_by="carrier")
+    >>> writer = sink.open(WorkerInfo("docs", "out", WorkerId(0)))
+    >>> writer.write(Batch([{"carrier": "UA", "delay": 2}]))
+    >>> sink.commit(context, [writer.pre_commit(context)])
+    >>> writer.close()
+    >>> os.listdir(folder), os.listdir(f"{folder}/carrier=UA")
+    (['carrier=UA'], ['out-s1-00000.csv'])
     """
 
-    def __init__(self, uri: str | os.PathLike[str], *, format: Literal["csv", "json", "parquet"] = "parquet") -> None:
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        format: Literal["csv", "json", "parquet"] = "parquet",
+        partition_by: str | Sequence[str] | None = None,
+        file_bytes_max: int = 256 << 20,
+    ) -> None:
         if format not in _ENCODERS:
             raise PlanError(f"sinks.Files: format is one of {', '.join(_ENCODERS)}, got {format!r}")
+        if type(file_bytes_max) is not int or file_bytes_max < 1:
+            raise PlanError("sinks.Files: file_bytes_max is a number of bytes, at least 1")
         self._root = local_path(uri)
         self._format = format
+        self._partition_by = checked_columns(partition_by)
+        self._file_bytes_max = file_bytes_max
 
     def __repr__(self) -> str:
-        return f"Files({str(self._root)!r}, format={self._format!r})"
+        by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
+        return f"Files({str(self._root)!r}, format={self._format!r}{by})"
 
     def open(self, worker: WorkerInfo) -> _FilesWriter:
-        files = RollingFiles(Staging(self._root, worker.job, worker.step), self._format)
-        return _FilesWriter(str(self._root), files, _ENCODERS[self._format](files))
+        staging = Staging(self._root, worker.job, worker.step)
+        files = RollingFiles(staging, self._format, file_bytes_max=self._file_bytes_max)
+        encoder = _ENCODERS[self._format](files, self._partition_by)
+        return _FilesWriter(str(self._root), files, encoder, file_bytes_max=self._file_bytes_max)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         publish(self._root, context, staged_files(self._root, context, payloads))
@@ -91,30 +123,40 @@ class Files:
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         staged = staged_files(self._root, context, payloads)
         with sink_errors("cannot remove uncommitted files in", self._root):
-            for path in staged:
-                path.unlink(missing_ok=True)
-            remove_empty(*{path.parent for path in staged}, self._root)
+            for file in staged:
+                file.path.unlink(missing_ok=True)
+            remove_empty(*{file.path.parent for file in staged}, self._root)
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         remove_leftovers(self._root, context, committed)
 
 
 class _FilesWriter:
-    def __init__(self, root: str, files: RollingFiles, encoder: Encoder) -> None:
+    def __init__(self, root: str, files: RollingFiles, encoder: Encoder[Any], *, file_bytes_max: int) -> None:
         self._root = root
         self._files = files
         self._encoder = encoder
+        self._file_bytes_max = file_bytes_max
+        self._held = HeldPieces(encoder.merged)
 
     def write(self, batch: Batch) -> None:
-        if len(batch):
-            with sink_errors("cannot write to", self._root):
-                self._encoder.write(batch)
+        if not len(batch):
+            return
+        with sink_errors("cannot write to", self._root):
+            for piece in self._encoder.pieces(batch):
+                group_bytes = min(self._encoder.group_bytes, self._file_bytes_max)
+                folder = self._held.add(piece, group_bytes=group_bytes)
+                if folder is not None:
+                    self._encoder.write(folder, self._held.take(folder))
 
     def pre_commit(self, context: CommitContext) -> bytes:
         with sink_errors("cannot write to", self._root):
+            # Those whose file is open come first: none is closed to make room, only to be begun anew.
+            for folder in sorted(self._held, key=lambda folder: folder not in self._files):
+                self._encoder.write(folder, self._held.take(folder))
             self._encoder.finish()
             return self._files.pre_commit(context.snapshot)
 
     def close(self) -> None:
-        self._encoder.abandon()
+        self._held.clear()
         self._files.discard()

@@ -1,30 +1,32 @@
-"""The columns of a file: those of the values, and on a keyed stream the key before them."""
+"""The columns of a file: those of the values, on a keyed stream the key before them, without partition columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.row_columns import RowColumns, fields_of
+from malstrom_py.row_columns import Column, RowColumns, fields_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class KeyRule:
-    """Whether the stream's key is written: decided once, by the first value, and the same for every one."""
+    """Whether the stream's key is written: decided once, by the first values, and the same for every one."""
 
     def __init__(self) -> None:
         self._is_written: bool | None = None
 
-    def is_written(self, rows: list[dict[str, Any]], keys: list[Any] | None) -> bool:
-        """Whether ``rows`` get the stream's ``keys``; `SinkError` if some have a field ``key`` and some have not."""
-        if keys is None or not rows:
-            return False
+    def is_written(self, with_field: int, rows: int) -> bool:
+        """Whether ``rows`` values, ``with_field`` of which have a field ``key``, get the stream's key.
+
+        `SinkError` if some have such a field and some have not.
+        """
         if self._is_written is None:
-            self._is_written = "key" not in rows[0]
-        if sum("key" in row for row in rows) != (0 if self._is_written else len(rows)):
+            self._is_written = not with_field
+        if with_field != (0 if self._is_written else rows):
             raise SinkError(
                 "column 'key' would hold the stream's key for some values and their own field for others: "
                 "in a map step give all values a field 'key', or none"
@@ -33,27 +35,56 @@ class KeyRule:
 
 
 class Columns:
-    """Turns the batches of one writer into record batches of one schema (see `RowColumns`)."""
+    """Turns the batches of one writer, rows or columns, into record batches of one schema (see `RowColumns`).
 
-    def __init__(self) -> None:
+    ``partition_by`` names columns that stand apart. ``schema`` is the widest of the others so far; None before the
+    first row.
+    """
+
+    def __init__(self, partition_by: Sequence[str] = ()) -> None:
+        self._partition_by = partition_by
         self._rows = RowColumns(SinkError)
+        self.schema: pa.Schema | None = None
         self._key_rule = KeyRule()
 
-    @property
-    def schema(self) -> pa.Schema | None:
-        """The widest so far; None before the first row."""
-        return self._rows.schema
+    def convert(self, batch: Batch) -> tuple[list[pa.Array], pa.RecordBatch]:
+        """The partition columns of ``batch``, and its other columns, after `schema` has widened to hold them."""
+        converted = self._of_rows(batch) if batch.columns is None else self._of_columns(batch, batch.columns)
+        names = [name for name in converted.schema.names if name not in self._partition_by]
+        if not names:
+            raise SinkError("all columns are partition columns, so none is left for the files: add one")
+        others = converted.select(names)
+        self.schema = others.schema
+        return [converted.column(name) for name in self._partition_by], others
 
-    def convert(self, batch: Batch) -> pa.RecordBatch:
-        """The rows of ``batch`` as columns, after `schema` has widened to hold them."""
+    def widened(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """An earlier ``batch`` with the wider types of `schema`."""
+        return self._rows.widened(batch, self.schema)
+
+    def _of_rows(self, batch: Batch) -> pa.RecordBatch:
         rows = fields_of(batch.values)
-        if batch.keys is not None and self._key_rule.is_written(rows, batch.keys):
-            return self._rows.convert(rows, leading={"key": batch.keys})
-        return self._rows.convert(rows)
+        leading = self._leading(batch, sum("key" in row for row in rows) if batch.keys is not None else 0)
+        check_present(self._partition_by, rows, leading)
+        return self._rows.convert(rows, leading=leading)
 
-    def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """``batch`` with the wider types of ``schema``."""
-        return self._rows.widened(batch, schema)
+    def _of_columns(self, batch: Batch, columns: pa.RecordBatch) -> pa.RecordBatch:
+        names = columns.schema.names
+        leading = self._leading(batch, len(batch) if "key" in names else 0)
+        check_present(self._partition_by, [dict.fromkeys(names)], leading)
+        return self._rows.admit(columns, leading=leading)
+
+    def _leading(self, batch: Batch, with_field: int) -> dict[str, Column]:
+        keys: Column | None = batch.keys if batch.key_column is None else batch.key_column
+        if keys is None or not self._key_rule.is_written(with_field, len(batch)):
+            return {}
+        return {"key": keys}
+
+
+def check_present(columns: Sequence[str], rows: Sequence[dict[str, Any]], leading: dict[str, Column]) -> None:
+    """`SinkError` unless each of ``rows`` has each of the partition ``columns`` that is not among ``leading``."""
+    for name in columns:
+        if name not in leading and not all(name in row for row in rows):
+            raise SinkError(f"partition column {name!r} is no field of some value: give it to all, None if need be")
 
 
 def without_null_type(schema: pa.Schema) -> pa.Schema:

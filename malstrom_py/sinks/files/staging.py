@@ -1,7 +1,7 @@
 """Where files stand before and after their commit, and what moves them. Names that begin with ``_`` are hidden.
 
 ``<root>/_staging/<job>/<step>/<run>/open-<n>.<ext>`` while it is written, ``<snapshot>-<n>.<ext>`` in that folder once
-pre-committed, ``<root>/<step>-<snapshot>-<n>.<ext>`` once committed. Every move is a rename within one file system.
+pre-committed; `publishing` says where once committed. The folders of partitions are made by the commit alone.
 """
 
 from __future__ import annotations
@@ -14,18 +14,26 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from malstrom_py.errors import InternalError, PlanError, SinkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.run_lock import RunLock, locked
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 STAGING: Final = "_staging"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_STAGED: Final = re.compile(rf"{STAGING}/({_ID.pattern})/({_ID.pattern})/[0-9a-f]{{16}}/{_ID.pattern}-[0-9]+\.[a-z]+")
-_ATTEMPTS: Final = 20
+STAGED: Final = re.compile(rf"{STAGING}/({_ID.pattern})/({_ID.pattern})/[0-9a-f]{{16}}/{_ID.pattern}-[0-9]+\.[a-z]+")
+"""The path of a pre-committed file in the root, with its job and step."""
+
+ATTEMPTS: Final = 20
+"""How often a folder is made again that another run removed because it was empty."""
+
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -56,11 +64,20 @@ def sink_errors(what: str, path: Path | str) -> Iterator[None]:
 def staging_folder(root: Path, job: str, step: str) -> Path:
     """The folder of ``step``'s uncommitted files; `SinkError` if a link would lead out of ``root``."""
     folder = root
-    for name in (STAGING, _checked(job), _checked(step)):
+    for name in (STAGING, checked(job), checked(step)):
         folder = folder / name
         if folder.is_symlink():
             raise SinkError(f"{folder} is a symbolic link: files are not staged through links, remove it")
     return folder
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A finished file, the folder (relative to the root) that it goes to, and its schema if it has one."""
+
+    path: Path
+    folder: str
+    schema: pa.Schema | None
 
 
 class Staging:
@@ -81,7 +98,7 @@ class Staging:
         path = self._folder / f"open-{number}.{extension}"
         staging_folder(self._root, self._job, self._step)
         with sink_errors("cannot create", path):
-            for attempts_left in reversed(range(_ATTEMPTS)):
+            for attempts_left in reversed(range(ATTEMPTS)):
                 try:
                     self._make_root()
                     _make_private(self._folder, self._root)
@@ -93,20 +110,20 @@ class Staging:
                         raise
         raise InternalError("every attempt returns or raises")
 
-    def pre_commit(self, written: Sequence[Path], snapshot: str) -> bytes:
-        """Put ``written`` (closed and synced) under ``snapshot``: the payload that names them."""
+    def pre_commit(self, written: Sequence[WrittenFile], snapshot: str) -> bytes:
+        """Put ``written`` (closed and synced) under ``snapshot``: the payload that names them, in order."""
         names = []
         if not written:
             self._made = []  # The folder of a job without rows stays, as its result.
         with sink_errors("cannot pre-commit files in", self._folder):
-            for path in written:
-                staged = path.with_name(path.name.replace("open", _checked(snapshot), 1))
-                path.replace(staged)
+            for file in written:
+                staged = file.path.with_name(file.path.name.replace("open", checked(snapshot), 1))
+                file.path.replace(staged)
                 names.append(staged.relative_to(self._root).as_posix())
             if written:
                 for folder in (self._folder, *list(self._folder.parents)[:3], self._root):
-                    _sync(folder)
-        return json.dumps({"files": names}).encode()
+                    sync(folder)
+        return json.dumps({"files": names, "folders": [file.folder for file in written]}).encode()
 
     def discard(self, paths: Sequence[Path]) -> None:
         """Remove files that were never pre-committed, and what folders were made if nothing is left in them."""
@@ -125,55 +142,6 @@ class Staging:
     def release(self) -> None:
         """Unlock the folder: what is left in it is pre-committed."""
         self._lock.release()
-
-
-def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) -> list[Path]:
-    """The staged files that ``payloads`` name, in one order whatever the order of the payloads."""
-    names: set[str] = set()
-    for payload in payloads:
-        try:
-            names.update(json.loads(payload)["files"])
-        except (ValueError, KeyError, TypeError):
-            raise SinkError(f"a pre-commit payload of step {context.step!r} is damaged: restore it") from None
-    for name in names:
-        match = _STAGED.fullmatch(name) if isinstance(name, str) else None
-        if match is None or match.groups() != (context.job, context.step):
-            raise SinkError(f"a pre-commit payload of step {context.step!r} names a file that is none of its own")
-    staging_folder(root, context.job, context.step)
-    return [root / name for name in sorted(names)]
-
-
-def publish(root: Path, context: CommitContext, staged: Sequence[Path]) -> None:
-    """Rename ``staged`` files to their visible names. What is there already is left alone: call it again at will.
-
-    When a rename fails, those before it are taken back, so that no part of a commit stays visible.
-    """
-    prefix = f"{_checked(context.step)}-{_checked(context.snapshot)}"
-    targets = [root / f"{prefix}-{number:05d}{path.suffix}" for number, path in enumerate(staged)]
-    moves = [(path, target) for path, target in zip(staged, targets, strict=True) if _is_to_move(path, target)]
-    moved: list[tuple[Path, Path]] = []
-    with sink_errors("cannot commit to", root):
-        try:
-            for path, target in moves:
-                path.replace(target)
-                moved.append((path, target))
-            if staged:
-                _sync(root)
-        except OSError:
-            for path, target in moved:
-                target.replace(path)
-            raise
-        remove_empty(*{path.parent for path in staged}, root)
-
-
-def _is_to_move(staged: Path, target: Path) -> bool:
-    """False if ``staged`` was moved before. `SinkError` if another file is in the way, or both are gone."""
-    is_staged, is_there = os.path.lexists(staged), os.path.lexists(target)
-    if is_staged and is_there:
-        raise SinkError(f"{target} is there already, though it was never committed: move it away, run again")
-    if not is_staged and not is_there:
-        raise SinkError(f"{staged} is lost before its commit: someone removed it. Run the job again")
-    return is_staged
 
 
 def remove_leftovers(root: Path, context: CommitContext, committed: Sequence[str]) -> None:
@@ -218,7 +186,8 @@ def _make_private(folder: Path, root: Path) -> None:
         part.mkdir(mode=0o700, exist_ok=True)
 
 
-def _sync(folder: Path) -> None:
+def sync(folder: Path) -> None:
+    """Make durable what stands in ``folder``: names, not contents."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -226,7 +195,8 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _checked(name: str) -> str:
+def checked(name: str) -> str:
+    """``name``, if it can be part of a file name; `SinkError` if not."""
     if not _ID.fullmatch(name) or PurePosixPath(name).name != name:
         raise SinkError(f"{name!r} cannot be part of a file name: use 1 to 64 letters, digits, '_' or '-'")
     return name

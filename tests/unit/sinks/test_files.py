@@ -18,9 +18,9 @@ import pytest
 from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import TransactionalSink
-from malstrom_py.sinks.files import Files, encoders, rolling
+from malstrom_py.sinks.files import Files
 from malstrom_py.sources.files import Files as FilesSource
-from tests.unit.sinks.writing import WORKER, Format, context, everything, write
+from tests.unit.sinks.writing import WORKER, Format, context, everything, visible, write
 from tests.unit.sources.reading import read_source
 
 FORMATS: list[Format] = ["csv", "json", "parquet"]
@@ -106,15 +106,23 @@ def test_only_what_was_pre_committed_is_committed(format: Format, tmp_path: Path
     assert everything(tmp_path) == [f"out-s1-00000.{format}", f"out-s2-00000.{format}"]
 
 
-def test_files_roll_over_and_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rolling, "FILE_BYTES_MAX", 1000)
-    monkeypatch.setattr(encoders, "_GROUP_ROWS", 100)
-    values = [{"n": n} for n in range(1000)]
-    for format in FORMATS:
-        folder = tmp_path / format
-        write(folder, *(values[start : start + 50] for start in range(0, 1000, 50)), format=format)
-        assert len(everything(folder)) >= 3
-        assert rows(folder, format) == values
+@pytest.mark.parametrize("format", FORMATS)
+def test_files_roll_over_at_their_size_and_are_numbered_as_written(format: Format, tmp_path: Path) -> None:
+    values = [{"n": n} for n in range(2000)]
+    parts = [values[start : start + 50] for start in range(0, 2000, 50)]
+    write(tmp_path, *parts, format=format, file_bytes_max=500)
+    sizes = [(tmp_path / path).stat().st_size for path in visible(tmp_path)]
+    assert len(sizes) > 10
+    assert min(sizes[:-1]) >= 500
+    assert rows(tmp_path, format) == values
+    write(tmp_path / "one", *parts, format=format, file_bytes_max=1 << 20)
+    assert len(everything(tmp_path / "one")) == 1
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, None, "1"])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(PlanError, match="file_bytes_max is a number of bytes"):
+        Files("out", file_bytes_max=size)
 
 
 def test_values_that_are_no_dict_become_columns(tmp_path: Path) -> None:
@@ -157,17 +165,14 @@ def test_json_lines_have_their_own_fields(tmp_path: Path) -> None:
     assert rows(tmp_path, "json") == [{"n": 1}, {"m": "x"}, {"value": 5}]
 
 
-@pytest.mark.parametrize("rows_per_group", [1, 1000])
-def test_types_widen_and_the_files_of_a_commit_are_alike(
-    rows_per_group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoders, "_GROUP_ROWS", rows_per_group)
+@pytest.mark.parametrize("file_bytes_max", [1, 100, 1 << 20])
+def test_types_widen_and_the_files_of_a_commit_are_alike(file_bytes_max: int, tmp_path: Path) -> None:
     batches: list[list[Any]] = [
         [{"x": None, "y": 1, "z": {"a": 1}, "w": None}],
         [{"x": 5, "y": 2.5, "z": {"a": None, "b": "t"}, "w": None}],
         [{"x": None, "y": 3, "z": None, "w": None}],
     ]
-    write(tmp_path, *batches)
+    write(tmp_path, *batches, file_bytes_max=file_bytes_max)
     schemas = [pq.read_schema(path) for path in sorted(tmp_path.glob("*.parquet"))]
     expected = pa.schema(
         [
@@ -179,14 +184,12 @@ def test_types_widen_and_the_files_of_a_commit_are_alike(
     )
     assert all(schema.equals(expected) for schema in schemas)
     table = pa.concat_tables([pq.read_table(path) for path in sorted(tmp_path.glob("*.parquet"))])
-    assert sorted(table["y"].to_pylist()) == [1.0, 2.5, 3.0]
-    assert table["x"].to_pylist().count(5) == 1
+    assert table["y"].to_pylist() == [1.0, 2.5, 3.0]
+    assert table["x"].to_pylist() == [None, 5, None]
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])
-@pytest.mark.parametrize(
-    ("first", "then"), [(1, 2**70), (0.5, 2**53 + 1), (2**70, 0.5)]
-)
+@pytest.mark.parametrize(("first", "then"), [(1, 2**70), (0.5, 2**53 + 1), (2**70, 0.5)])
 def test_values_that_do_not_go_into_one_column_name_it(first: Any, then: Any, format: Format, tmp_path: Path) -> None:
     apart: list[list[Any]] = [[{"n": first}], [{"n": then}]]
     together: list[list[Any]] = [[{"n": first}, {"n": then}]]

@@ -18,9 +18,9 @@ def context(snapshot: str = "s1", *, job: str = "job", step: str = "out") -> Com
     return CommitContext(job, step, SnapshotId(snapshot), incarnation=1)
 
 
-def write(folder: Path, *batches: Batch | list[Any], format: Format = "parquet") -> None:
+def write(folder: Path, *batches: Batch | list[Any], format: Format = "parquet", **options: Any) -> None:
     """One whole job's worth: write, pre-commit, commit, close."""
-    sink = Files(folder, format=format)
+    sink = Files(folder, format=format, **options)
     writer = sink.open(WORKER)
     try:
         for batch in batches:
@@ -28,6 +28,12 @@ def write(folder: Path, *batches: Batch | list[Any], format: Format = "parquet")
         sink.commit(context(), [writer.pre_commit(context())])
     finally:
         writer.close()
+
+
+def visible(folder: Path) -> list[Path]:
+    """The files that readers see, in order, relative to ``folder``."""
+    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [path for path in paths if not path.parts[0].startswith(("_", "."))]
 
 
 def everything(folder: Path) -> list[str]:

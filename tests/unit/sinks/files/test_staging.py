@@ -13,7 +13,8 @@ from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
-from malstrom_py.sinks.files.staging import local_path, publish
+from malstrom_py.sinks.files.publishing import StagedFile, publish
+from malstrom_py.sinks.files.staging import local_path
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, context, everything, write
 
@@ -52,8 +53,9 @@ def test_anything_else_is_refused(uri: Any) -> None:
 
 
 def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
-    writer = Files(tmp_path, format="json").open(WORKER)
+    writer = Files(tmp_path, format="json", file_bytes_max=1).open(WORKER)
     writer.write(Batch([{"n": 1}]))
+    assert everything(tmp_path)
     assert visible(tmp_path) == []
     writer.pre_commit(context())
     assert visible(tmp_path) == []
@@ -102,7 +104,7 @@ def test_a_commit_that_fails_half_way_takes_back_what_it_moved(tmp_path: Path) -
     (name,) = json.loads(payload)["files"]
     # No folder can be moved into itself: the second move fails, the first is done by then.
     with pytest.raises(SinkError, match="cannot commit to"):
-        publish(tmp_path, context(), [tmp_path / name, tmp_path])
+        publish(tmp_path, context(), [StagedFile(tmp_path / name, ""), StagedFile(tmp_path, "")])
     assert visible(tmp_path) == []
     Files(tmp_path, format="json").commit(context(), [payload])
     assert visible(tmp_path) == ["out-s1-00000.json"]
@@ -131,7 +133,7 @@ def test_recovery_clears_what_this_step_left_and_nothing_else(tmp_path: Path) ->
     killed = tmp_path / "_staging" / "job" / "out" / "0123456789abcdef"
     killed.mkdir()
     (killed / "open-0.json").touch()
-    other_step = Files(tmp_path, format="json").open(WorkerInfo("job", "other", WorkerId(0)))
+    other_step = Files(tmp_path, format="json", file_bytes_max=1).open(WorkerInfo("job", "other", WorkerId(0)))
     other_step.write(Batch([{"n": 2}]))
     sink = Files(tmp_path, format="json")
     sink.recover(context("s9"), [SnapshotId("kept")])
@@ -143,7 +145,7 @@ def test_recovery_clears_what_this_step_left_and_nothing_else(tmp_path: Path) ->
 
 
 def test_recovery_leaves_a_run_under_way_alone(tmp_path: Path) -> None:
-    sink, other = Files(tmp_path, format="json"), Files(tmp_path, format="json")
+    sink, other = Files(tmp_path, format="json", file_bytes_max=1), Files(tmp_path, format="json")
     writer = sink.open(WORKER)
     for snapshot in ("s1", "s2"):  # The second time its folder was removed and made again.
         writer.write(Batch([{"n": 1}]))
@@ -165,7 +167,7 @@ def test_two_runs_of_a_step_write_into_one_folder(tmp_path: Path) -> None:
 
 
 def test_staging_that_something_else_removed_is_told(tmp_path: Path) -> None:
-    writer = Files(tmp_path, format="json").open(WORKER)
+    writer = Files(tmp_path, format="json", file_bytes_max=1).open(WORKER)
     writer.write(Batch([{"n": 1}]))
     shutil.rmtree(tmp_path / "_staging")
     with pytest.raises(SinkError, match="is gone, another program removed it"):

@@ -1,0 +1,123 @@
+"""JSON, one object per line: lines are independent, so fields and types may differ from one to the next."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from malstrom_py.batches import Batch
+from malstrom_py.errors import SinkError
+from malstrom_py.row_columns import RowColumns, check_names, fields_of
+from malstrom_py.sinks.files.columns import KeyRule, check_present
+from malstrom_py.sinks.files.encoders import Piece
+from malstrom_py.sinks.files.held import GROUP_BYTES
+from malstrom_py.sinks.files.partitions import split
+from malstrom_py.sinks.files.rolling import RollingFiles
+
+
+class JsonEncoder:
+    """A piece is the text of some lines. Columns are made rows, for JSON is written row by row."""
+
+    def __init__(self, files: RollingFiles, partition_by: Sequence[str]) -> None:
+        self._files = files
+        self._partition_by = partition_by
+        self._key_rule = KeyRule()
+        self._partitions = RowColumns(SinkError)
+
+    @property
+    def group_bytes(self) -> int:
+        return GROUP_BYTES
+
+    def pieces(self, batch: Batch) -> Iterable[Piece[bytes]]:
+        rows = fields_of(batch.values)
+        check_names(set().union(*rows), SinkError)
+        keys = batch.keys
+        if keys is not None and self._key_rule.is_written(sum("key" in row for row in rows), len(rows)):
+            rows = [{"key": key, **row} for key, row in zip(keys, rows, strict=True)]
+        return [_piece(folder, _lines(part), len(part)) for folder, part in self._by_folder(rows)]
+
+    def merged(self, folder: str, contents: Sequence[bytes]) -> Piece[bytes]:
+        content = b"".join(contents)
+        return _piece(folder, content, content.count(b"\n"))
+
+    def write(self, folder: str, contents: Sequence[bytes]) -> None:
+        for content in contents:
+            self._files.current(folder).stream.write(content)
+            self._files.roll(folder)
+
+    def finish(self) -> None:
+        self._files.finish_all()
+
+    def _by_folder(self, rows: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        names = self._partition_by
+        if not names:
+            yield "", rows
+            return
+        check_present(names, rows, {})
+        columns = self._partitions.convert([{name: row[name] for name in names} for row in rows])
+        for folder, indices in split(names, columns.columns):
+            picked = rows if indices is None else [rows[index] for index in indices.to_pylist()]
+            rest = [{name: value for name, value in row.items() if name not in names} for row in picked]
+            if not all(rest):
+                raise SinkError("a value has partition columns only, so none is left for the files: add one")
+            yield folder, rest
+
+
+def _piece(folder: str, content: bytes, rows: int) -> Piece[bytes]:
+    return Piece(folder, content, rows, sys.getsizeof(content))
+
+
+def _lines(rows: list[dict[str, Any]]) -> bytes:
+    return "\n".join(map(_json_line, rows)).encode() + b"\n"
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if hasattr(value, "item"):  # a number of numpy
+        return value.item()
+    fields = fields_of([value])[0]
+    if fields.keys() == {"value"} and fields["value"] is value:
+        raise TypeError(type(value).__name__)
+    return fields
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _without_nan(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return value
+
+
+def _finite_json_value(value: Any) -> Any:
+    """As `_json_value`; what is inside a value may be NaN too."""
+    return _without_nan(_json_value(value))
+
+
+# Made once: json.dumps would make an encoder for each row.
+_encode_json: Final = json.JSONEncoder(default=_json_value, allow_nan=False, ensure_ascii=False).encode
+_encode_finite: Final = json.JSONEncoder(default=_finite_json_value, allow_nan=False, ensure_ascii=False).encode
+
+
+def _json_line(row: dict[str, Any]) -> str:
+    try:
+        try:
+            return _encode_json(row)
+        except ValueError:  # JSON has neither NaN nor infinity.
+            return _encode_finite(_without_nan(row))
+    except (TypeError, ValueError, RecursionError) as error:
+        kinds = ", ".join(f"{name!r}: {type(value).__name__}" for name, value in list(row.items())[:20])
+        raise SinkError(
+            f"a value cannot be written as JSON ({type(error).__name__}; {kinds}): convert it in a map step"
+        ) from None

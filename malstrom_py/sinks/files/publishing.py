@@ -1,0 +1,164 @@
+"""The commit: staged files are renamed to their visible names, ``<root>/<partition>/…/<step>-<snapshot>-<n>.<ext>``.
+
+It may be called again at any point: what was moved before stays. When a rename fails, all of the commit is taken back,
+the folders that it made included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from malstrom_py.errors import InternalError, SinkError
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.files.staging import (
+    ATTEMPTS,
+    STAGED,
+    checked,
+    remove_empty,
+    sink_errors,
+    staging_folder,
+    sync,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A pre-committed file, and the folder (relative to the root) that it goes to."""
+
+    path: Path
+    folder: str
+
+
+def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) -> list[StagedFile]:
+    """The staged files that ``payloads`` name: those of a writer in the order in which it wrote them, the writers in
+    one order whatever the order of the payloads."""
+    folders: dict[str, str] = {}
+    for payload in payloads:
+        try:
+            named = json.loads(payload)
+            folders.update(zip(named["files"], named["folders"], strict=True))
+        except (ValueError, KeyError, TypeError):
+            raise SinkError(f"a pre-commit payload of step {context.step!r} is damaged: restore it") from None
+    for name, folder in folders.items():
+        match = STAGED.fullmatch(name) if isinstance(name, str) else None
+        if match is None or match.groups() != (context.job, context.step) or not _is_beneath(folder):
+            raise SinkError(f"a pre-commit payload of step {context.step!r} names a file that is none of its own")
+    staging_folder(root, context.job, context.step)
+    files = [StagedFile(root / name, folder) for name, folder in folders.items()]
+    return sorted(files, key=lambda file: file.path.parent)
+
+
+def _is_beneath(folder: object) -> bool:
+    """Whether ``folder`` names partitions: each name has a ``=`` in it, so that none leads up or nowhere."""
+    return isinstance(folder, str) and (
+        not folder or all("=" in name and "\0" not in name for name in folder.split("/"))
+    )
+
+
+def publish(root: Path, context: CommitContext, staged: Sequence[StagedFile]) -> None:
+    """Rename ``staged`` files to their visible names. What is there already is left alone: call it again at will."""
+    prefix = f"{checked(context.step)}-{checked(context.snapshot)}"
+    names = [f"{prefix}-{number:05d}{file.path.suffix}" for number, file in enumerate(staged)]
+    moves = [(file, name) for file, name in zip(staged, names, strict=True) if _is_to_move(root, file, name)]
+    with sink_errors("cannot commit to", root):
+        with _taken_back_on_error(root) as commit:
+            for file, name in moves:
+                commit.move(file, name)
+            for folder in _with_parents(root, {file.folder for file in staged}):
+                sync(folder)
+        remove_empty(*{file.path.parent for file in staged}, root)
+
+
+def _is_to_move(root: Path, staged: StagedFile, name: str) -> bool:
+    """False if ``staged`` was moved before. `SinkError` if another file is in the way, or both are gone."""
+    is_staged, is_there = os.path.lexists(staged.path), os.path.lexists(root / staged.folder / name)
+    if is_staged and is_there:
+        raise SinkError(f"{name} is there already in {root}, though it was never committed: move it away, run again")
+    if not is_staged and not is_there:
+        raise SinkError(f"{staged.path} is lost before its commit: someone removed it. Run the job again")
+    return is_staged
+
+
+class _Commit:
+    """What one commit has done so far."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._moved: list[tuple[Path, Path]] = []
+        self._made: list[Path] = []
+        self._names: dict[Path, set[str]] = {}
+
+    def move(self, staged: StagedFile, name: str) -> None:
+        """Rename one file, into a folder that is made if it is not there (any more)."""
+        target = self._root / staged.folder / name
+        for attempts_left in reversed(range(ATTEMPTS)):
+            try:
+                self._make_folder(staged.folder)
+                staged.path.replace(target)
+            except FileNotFoundError:
+                # Another commit that is taken back may remove the empty folder in between.
+                if not attempts_left or not staged.path.exists():
+                    raise
+            else:
+                self._moved.append((staged.path, target))
+                return
+        raise InternalError("every attempt returns or raises")
+
+    def take_back(self) -> None:
+        """Undo it all, in reverse order."""
+        for path, target in reversed(self._moved):
+            target.replace(path)
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):  # Somebody else uses it by now.
+                folder.rmdir()
+
+    def _make_folder(self, name: str) -> None:
+        folder = self._root
+        for part in name.split("/") if name else ():
+            parent, folder = folder, folder / part
+            try:
+                folder.mkdir()
+                self._made.append(folder)
+                self._names.setdefault(parent, set()).add(part)
+            except FileExistsError:
+                if folder.is_symlink():
+                    raise SinkError(
+                        f"a folder of a partition in {self._root} is a symbolic link: remove it, or write elsewhere"
+                    ) from None
+                if not folder.is_dir():
+                    raise
+                self._check_name(parent, part)
+
+    def _check_name(self, parent: Path, name: str) -> None:
+        """`SinkError` if the folder that is there is called otherwise: rows of ``A`` would be read as rows of ``a``."""
+        known = self._names.setdefault(parent, set())
+        if name not in known:
+            known.update(path.name for path in parent.iterdir())
+        if name not in known:
+            raise SinkError(
+                f"the file system of {self._root} takes two partitions for one (they differ in case, say): "
+                f"make their values differ in more, or write elsewhere"
+            )
+
+
+@contextlib.contextmanager
+def _taken_back_on_error(root: Path) -> Iterator[_Commit]:
+    commit = _Commit(root)
+    try:
+        yield commit
+    except (OSError, SinkError):
+        commit.take_back()
+        raise
+
+
+def _with_parents(root: Path, folders: set[str]) -> list[Path]:
+    """``folders`` beneath ``root``, and what is above them up to ``root``, each once; inner ones first."""
+    found = {root / folder for folder in folders}
+    for folder in tuple(found):
+        found.update(parent for parent in folder.parents if root in (parent, *parent.parents))
+    return sorted(found, key=lambda folder: len(folder.parts), reverse=True)
