@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 
 import pytest
 
 from malstrom_py import errors
-from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.errors import DeadlineError, InternalError, PeerError
+from malstrom_py.loop_thread import LoopThread
 from malstrom_py.rescale.channel import ChannelId, ChannelIn, Frame
 from malstrom_py.testing import OperatorTester
 from tests.pages import blocks_of, headings_of
@@ -66,6 +68,16 @@ def test_the_message_of_a_peer_error_is_what_a_gap_says() -> None:
     with pytest.raises(PeerError) as raised:
         inbox.receive(Frame(channel, incarnation=1, sequence=9))
     assert f"PeerError: {raised.value}" in flat(section_of("PeerError"))
+
+
+def test_the_message_of_a_deadline_error_is_what_a_coroutine_without_end_says() -> None:
+    loop = LoopThread("docs")
+    what = "closing what per_worker(connect at shop.py:3) made"
+    with pytest.raises(DeadlineError) as raised:
+        loop.run(asyncio.Event().wait(), timeout_s=0.01, what=what)
+    loop.close()
+    assert (raised.value.wait, raised.value.deadline_s) == (what, 0.01)
+    assert f"DeadlineError: {raised.value}".replace("0.01 s", "10 s") in flat(section_of("DeadlineError"))
 
 
 def test_the_message_of_an_internal_error_is_what_state_that_comes_twice_says() -> None:
