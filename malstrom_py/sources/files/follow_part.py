@@ -22,7 +22,7 @@ _TYPES_FILES: Final = 8
 
 
 class FollowPart:
-    """``find_types`` tells the types for the first of some files, where ``state`` does not; ``pin`` is told them."""
+    """``types`` are those in ``state``; where it has none, ``find_types`` tells them by the first of some files."""
 
     def __init__(
         self,

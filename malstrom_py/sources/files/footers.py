@@ -80,5 +80,8 @@ def _opened(file: IO[bytes], metadata: pq.FileMetaData | None) -> pq.ParquetFile
             buffer_size=_BUFFER_BYTES,
             coerce_int96_timestamp_unit="us",
         )
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, OSError) as error:
+        # A footer that makes no sense is an OSError too, but not one of the disk.
+        if getattr(error, "errno", None) is not None:
+            raise
         raise SourceError("it is not a whole Parquet file: it may be another format, empty or cut off") from None

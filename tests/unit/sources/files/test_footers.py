@@ -1,0 +1,74 @@
+"""Parquet footers: read once for the parts of a file, again when it changed, and never sent to another worker."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.footers import Footers, row_group_runs
+from tests.unit.sources.reading import file_with
+
+
+def written(path: Path, rows: int) -> Path:
+    pq.write_table(pa.table({"n": [1] * rows}), path, row_group_size=10)
+    return path
+
+
+def footer(footers: Footers, path: Path) -> pq.FileMetaData:
+    opened = footers.open(path)
+    try:
+        return opened.metadata
+    finally:
+        opened.close(force=True)
+
+
+def test_a_footer_is_shared_by_those_who_open_the_file(tmp_path: Path) -> None:
+    footers, path = Footers(), written(tmp_path / "a.parquet", 30)
+    footer(footers, path)
+    with path.open("r+b") as file:
+        status = path.stat()
+        file.seek(-8, 2)
+        file.write(b"\0" * 4)
+    # As long as nothing tells that the file changed, its end is not read again.
+    os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    assert footer(footers, path).num_row_groups == 3
+    with pytest.raises(SourceError, match="not a whole Parquet file"):
+        footer(Footers(), path)
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    footers = Footers()
+    assert footer(footers, written(tmp_path / "a.parquet", 30)).num_row_groups == 3
+    assert footer(footers, written(tmp_path / "a.parquet", 50)).num_row_groups == 5
+
+
+def test_few_footers_are_kept_and_none_is_sent_along(tmp_path: Path) -> None:
+    footers = Footers()
+    for number in range(20):
+        footer(footers, written(tmp_path / f"{number}.parquet", 10))
+    assert len(footers._kept) < 10
+    assert pickle.loads(pickle.dumps(footers))._kept == {}
+
+
+def test_runs_of_row_groups_are_about_as_large_as_asked(tmp_path: Path) -> None:
+    metadata = footer(Footers(), written(tmp_path / "a.parquet", 95))
+    one = metadata.row_group(0).column(0).total_compressed_size
+    assert row_group_runs(metadata, 1) == [(index, index + 1) for index in range(10)]
+    assert row_group_runs(metadata, 3 * one) == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert row_group_runs(metadata, 1 << 30) == [(0, 10)]
+
+
+def test_a_file_without_rows_is_one_run(tmp_path: Path) -> None:
+    runs = row_group_runs(footer(Footers(), written(tmp_path / "a.parquet", 0)), 1)
+    assert len(runs) == 1
+
+
+def test_what_is_no_parquet_file_is_let_go_of(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="not a whole Parquet file"):
+        Footers().open(file_with(tmp_path, "a.parquet", "no"))
