@@ -11,6 +11,7 @@ Build a `Job`, `run` it, or `collect` the values of one of its streams:
 """
 
 from malstrom_py import agg, partitioners, sinks, sources
+from malstrom_py.cache import Cache
 from malstrom_py.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
 from malstrom_py.errors import (
     CodecError,
@@ -55,6 +56,7 @@ __all__ = [
     "AbsBarrier",
     "Acquire",
     "Batching",
+    "Cache",
     "CodecError",
     "Collect",
     "Credit",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.arguments import at_least, field_getter, function_of
+from malstrom_py.cache import Cache
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.names import check_name
 from malstrom_py.operators.aggregate import Aggregate
 from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.operators.calls import Asking, is_coroutine_function
 from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.count import Count
 from malstrom_py.operators.distinct import Distinct
+from malstrom_py.operators.enrich import Enrich
 from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.fold import Fold
 from malstrom_py.operators.max import Max
@@ -41,6 +44,7 @@ V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 W = TypeVar("W")
 S = TypeVar("S")
+Info = TypeVar("Info")
 
 By = Callable[[V], W] | str | None
 """Which number of a value an aggregate takes: a function, a column's name, or None for the value itself."""
@@ -250,6 +254,68 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
             raise PlanError(f"step {name!r}: every is a timedelta above 0, got {every!r}")
         every_s = None if every is None else every.total_seconds()
         return self._then("collect", name, partial(Collect, size=size, every_s=every_s), None)
+
+    @overload
+    def enrich(
+        self,
+        name: str,
+        async_fn: Callable[[Any], Coroutine[Any, Any, Info]],
+        *,
+        combine: Callable[[V_co, Info], W],
+        by: By[V_co, Any] = ...,
+        concurrency: int = ...,
+        cache: Cache | timedelta | None = ...,
+        retries: int = ...,
+        retry_backoff_s: float = ...,
+        timeout_s: float = ...,
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def enrich(
+        self,
+        name: str,
+        async_fn: Callable[[Any], Coroutine[Any, Any, Info]],
+        *,
+        combine: None = ...,
+        by: By[V_co, Any] = ...,
+        concurrency: int = ...,
+        cache: Cache | timedelta | None = ...,
+        retries: int = ...,
+        retry_backoff_s: float = ...,
+        timeout_s: float = ...,
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, tuple[V_co, Info]]: ...
+    def enrich(
+        self,
+        name: str,
+        async_fn: Callable[[Any], Coroutine[Any, Any, Any]],
+        *,
+        by: By[V_co, Any] = None,
+        concurrency: int = 16,
+        cache: Cache | timedelta | None = None,
+        retries: int = 0,
+        retry_backoff_s: float = 0.1,
+        timeout_s: float = 30.0,
+        combine: Callable[[V_co, Any], Any] | None = None,
+        on_error: OnError = "fail",
+    ) -> KeyedStreamBuilder[K, Any]:
+        """``(value, await async_fn(key))`` per record, in order, with at most ``concurrency`` calls at a time.
+
+        ``by`` takes what is asked about from the value instead of the key; ``combine(value, info)`` makes the output. A
+        call may take ``timeout_s``; if it fails it is made ``retries`` times more, after pauses that begin with
+        ``retry_backoff_s`` and double, up to 30 s; if it still fails ``on_error`` decides about the record. With a
+        ``cache`` (a `Cache`, or a timedelta as its ``ttl``) answers are kept per worker, and records that ask the same
+        at the same time share a call; without one each record asks for itself. Calls run in one event loop per worker:
+        ``async_fn`` must await what takes long, for what blocks holds up all calls (``asyncio.to_thread`` helps).
+        """
+        asking = Asking(async_fn, concurrency, retries, retry_backoff_s, timeout_s).checked(name)
+        kept = Cache(ttl=cache) if isinstance(cache, timedelta) else cache
+        if kept is not None and not isinstance(kept, Cache):
+            raise PlanError(f"step {name!r}: cache is an mp.Cache(…), or a timedelta, got {type(cache).__name__}")
+        if combine is not None and is_coroutine_function(function_of(combine, name)):
+            raise PlanError(f"step {name!r}: combine is an ordinary function of value and info: let async_fn await")
+        factory = partial(Enrich, asking=asking, by=_by(by, name), cache=kept, combine=combine)
+        return self._then("enrich", name, factory, async_fn, on_error=on_error)
 
     def _needs_epochs(self, name: str, what: str) -> None:
         if not self.traits.epochs:

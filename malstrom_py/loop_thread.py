@@ -95,6 +95,11 @@ class LoopThread:
                 deadline_s=_END_S,
             )
 
+    @property
+    def ended(self) -> bool:
+        """Whether the thread is gone."""
+        return not self._thread.is_alive()
+
     def _gone(self) -> OperatorError:
         return OperatorError(
             f"the event loop of {self._thread.name!r} has ended: a task in it raised SystemExit or KeyboardInterrupt. "

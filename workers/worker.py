@@ -18,6 +18,7 @@ from malstrom_py.codec import Codec
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, PersistenceBackend, StateMessage
 from malstrom_py.operators.base import Outlet
 from malstrom_py.operators.column_step import ColumnStep
+from malstrom_py.operators.enrich import Enrich
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_parts import WriteParts
 from malstrom_py.operators.write_sink import WriteSink
@@ -78,7 +79,9 @@ class Worker:
         # With one worker no exchange has a channel to another, and nothing is gathered or sent.
         self._sending = [router for router in self._graph.routers.values() if router.channels]
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
-        self._closing = [op for op in operators.values() if isinstance(op, ReadSource | WriteSink | WriteParts)]
+        self._closing = [
+            op for op in operators.values() if isinstance(op, ReadSource | Enrich | WriteSink | WriteParts)
+        ]
         self._scheduled = [(self._graph.nodes[name], op) for name, op in operators.items() if op.scheduled]
         feeds = zip(regions_of(plan), self._graph.feeds, strict=True)
         feed_of_step = {step: feed for region, feed in feeds for step in region.steps}
@@ -280,6 +283,8 @@ class Worker:
             late=counters.late,
             skipped=counters.skipped,
             dead_letters=counters.dead_letters,
+            rows_made=counters.rows_made,
+            columns_made=counters.columns_made,
             ahead=counters.ahead,
             keys=self._graph.operators[step.name].keys,
             epoch=None if epoch == MIN_EPOCH else epoch,

@@ -1,0 +1,79 @@
+"""The cache of ``enrich``: how many answers a worker keeps, and for how long.
+
+Rule: it is bounded. Of too many answers the one that has not been asked for the longest goes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from malstrom_py.errors import PlanError
+
+ABSENT: Final[Any] = object()
+"""There is no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What ``enrich(cache=)`` takes: keep at most ``size`` answers per worker, each for ``ttl`` of the runtime's clock
+    (None: as long as there is room).
+
+    >>> from datetime import timedelta
+    >>> Cache(ttl=timedelta(minutes=10), size=500)
+    Cache(ttl=datetime.timedelta(seconds=600), size=500)
+
+    Raises:
+        PlanError: ``ttl`` is no timedelta above 0, or ``size`` no whole number of at least 1.
+    """
+
+    ttl: timedelta | None = None
+    size: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.ttl is not None and (not isinstance(self.ttl, timedelta) or self.ttl <= timedelta(0)):
+            raise PlanError(f"mp.Cache: ttl is a timedelta above 0, or None for ever, got {self.ttl!r}")
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
+            raise PlanError(f"mp.Cache: size is a whole number of at least 1, got {self.size!r}")
+
+
+class Answers:
+    """The answers that one worker has, by what they are about.
+
+    >>> answers = Answers(Cache(ttl=timedelta(seconds=5), size=2))
+    >>> for thing in "ab":
+    ...     answers.put(thing, thing.upper(), now_s=0)
+    >>> answers.get("a", now_s=4.9)
+    'A'
+    >>> answers.put("c", "C", now_s=5)
+    >>> [answers.get(thing, now_s=5) is ABSENT for thing in "abc"]  # a is too old, b had not been asked for
+    [True, True, False]
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._size = cache.size
+        self._ttl_s = None if cache.ttl is None else cache.ttl.total_seconds()
+        self._entries: OrderedDict[Any, tuple[Any, float]] = OrderedDict()
+
+    def get(self, thing: Any, *, now_s: float) -> Any:
+        """The answer about ``thing``, or `ABSENT`. TypeError if it cannot be hashed."""
+        entry = self._entries.get(thing)
+        if entry is None:
+            return ABSENT
+        if self._ttl_s is not None and now_s - entry[1] >= self._ttl_s:
+            del self._entries[thing]
+            return ABSENT
+        self._entries.move_to_end(thing)
+        return entry[0]
+
+    def put(self, thing: Any, answer: Any, *, now_s: float) -> None:
+        """Keep ``answer``, which has come just now."""
+        self._entries[thing] = (answer, now_s)
+        self._entries.move_to_end(thing)
+        if len(self._entries) > self._size:
+            self._entries.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,0 +1,261 @@
+"""``enrich``: each record with what an asynchronous function says about it, in the order in which records came.
+
+Rules. What came first leaves first, over the whole step: records wait in one queue, and so do the epochs between them,
+the maximum epoch too, so that nothing is sent behind an epoch that was ahead of it. The queue is bounded: while it is
+full the region takes nothing in (F2). What stands in it is state. A barrier persists it (S1), and a step that is
+restored asks about it again, before anything new.
+
+But it does not move, for it could be sent below the frontier of the new owner. When state moves, the epoch of the cut
+has come in at every owner (R4, R5); a record of before it, asked about again by the new one, would come out behind it.
+Epochs that are held here are as dangerous to the state of steps behind this one: a key that leaves before such an epoch
+has gone through never sees it, and a key that is brought in before sees it twice. So `Collect` first waits for the
+calls of its keys, and lets all that stands before them leave, and every epoch; `Acquire` lets every epoch leave. Both
+end within what calls may take at most, or with a `DeadlineError`. Then nothing of these keys is here to be handed over,
+and there is nothing to take in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from itertools import repeat
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.cache import ABSENT, Answers, Cache
+from malstrom_py.errors import OperatorError
+from malstrom_py.messages import (
+    MIN_EPOCH,
+    AbsBarrier,
+    Acquire,
+    Collect,
+    Epoch,
+    Interrogate,
+    StateMessage,
+    SuspendMarker,
+)
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.calls import Asking, Call, Calls
+from malstrom_py.operators.failures import Failures, call_each, describe_function
+from malstrom_py.operators.held import Held, Rows, decoded, encoded, merged
+from malstrom_py.operators.keyed import distinct, keys_of
+
+
+class Enrich(Operator):
+    """Sends ``(value, info)``, or ``combine(value, info)``, per record, where ``info = await function(thing)``; the
+    thing is the record's key, or what ``by`` takes of its value.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> async def name_of(carrier):
+    ...     return {"UA": "United", "B6": "JetBlue"}[carrier]
+    >>> flights = mp.Job("docs").source("flights", sources.Memory([("UA", 1), ("B6", 2), ("UA", 3)]))
+    >>> numbers = flights.key_by("carrier", lambda flight: flight[0]).map("number", lambda flight: flight[1])
+    >>> mp.collect(numbers.enrich("name", name_of, cache=mp.Cache(size=100)))
+    [(1, 'United'), (2, 'JetBlue'), (3, 'United')]
+    """
+
+    holding = True
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        asking: Asking,
+        by: Callable[[Any], Any] | None = None,
+        cache: Cache | None = None,
+        combine: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        super().__init__(context)
+        self._asking = asking
+        self._by = by
+        self._combine = combine
+        self._failures = Failures(context)
+        self._calls = Calls(asking, context.step)
+        self._answers = None if cache is None else Answers(cache)
+        self._under_way: dict[Any, Call] = {}
+        self._queue: deque[Held | Epoch] = deque()
+        self._unasked = False
+        self._restored_to = MIN_EPOCH
+        self._rows_largest = 0
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self._ask_restored()
+        things: list[Any] | None = None
+        if self._by is not None:
+            batch, things = call_each(self._by, batch, self._failures, out)
+        keys = keys_of(batch, self.context.step)
+        distinct(keys, self.context.step)
+        calls = self._ask(keys if things is None else things)
+        timestamps: Sequence[Any] = batch.timestamps or [None] * len(batch)
+        self._queue.extend(map(Held, keys, batch.values, timestamps, calls))
+        self._rows_largest = max(self._rows_largest, len(batch))
+        self._calls.start()
+        self._leave(out)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if epoch.time <= self._restored_to:
+            return  # it stands in the queue that was restored, or has left it
+        if self._queue:
+            self._queue.append(epoch)
+        else:
+            out.forward(epoch)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        match message:
+            case Interrogate():
+                message.keys.update(key for key in self._keys() if message.predicate(key))
+            case Collect():
+                self._let_leave(message.keys, out)
+            case Acquire():
+                self._let_leave((), out)
+            case AbsBarrier():
+                message.backend.persist(self.context.step, encoded(self._queue, self.context))
+            case SuspendMarker():
+                # Nothing may follow. What is given up here stands in the snapshot before it, or nothing is resumed.
+                self._queue.clear()
+                self.close()
+        out.forward(message)
+
+    @property
+    def awaiting(self) -> bool:
+        return bool(self._queue)
+
+    @property
+    def backlogged(self) -> bool:
+        return len(self._queue) > self._asking.concurrency + self._rows_largest
+
+    @property
+    def keys(self) -> int | None:
+        return len(self._keys())
+
+    def resume(self, out: Outlet) -> int:
+        self._ask_restored()
+        left = self._leave(out)
+        if not left:
+            self._calls.check()
+        return left
+
+    def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
+        """Take over what was persisted at a barrier, as far as the keys are ``owned`` here (S5: any N restores on any
+        M). Comes before the first epoch: one that stands in the queue is not passed on a second time.
+        """
+        held = decoded(state, self.context, owned)
+        self._queue = deque(merged(self._queue, held))
+        self._unasked = True
+        epochs = [entry.time for entry in self._queue if isinstance(entry, Epoch)]
+        self._restored_to = max([self._restored_to, *epochs])
+
+    def check(self, batch: Batch) -> None:
+        """`CodecError` if a record of ``batch`` could not be persisted while it waits here (test mode)."""
+        rows = zip(batch.keys or (), batch.values, batch.timestamps or repeat(None), strict=False)
+        encoded([Held(*row) for row in rows], self.context)
+
+    def close(self) -> None:
+        """Give up the calls that are under way."""
+        self._calls.close()
+
+    def _ask(self, things: Sequence[Any]) -> list[Call]:
+        """The call about each of ``things``: one that is made for it, or has been made for another."""
+        answers = self._answers
+        if answers is None:
+            return list(map(self._calls.ask, things))
+        now_s = self.context.clock.monotonic_s()
+        calls: list[Call] = []
+        for thing in things:
+            try:
+                call = self._under_way.get(thing)
+                if call is None:
+                    answer = answers.get(thing, now_s=now_s)
+                    if answer is ABSENT:
+                        call = self._under_way[thing] = self._calls.ask(thing)
+                    else:
+                        call = Call(thing, answer, done=True)
+            except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+                raise self._not_hashable(thing) from error
+            calls.append(call)
+        return calls
+
+    def _ask_restored(self) -> None:
+        """Ask about what was restored, before anything new."""
+        if not self._unasked:
+            return
+        self._unasked = False
+        rows = [entry for entry in self._queue if isinstance(entry, Held) and entry.call is None]
+        for row in rows:
+            try:
+                thing = row.key if self._by is None else self._by(row.value)
+            except Exception as error:
+                row.call = Call(None, done=True)
+                row.call.error = error
+            else:
+                (row.call,) = self._ask([thing])
+        self._calls.start()
+
+    def _come_back(self, calls: Collection[Call]) -> None:
+        """Keep what ``calls`` have come to for those that ask the same."""
+        if self._answers is None or not calls:
+            return
+        now_s = self.context.clock.monotonic_s()
+        for call in calls:
+            del self._under_way[call.thing]
+            if call.error is None:
+                self._answers.put(call.thing, call.answer, now_s=now_s)
+
+    def _leave(self, out: Outlet) -> int:
+        """Send what is done and has nothing before it that is not: how many records and epochs."""
+        self._come_back(self._calls.take())
+        queue, before = self._queue, len(self._queue)
+        rows = Rows(out)
+        while queue:
+            entry = queue[0]
+            if isinstance(entry, Epoch):
+                queue.popleft()
+                rows.send()
+                out.forward(entry)
+            elif entry.call is None or not entry.call.done:
+                break
+            else:
+                queue.popleft()
+                self._finish(entry, entry.call, rows, out)
+        rows.send()
+        return before - len(queue)
+
+    def _finish(self, entry: Held, call: Call, rows: Rows, out: Outlet) -> None:
+        blame: object = self._asking.function
+        error = call.error
+        if error is None:
+            try:
+                pair = (entry.value, call.answer)
+                rows.add(entry, pair if self._combine is None else self._combine(*pair))
+                return
+            except Exception as raised:
+                error, blame = raised, self._combine or blame
+        if not isinstance(error, Exception):
+            raise error
+        self._failures.record(error, blame, entry.as_batch(), 0, out)
+
+    def _let_leave(self, keys: Collection[Any], out: Outlet) -> None:
+        """Wait until the records of ``keys`` and all epochs have left, and what stands before them."""
+        self._ask_restored()
+        last = 0
+        for place, entry in enumerate(self._queue, 1):
+            if isinstance(entry, Epoch) or entry.key in keys:
+                last = place
+        while last > 0:
+            left = self._leave(out)
+            last -= left
+            if not left:
+                self._come_back(self._calls.wait())
+
+    def _keys(self) -> set[Any]:
+        return {entry.key for entry in self._queue if isinstance(entry, Held)}
+
+    def _not_hashable(self, thing: object) -> OperatorError:
+        where = "the key" if self._by is None else f"what {describe_function(self._by)} returns"
+        return OperatorError(
+            f"step {self.context.step!r}: {where} is of type {type(thing).__name__}, which cannot be hashed, so no "
+            f"answer can be kept for it. Return something immutable, for instance a tuple instead of a list, or leave "
+            f"out cache=.",
+            step=self.context.step,
+        )

@@ -1,0 +1,109 @@
+"""The queue of a step that holds records back: what stands in it, how it is persisted, and how two become one.
+
+Rule: the order is that of arrival, and an epoch stands behind every record that it must not overtake.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.messages import Epoch
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.calls import Call
+
+
+class Held:
+    """A record, and the call it waits for; None as long as nothing has been asked."""
+
+    __slots__ = ("call", "key", "timestamp", "value")
+
+    def __init__(self, key: Any, value: Any, timestamp: int | None, call: Call | None = None) -> None:
+        self.key = key
+        self.value = value
+        self.timestamp = timestamp
+        self.call = call
+
+    def as_batch(self) -> Batch:
+        """The record alone."""
+        return Batch([self.value], keys=[self.key], timestamps=None if self.timestamp is None else [self.timestamp])
+
+
+class Rows:
+    """Rows on their way to ``out``, gathered until an epoch comes between them."""
+
+    __slots__ = ("_keys", "_out", "_timestamps", "_values")
+
+    def __init__(self, out: Outlet) -> None:
+        self._out = out
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._timestamps: list[int | None] = []
+
+    def add(self, held: Held, value: Any) -> None:
+        """Let ``held`` leave with ``value``."""
+        if self._timestamps and (self._timestamps[-1] is None) is not (held.timestamp is None):
+            self.send()  # a batch is timed as a whole
+        self._keys.append(held.key)
+        self._values.append(value)
+        self._timestamps.append(held.timestamp)
+
+    def send(self) -> None:
+        """Send what has been gathered."""
+        if self._values:
+            timestamps: Any = None if self._timestamps[0] is None else self._timestamps
+            self._out.send(Batch(self._values, keys=self._keys, timestamps=timestamps))
+            self._keys, self._values, self._timestamps = [], [], []
+
+
+def encoded(queue: Iterable[Held | Epoch], context: StepContext) -> bytes:
+    """``queue`` as it is persisted. `CodecError` names the key of a record that cannot be."""
+    rows = [
+        (None, None, None, entry.time) if isinstance(entry, Epoch) else (entry.key, entry.value, entry.timestamp, None)
+        for entry in queue
+    ]
+    return context.codec.encode_rows_at_rest(rows, step=context.step)
+
+
+def decoded(state: bytes, context: StepContext, owned: Callable[[Any], bool]) -> list[Held | Epoch]:
+    """What `encoded` made ``state`` of: the epochs, and the records whose keys are ``owned``."""
+    queue: list[Held | Epoch] = []
+    for key, value, timestamp, epoch in context.codec.decode_at_rest(state, step=context.step):
+        if epoch is not None:
+            queue.append(Epoch(epoch))
+        elif owned(key):
+            queue.append(Held(key, value, timestamp))
+    return queue
+
+
+def merged(one: Iterable[Held | Epoch], other: Iterable[Held | Epoch]) -> list[Held | Epoch]:
+    """Two queues of workers that had the same epochs before them, as one.
+
+    Each epoch stands once, behind all records that stood before it, or before a later one, in either queue. Of a queue
+    that has neither, all records stand before it. Records of one queue keep their order.
+
+    >>> one = [Held("a", 1, 3), Epoch(5), Held("a", 2, 7)]
+    >>> other = [Held("b", 3, 4), Epoch(5)]
+    >>> [entry.time if isinstance(entry, Epoch) else entry.value for entry in merged(one, other)]
+    [1, 3, 5, 2]
+    """
+    queues = [deque(one), deque(other)]
+    times = {entry.time for queue in queues for entry in queue if isinstance(entry, Epoch)}
+    result: list[Held | Epoch] = []
+    for time in sorted(times):
+        for queue in queues:
+            while queue:
+                entry = queue[0]
+                if isinstance(entry, Epoch):
+                    if entry.time > time:
+                        break
+                    queue.popleft()
+                    if entry.time == time:
+                        break
+                else:
+                    result.append(entry)
+                    queue.popleft()
+        result.append(Epoch(time))
+    return [*result, *queues[0], *queues[1]]
