@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from malstrom_py.errors import SourceError
+from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.files.lazy_part import OpenedFile
 from malstrom_py.sources.files.reading import Reading, Types, is_missing, source_errors
 from malstrom_py.sources.files.sections import Section
@@ -35,7 +35,7 @@ class FollowPart:
     ) -> None:
         self._watched = watched
         self._reading = reading
-        self._types = types
+        self._types = self._types_of_file = types
         self._find_types = find_types
         self._taken: dict[str, None] = dict.fromkeys(state["taken"] if state else ())
         self._resume: dict[str, Any] | None = state["current"] if state else None
@@ -55,7 +55,7 @@ class FollowPart:
             opened = self._opened or self._open_next()
             if opened is None:
                 continue
-            rows = opened.poll(rows_max)
+            rows = self._poll(opened, rows_max)
             if opened.is_finished():
                 self._taken[self._name] = None
                 self._opened = None
@@ -85,6 +85,17 @@ class FollowPart:
         if self._opened is not None:
             self._opened.close()
 
+    def _poll(self, opened: OpenedFile, rows_max: int) -> Any:
+        """Poll the current file; its types are those of all others once it has had a record, good or not."""
+        try:
+            rows = opened.poll(rows_max)
+        except MalformedRecord:
+            self._types = self._types_of_file
+            raise
+        if rows is not None:
+            self._types = self._types_of_file
+        return rows
+
     def _list(self) -> None:
         names = self._watched.names()
         if not names:
@@ -110,9 +121,7 @@ class FollowPart:
             if is_missing(error):
                 return None
             raise
-        if types.by_rows:
-            self._types = types
-        self._name, self._opened = name, opened
+        self._name, self._opened, self._types_of_file = name, opened, types
         return opened
 
     def _open_again(self, current: dict[str, Any]) -> OpenedFile:

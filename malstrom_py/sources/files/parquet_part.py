@@ -7,12 +7,15 @@ file holds in smaller types is widened, anything else is refused when the file i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.batches import ColumnBatch
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.runs import Cursor, Malformed, Run
 from malstrom_py.sources.files.schema import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed
+from malstrom_py.sources.files.whole_groups import WholeGroups, whole_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,12 +25,14 @@ _BATCH_ROWS_MIN: Final = 1 << 10
 _BATCH_BYTES_MAX: Final = 1 << 24
 _SKIP_ROWS: Final = 1 << 16
 _THREADED_ROWS_MIN: Final = 1 << 14
+_WHOLE_ROWS_MIN: Final = 1 << 14
 
 
 class ParquetPart:
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
-    ``schema`` are the columns and types of every row; ``first`` names the file they came from.
+    ``schema`` are the columns and types of every row; ``first`` names the file they came from. With ``path``, where the
+    file stands, `poll_columns` may read row groups as wholes.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class ParquetPart:
         first: str,
         position: dict[str, Any],
         remembered: dict[str, Any],
+        path: Path | None = None,
     ) -> None:
         self._name = name
         self._file = file
@@ -62,16 +68,30 @@ class ParquetPart:
         self._finished = False
         self._cursor = Cursor()
         self._row_bytes = 1
+        self._path = path
+        self._groups: WholeGroups | None = None
+        self._whole = False
         self._batches = self._row_group_batches()
 
     def poll(self, rows_max: int) -> Any:
+        rows = self._poll(rows_max)
+        return rows.columns if isinstance(rows, ColumnBatch) else rows
+
+    def poll_columns(self, rows_max: int) -> Any:
+        """`poll` for who takes columns as they come: gives a `ColumnBatch` or a record batch."""
+        if self._groups is None and self._path is not None and rows_max >= _WHOLE_ROWS_MIN:
+            self._groups = whole_groups(self._path, self._file, self._schema, self._stop)
+        return self._poll(rows_max)
+
+    def _poll(self, rows_max: int) -> Any:
+        import polars.exceptions
         import pyarrow as pa
 
         try:
             while self._cursor.is_empty():
-                if self._finished or not self._load(rows_max):
+                if self._finished or not (self._load_whole() or self._load(rows_max)):
                     return None
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, polars.exceptions.PolarsError) as error:
             raise SourceError(
                 f"{self._name} failed in row group {self._row_group} after {self._rows()} rows were read: "
                 f"{type(error).__name__}. The file is damaged or cannot be read: replace it."
@@ -91,6 +111,8 @@ class ParquetPart:
         }
 
     def close(self) -> None:
+        if self._groups is not None:
+            self._groups.close()
         self._file.close(force=True)
 
     def _rows(self) -> int:
@@ -119,6 +141,19 @@ class ParquetPart:
             self._row_bytes = max(self._row_bytes, batch.nbytes // len(batch))
         return batch
 
+    def _load_whole(self) -> bool:
+        """Take what is left of the row group as a whole, if that has not been done and can be; False if not."""
+        if self._groups is None or self._whole or self._row_group >= self._stop:
+            return False
+        frame = self._groups.frame(self._row_group)
+        taken = self._taken + self._cursor.taken + self._skip
+        if frame is None or frame.height < taken:
+            return False
+        self._whole, self._batches = True, iter(())
+        self._taken, self._skip = taken, 0
+        self._cursor = Cursor([ColumnBatch(None, frame=frame.slice(taken), schema=self._schema)])
+        return not self._cursor.is_empty()
+
     def _load(self, rows_max: int) -> bool:
         """Go on to the next batch, of this row group or the next; False, and finished, if there is none."""
         self._taken, self._cursor = self._taken + self._cursor.taken, Cursor()
@@ -135,6 +170,7 @@ class ParquetPart:
             self._finished = True
             return False
         self._row_group += 1
+        self._whole = False
         self._batches = self._row_group_batches()
         return True
 

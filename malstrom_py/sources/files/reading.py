@@ -125,6 +125,7 @@ class Reading:
                 first=types.first,
                 position=position,
                 remembered=remembered,
+                path=self.base / section.file,
             )
         if self.options.format == "csv":
             return self._open_csv(name, section, types, position, remembered)

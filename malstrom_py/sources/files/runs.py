@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from malstrom_py.batches import ColumnBatch
 from malstrom_py.errors import MalformedRecord
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Malformed:
         return 1
 
 
-Run: TypeAlias = "Malformed | list[Any] | pa.RecordBatch"
+Run: TypeAlias = "Malformed | list[Any] | pa.RecordBatch | ColumnBatch"
 
 
 class Cursor:
@@ -58,6 +59,8 @@ class Cursor:
         self._advance(size)
         if size == len(run):
             return run
+        if isinstance(run, ColumnBatch):
+            return run.cut(start, start + size)
         return run[start : start + size] if isinstance(run, list) else run.slice(start, size)
 
     def _advance(self, size: int) -> None:
