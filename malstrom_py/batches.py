@@ -107,6 +107,7 @@ class Batch:
 class ColumnBatch(Batch):
     """Rows as columns: ``columns`` holds the values, one field each; keys and timestamps are columns or lists.
 
+    A frame alone will do as well, with the ``schema`` it is to have in Arrow where that matters.
     ``values``, ``keys`` and ``timestamps`` are lists here too: of one dict per row, made when they are first asked for
     and then kept. ``rows_made`` says whether that has happened. Steps that take columns use ``columns`` (Arrow) or
     `frame` (Polars), which are two faces of the same memory.
@@ -118,13 +119,17 @@ class ColumnBatch(Batch):
     (False, 2, ['a', 'a'], [{'n': 1}, {'n': 3}], True)
     """
 
-    __slots__ = ("_columns", "_frame", "_key_data", "_keys", "_pieces", "_rows", "_timestamps", "part", "time_column")
+    __slots__ = (
+        *("_columns", "_frame", "_key_data", "_keys", "_pieces", "_rows", "_schema", "_timestamps"),
+        *("part", "time_column"),
+    )
 
     def __init__(
         self,
         columns: pa.RecordBatch | None,
         *,
         frame: pl.DataFrame | None = None,
+        schema: pa.Schema | None = None,
         keys: list[Any] | None = None,
         key_column: pa.Array | pl.Series | None = None,
         timestamps: list[int] | None = None,
@@ -133,6 +138,7 @@ class ColumnBatch(Batch):
     ) -> None:
         self._columns = columns
         self._frame = frame
+        self._schema = schema
         self._rows: list[Any] | None = None
         self._pieces: list[ColumnBatch] | None = None
         self._keys = keys
@@ -145,7 +151,7 @@ class ColumnBatch(Batch):
     def columns(self) -> pa.RecordBatch:  # type: ignore[override]  # what is optional there is always here
         """The values as an Arrow record batch."""
         if self._columns is None:
-            self._columns = _arrow_of(self.frame)
+            self._columns = _arrow_of(self.frame, self._schema)
         return self._columns
 
     @property
@@ -156,6 +162,11 @@ class ColumnBatch(Batch):
 
             self._frame = pl.DataFrame(self._columns)
         return self._frame
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the values take."""
+        return int(self._columns.nbytes) if self._columns is not None else int(self.frame.estimated_size())
 
     @property
     def rows_made(self) -> bool:
@@ -240,6 +251,9 @@ class ColumnBatch(Batch):
         return self._pick(lambda column: column.filter(chosen), lambda column: list(compress(column, mask)))
 
     def cut(self, start: int, end: int) -> ColumnBatch:
+        if self._columns is None and self._rows is None and not self.is_keyed and not self.is_timed:
+            frame = self.frame.slice(start, max(0, end - start))
+            return ColumnBatch(None, frame=frame, schema=self._schema, part=self.part)
         return self._pick(lambda column: column.slice(start, max(0, end - start)), lambda column: column[start:end])
 
     def take(self, indices: Sequence[int] | pa.Array) -> ColumnBatch:
@@ -321,10 +335,11 @@ class ColumnBatch(Batch):
         return picked
 
 
-def _arrow_of(frame: pl.DataFrame) -> pa.RecordBatch:
-    """``frame`` as one record batch."""
+def _arrow_of(frame: pl.DataFrame, schema: pa.Schema | None) -> pa.RecordBatch:
+    """``frame`` as one record batch, of the types of ``schema`` if it is given."""
     import pyarrow as pa
 
     table = frame.to_arrow()
+    table = table if schema is None else table.cast(schema)
     batches = table.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 class StepCounts:
     """What one step did. ``ports``: rows sent per output stream, read by another step or not.
 
+    ``rows_made``: how many rows had to be made of columns for it; ``columns_made``: how many it made columns of.
     ``ahead``: how many of the ``late`` records were more than ``max_ahead`` past the clock (T4).
     """
 
@@ -21,6 +22,8 @@ class StepCounts:
     skipped: int = 0
     dead_letters: int = 0
     ahead: int = 0
+    rows_made: int = 0
+    columns_made: int = 0
     keys: int | None = None
     epoch: int | None = None
 
@@ -47,6 +50,8 @@ def _merged(counts: Sequence[StepCounts]) -> StepCounts:
         skipped=sum(count.skipped for count in counts),
         dead_letters=sum(count.dead_letters for count in counts),
         ahead=sum(count.ahead for count in counts),
+        rows_made=sum(count.rows_made for count in counts),
+        columns_made=sum(count.columns_made for count in counts),
         keys=None if first.keys is None else sum(count.keys or 0 for count in counts),
         epoch=None if None in epochs else min(epoch for epoch in epochs if epoch is not None),
     )

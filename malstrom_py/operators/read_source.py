@@ -65,6 +65,11 @@ class _Reader:
         self.row_bytes = 1
         self.gives_columns = False
 
+    def poll(self, rows_max: int) -> Any:
+        """What the part gives; by the way that is fastest for columns, where it has one and gives columns."""
+        poll = getattr(self.source_part, "poll_columns", None) if self.gives_columns else None
+        return self.source_part.poll(rows_max) if poll is None else poll(rows_max)
+
     def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
         """How many rows to ask for next, after a poll that took ``took_s``."""
         rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
@@ -248,7 +253,7 @@ class ReadSource(Operator):
         batch = Batch([], part=reader.name)
         try:
             try:
-                polled = reader.source_part.poll(rows_max)
+                polled = reader.poll(rows_max)
                 if polled is not None:
                     batch = _batch_of(polled, reader.name)
             except MalformedRecord as error:
@@ -343,6 +348,9 @@ def size_of(value: Any) -> int:
 
 def _batch_of(polled: Any, part: str) -> Batch:
     """What a part has polled as a batch: columns stay columns."""
+    if isinstance(polled, ColumnBatch):
+        polled.part = part
+        return polled
     if hasattr(polled, "schema"):  # an Arrow RecordBatch, told without importing Arrow
         return ColumnBatch(polled, part=part)
     return Batch(polled if isinstance(polled, list) else list(polled), part=part)
@@ -351,5 +359,5 @@ def _batch_of(polled: Any, part: str) -> Batch:
 def _row_bytes(batch: Batch) -> int:
     """About how many bytes a row of ``batch`` takes."""
     if isinstance(batch, ColumnBatch):
-        return max(1, int(batch.columns.nbytes) // len(batch))
+        return max(1, batch.size // len(batch))
     return size_of(batch.values[-1])

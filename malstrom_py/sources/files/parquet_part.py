@@ -49,6 +49,8 @@ class ParquetPart:
     ) -> None:
         self._name = name
         self._file = file
+        self._path = path
+        self._groups: WholeGroups | None = None
         self._schema = schema
         self._remembered = remembered
         self._stop: int = file.num_row_groups if stop is None else stop
@@ -68,8 +70,6 @@ class ParquetPart:
         self._finished = False
         self._cursor = Cursor()
         self._row_bytes = 1
-        self._path = path
-        self._groups: WholeGroups | None = None
         self._whole = False
         self._batches = self._row_group_batches()
 
