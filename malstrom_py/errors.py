@@ -9,6 +9,9 @@ MalstromError
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 ├── PeerError            another worker broke the rules of a channel, or is gone
 ├── DeadlineError        a wait took longer than it may; says which one, and how long
+├── DagError             a `DagExecutor` cannot do what it was asked to; names the node
+│   ├── NodeNotFound     the graph has no such node, source or sink
+│   └── RestoreFailed    a checkpoint cannot be restored; names node and reason, and nothing has changed
 └── InternalError        our bug; please report it
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
@@ -108,6 +111,29 @@ class DeadlineError(MalstromError):
         super().__init__(message)
         self.wait = wait
         self.deadline_s = deadline_s
+
+
+class DagError(MalstromError):
+    """A `DagExecutor` cannot do what it was asked to. Attribute: ``node`` (its name, empty where none is concerned)."""
+
+    def __init__(self, message: str, *, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class NodeNotFound(DagError):
+    """The graph has no node of that name, or none of the type that is asked for."""
+
+
+class RestoreFailed(DagError):
+    """A checkpoint cannot be restored, and the executor is as it was.
+
+    Attributes: ``node`` (empty where it is about the whole) and ``reason``.
+    """
+
+    def __init__(self, message: str, *, node: str = "", reason: str = "") -> None:
+        super().__init__(message, node=node)
+        self.reason = reason
 
 
 class InternalError(MalstromError):

@@ -85,6 +85,11 @@ class _Node:
             heappush(self._ready, self.rank)
         self.queue.append((index, message))
 
+    def put_back(self, messages: list[tuple[int, Batch | Control]]) -> None:
+        if messages and not self.queue:
+            heappush(self._ready, self.rank)
+        self.queue[:0] = messages
+
     def has_all(self, message: StateMessage) -> bool:
         """Whether ``message`` has now come on every input, so that it is handled once, behind all data before it."""
         inputs = self._inputs
@@ -154,6 +159,8 @@ class Executor:
 
     def __init__(self, specs: Sequence[NodeSpec], *, measured: bool = False) -> None:
         self._ready: list[int] = []
+        self.visits = 0
+        """How many times a node was found with something queued, and all of it delivered."""
         self._deliver = self._deliver_measured if measured else self._deliver_message
         self._nodes = [_Node(rank, spec, self._ready, self.run) for rank, spec in enumerate(specs)]
         for rank, spec in enumerate(specs):
@@ -176,12 +183,29 @@ class Executor:
         while ready:
             node = nodes[heappop(ready)]
             queue, node.queue = node.queue, []
-            for index, message in queue:
-                self._deliver(node, index, message)
+            self.visits += 1
+            left = iter(queue)
+            try:
+                for index, message in left:
+                    self._deliver(node, index, message)
+            except BaseException:
+                # The message that raised is gone; those behind it stay queued, as those of other nodes do.
+                node.put_back(list(left))
+                raise
 
     def operator(self, node: int) -> Operator | None:
         """What runs at a node; None where messages pass through."""
         return self._nodes[node].operator
+
+    def queued(self, node: int) -> list[tuple[int, Batch | Control]]:
+        """What is queued at a node, as (input, message) pairs in order."""
+        return list(self._nodes[node].queue)
+
+    def resume(self, node: int, inputs: Sequence[int], epoch: int) -> None:
+        """Let a node go on where another one was: the epochs its ``inputs`` had reached, the ``epoch`` it had sent."""
+        for index, time in enumerate(inputs):
+            self._nodes[node].frontier.advance(index, time)
+        self._nodes[node].epoch = epoch
 
     def counters(self, node: int) -> Counters:
         """What a node has counted so far; it goes on counting."""

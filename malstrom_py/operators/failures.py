@@ -93,7 +93,9 @@ class Failures:
         """Count ``letter`` and send it to the stream of ``job.dead_letters(step)``."""
         self._context.counters.dead_letters += 1
         if self._context.dead_letter_port is not None:
-            out.send(Batch([letter], part=part), self._context.dead_letter_port)
+            # The stream of a job's letters has no keys; where records have them as they come, a letter has its record's.
+            keys = [letter.key] if self._context.keyed is None else None
+            out.send(Batch([letter], keys=keys, part=part), self._context.dead_letter_port)
 
     def error(self, error: Exception, function: object, *, key: Any = None, policy: bool = True) -> OperatorError:
         """``error`` as the `OperatorError` that names this step; for the caller to raise.
@@ -102,7 +104,9 @@ class Failures:
         """
         if _lacks_resource(error):
             step = self._context.step
-            return OperatorError(f"step {step!r}: {error}", step=step, key=key, function=error.function, rule=PER_WORKER)
+            return OperatorError(
+                f"step {step!r}: {error}", step=step, key=key, function=error.function, rule=PER_WORKER
+            )
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {shown(key)}"
         # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.

@@ -84,6 +84,12 @@ class StatefulOp(StatefulOperator):
             self._over_all(self._on_schedule, output)
             self._finish(output, out)
 
+    def fire_timers(self, time: int, out: Outlet) -> None:
+        """Call ``on_timer`` for what is due at ``time``, which the frontier has reached: what one that raised left."""
+        output: Output[Any, Any] = Output()
+        self._fire(time, output)
+        self._checked.send(output, out)
+
     def _whole(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any]) -> None:
         keys = keys_of(batch, self.context.step)
         touched = distinct(keys, self.context.step)

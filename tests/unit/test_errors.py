@@ -19,6 +19,9 @@ EVERY = [
     errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),
     errors.PeerError("a gap"),
     errors.DeadlineError("closing took longer", wait="closing", deadline_s=5.0),
+    errors.DagError("no time", node="a"),
+    errors.NodeNotFound("no node", node="a"),
+    errors.RestoreFailed("damaged", node="a", reason="its checksum"),
     InternalError("our bug"),
 ]
 

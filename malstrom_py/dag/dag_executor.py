@@ -1,0 +1,383 @@
+"""`DagExecutor`: a DAG that is fed by calls. One process, one thread, and nothing runs by itself.
+
+Rule: a call that hands something in processes it, with all that comes of it, in topological order; so it costs by the
+nodes that are touched. Between two calls nothing is under way but what was injected, or left when an operator raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, Final, Self, TypeVar
+
+from malstrom_py.batches import Batch
+from malstrom_py.clock import Clock, SystemClock
+from malstrom_py.codec import Codec, TypeTable, can_register
+from malstrom_py.dag.events import batches_of, batches_of_all, split_late, time_of
+from malstrom_py.dag.images import bundle, image_of_bytes, image_to_bytes, restore_failed, unbundle
+from malstrom_py.dag.metrics import DagMetrics, NodeMetrics, dag_metrics, node_metrics, reset
+from malstrom_py.dag.registration import Kind, Registered, registration_of
+from malstrom_py.dag.restoring import restored
+from malstrom_py.dag.running import Means, Running
+from malstrom_py.dag.topology import Dag, DagNode, NodeType
+from malstrom_py.errors import DagError, NodeNotFound, PlanError
+from malstrom_py.messages import MIN_EPOCH, AbsBarrier, DeadLetter
+from malstrom_py.operators.base import OnError
+from malstrom_py.operators.stateful_op import StatefulOp
+
+C = TypeVar("C", bound=type)
+
+_NAMED_MAX: Final = 20
+
+
+class DagExecutor:
+    """Runs a `Dag`. Register operators first, then hand in events and watermarks, and take what the sinks hold.
+
+    An event is a plain value, or an `mp.DataMessage` with a key and a timestamp (ints in one unit of your choice); a
+    record without a key has the key None. A record at or below the watermark of the node where it comes in is late: it
+    goes to the node's side output ``late``, if that is read, and is counted. Not for several threads at once.
+
+    An error of an operator reaches the caller of the method that ran it. The event that raised is gone; what else was
+    under way stays queued, and the next call goes on with it.
+
+    >>> from malstrom_py import DataMessage
+    >>> from malstrom_py.dag import DagBuilder, DagExecutor
+    >>> dag = DagBuilder().source("in").operator("sum").connect("in", "sum").sink_for("sum", "out").build()
+    >>> def add(message, total, output):
+    ...     total = (total or 0) + message.value
+    ...     output.emit(message.key, total, message.timestamp)
+    ...     return total
+    >>> executor = DagExecutor.from_dag(dag)
+    >>> executor.register_operator("sum", add)
+    >>> executor.process_event("in", [DataMessage("a", 1), DataMessage("b", 2), DataMessage("a", 3)])
+    >>> snapshot = executor.checkpoint()
+    >>> executor.take_sink_outputs("out"), executor.take_sink_outputs("out")
+    ([1, 2, 4], [])
+    >>> executor.restore(snapshot)
+    >>> executor.process_event("in", DataMessage("a", 5))
+    >>> executor.take_sink_outputs("out")
+    [1, 2, 4, 9]
+    """
+
+    def __init__(self, dag: Dag, *, measured: bool = True, clock: Clock | None = None) -> None:
+        if not isinstance(dag, Dag):
+            raise PlanError(f"expected a Dag, got {type(dag).__name__}: call build() on the DagBuilder")
+        self._dag = dag
+        self._types = TypeTable()
+        self._types.register(DeadLetter)
+        self._means = Means(Codec(self._types), clock or SystemClock(), measured)
+        self._registered: dict[str, Registered] = {}
+        self._running: Running | None = None
+        self._started = self._busy = False
+        self._skipped = self._epochs = 0
+
+    @classmethod
+    def from_dag(cls, dag: Dag, *, measured: bool = True, clock: Clock | None = None) -> Self:
+        """An executor of ``dag``, with no operator registered yet.
+
+        ``measured``: whether time is, for `node_metrics`; ``clock`` is what `schedule` tells operators.
+        """
+        return cls(dag, measured=measured, clock=clock)
+
+    def register_operator(
+        self,
+        node: str,
+        operator: Any,
+        *,
+        default: Callable[[], Any] | None = None,
+        on_error: OnError = "fail",
+        kind: Kind | None = None,
+    ) -> None:
+        """Have ``operator`` run at an operator node; one without passes records through. Before the first event.
+
+        ``operator`` is one of these, told by its hooks or by how many arguments it must be given; or say ``kind``:
+
+        - ``"function"``: value -> value. Key and timestamp stay.
+        - ``"stateless"``: an `mp.StatelessLogic`, or a function of (message, output).
+        - ``"stateful"``: an `mp.KeyedLogic` or `mp.StatefulLogic`, or a function of (message, key_state, output) that
+          returns the new state; state is per key of the event. ``default`` makes the state of a key that has none.
+        - ``"factory"``: a step, as ``functools.partial(Step, …)`` of a class of ``malstrom_py.operators``, or another
+          function `StepContext` -> `Operator`. `restore` calls it anew. Side outputs are its ports from 1 up.
+
+        ``on_error="skip"`` drops records it raises on, ``"dead-letter"`` sends them to the side output
+        ``dead_letters``.
+
+        Raises:
+            NodeNotFound: there is no such node.
+            PlanError: it is a source or a sink, has an operator already, or ``operator`` cannot be one.
+        """
+        found = self._node(node)
+        if found.type is not NodeType.OPERATOR:
+            raise PlanError(f"{node!r} is a {found.type}: operators are registered for operator nodes only")
+        if node in self._registered:
+            raise PlanError(f"node {node!r} has an operator already ({self._registered[node].label})")
+        if self._started:
+            raise PlanError(f"node {node!r}: register operators before the first event, watermark or restore")
+        self._registered[node] = registration_of(operator, found, default=default, on_error=on_error, kind=kind)
+        if isinstance(default, type) and can_register(default):
+            self._types.register(default)
+        self._running = None
+
+    def register_type(self, kind: C) -> C:
+        """Allow values and state of a class (dataclass, named tuple, Enum) in checkpoints. Returns the class."""
+        return self._types.register(kind)
+
+    def process_event(self, source: str, event: Any) -> None:
+        """Hand an event in at a source: a value, a `DataMessage`, a list of these messages, or a `Batch`.
+
+        Raises:
+            NodeNotFound: there is no such source.
+            DagError: a timestamp is none.
+            OperatorError: an operator raised.
+        """
+        rank = self._source(source)
+        self._enter(rank, batches_of(event, source, source))
+        self._run()
+
+    def process_events(self, source: str, events: Iterable[Any]) -> None:
+        """Hand many events in at once, values and messages, which costs far less than one by one."""
+        rank = self._source(source)
+        self._enter(rank, batches_of_all(events, source, source))
+        self._run()
+
+    def process_watermark(self, source: str, time: int) -> None:
+        """Promise that nothing at or below ``time`` follows at a source; `mp.MAX_EPOCH`: nothing at all.
+
+        A node's watermark is the minimum over its inputs, an input that has had none holds it back, and it never goes
+        back: a ``time`` that is no news is ignored. Timers fire, and ``on_epoch`` is called, where a watermark moves.
+
+        Raises:
+            NodeNotFound: there is no such source.
+            DagError: ``time`` is no int64.
+            OperatorError: an operator raised.
+        """
+        rank, time = self._source(source), time_of(time, f"the watermark of source {source!r}", source)
+        running = self._start()
+        if time > running.reached(rank):
+            self._epochs += 1
+            running.advance(rank, time)
+        self._run()
+
+    def fire_timers(self, time: int) -> None:
+        """Fire the timers up to ``time`` of every node, but none above the node's own watermark (T6).
+
+        A watermark that moves has fired them already, so this is for those that are left: behind one that raised.
+        """
+        time = time_of(time, "the time of timers")
+        running = self._start()
+        executor = running.executor
+
+        def fire() -> None:
+            executor.run()
+            for rank, operator in enumerate(running.operators):
+                due = min(time, executor.frontier(rank))
+                if isinstance(operator, StatefulOp) and due > MIN_EPOCH:
+                    executor.call(rank, partial(operator.fire_timers, due))
+                    # What they sent comes to the nodes behind before their own timers, as with a watermark.
+                    executor.run()
+
+        self._run(fire)
+
+    def schedule(self) -> None:
+        """Call ``on_schedule`` of the operators that have it, with the executor's clock. Nothing else does."""
+        running = self._start()
+        for rank, operator in enumerate(running.operators):
+            if operator is not None and operator.scheduled:
+                running.executor.call(rank, partial(operator.on_schedule, clock=self._means.clock))
+        self._run()
+
+    def inject_events(self, node: str, events: Iterable[Any]) -> None:
+        """Queue events at any node, values, messages or a `Batch`; the next call that runs anything processes them.
+
+        They are in a checkpoint until then. Raises `NodeNotFound`, or `DagError` for a timestamp that is none.
+        """
+        found = self._node(node)
+        part = node if found.type is NodeType.SOURCE else None
+        self._enter(self._dag.ranks[node], batches_of_all(events, node, part))
+
+    def run(self) -> None:
+        """Process what is queued."""
+        self._start()
+        self._run()
+
+    def take_sink_outputs(self, sink: str, *, messages: bool = False) -> list[Any]:
+        """The values that have reached a sink since the last call, in order; as `DataMessage` s with ``messages``."""
+        if self._node(sink).type is not NodeType.SINK:
+            raise NodeNotFound(f"{sink!r} is a {self._node(sink).type}; {self._there('sinks')}", node=sink)
+        collected = self._built().sink(sink)
+        return collected.take_messages() if messages else collected.take()
+
+    def take_all_sink_outputs(self, *, messages: bool = False) -> dict[str, list[Any]]:
+        """The same of every sink that holds something, by name, in topological order."""
+        waiting = sorted(self._built().waiting, key=self._dag.ranks.__getitem__)
+        return {sink: self.take_sink_outputs(sink, messages=messages) for sink in waiting}
+
+    def metrics(self) -> DagMetrics:
+        """What the graph has done. See `DagMetrics` for each figure."""
+        running = self._built()
+        nodes = zip(running.counters(), running.readers(), strict=True)
+        return dag_metrics(nodes, skipped=self._skipped, epochs=self._epochs)
+
+    def node_metrics(self) -> dict[str, NodeMetrics]:
+        """What each node has done, by name. See `NodeMetrics` for each figure."""
+        counters = self._built().counters()
+        return {node.name: node_metrics(counted) for node, counted in zip(self._dag.nodes, counters, strict=True)}
+
+    def reset_metrics(self) -> None:
+        """Set all figures to 0."""
+        self._skipped = self._epochs = 0
+        for counters in self._built().counters():
+            reset(counters)
+
+    @property
+    def dag(self) -> Dag:
+        """The graph that it runs."""
+        return self._dag
+
+    @property
+    def source_nodes(self) -> tuple[str, ...]:
+        """The names of the sources, in topological order."""
+        return self._dag.sources
+
+    @property
+    def sink_nodes(self) -> tuple[str, ...]:
+        """The names of the sinks, in topological order."""
+        return self._dag.sinks
+
+    def node_type(self, node: str) -> NodeType:
+        """Whether a node is a ``"source"``, an ``"operator"`` or a ``"sink"``. `NodeNotFound` if there is none."""
+        return self._node(node).type
+
+    def input_count(self, node: str) -> int:
+        """How many outputs of other nodes a node reads: 0 for a source. `NodeNotFound` if there is none."""
+        return len(self._node(node).inputs)
+
+    def watermark(self, node: str) -> int | None:
+        """The watermark that a node has passed on, or, at a sink, taken; None before the first."""
+        epoch = self._built().executor.epoch(self._rank(node))
+        return None if epoch == MIN_EPOCH else epoch
+
+    def checkpoint(self) -> bytes:
+        """All there is, at rest: state, timers, watermarks, what is queued, what nobody has taken from the sinks.
+
+        Figures are not in it. It can be restored in another process, by an executor of the same graph.
+
+        Raises:
+            CodecError: a key, value or state cannot be stored; names the node.
+        """
+        return bundle(self._images("checkpoint"), self._means.codec)
+
+    def restore(self, snapshot: bytes | Mapping[str, bytes]) -> None:
+        """Go on where ``snapshot`` was taken: by `checkpoint`, or by node as `process_checkpoint_barrier` gives it.
+
+        Operators are registered before, and built anew. What belongs to a node is found by its name, wherever it now
+        stands in the graph. An operator is told the epoch it had reached while it has no state; what it sends then is
+        forgotten. Figures begin at 0.
+
+        Raises:
+            RestoreFailed: these are no such bytes, or not those of this graph; names node and reason. Nothing changes.
+        """
+        if self._busy:
+            raise DagError("restore was called by an operator of the same executor")
+        codec = self._means.codec
+        stored = snapshot if isinstance(snapshot, Mapping) else unbundle(snapshot, codec)
+        images = {name: image_of_bytes(image, codec, name) for name, image in stored.items()}
+        self._running = restored(self._dag, self._registered, self._means, images)
+        self._started = True
+        self._skipped = self._epochs = 0
+
+    def process_checkpoint_barrier(self, barrier: AbsBarrier) -> dict[str, bytes]:
+        """Have each node persist into ``barrier.backend`` under its name, upstream first; returns the same by node."""
+        if not isinstance(barrier, AbsBarrier):
+            raise DagError(f"expected an AbsBarrier, got {type(barrier).__name__}")
+        images = self._images(barrier.snapshot)
+        for name, image in images.items():
+            barrier.backend.persist(name, image)
+        return images
+
+    def checkpoint_watermarks(self) -> dict[str, int]:
+        """The watermark that each node has passed on; nodes that have none are left out."""
+        marks = {node.name: self.watermark(node.name) for node in self._dag.nodes}
+        return {name: time for name, time in marks.items() if time is not None}
+
+    def restore_watermarks(self, watermarks: Mapping[str, int]) -> None:
+        """Let every node reach the watermark it had, as if it came now: what is due fires. None goes back.
+
+        `restore` does that too, and silently; this is for watermarks alone. What a ``generate_epochs`` knows of each
+        source is not in them.
+
+        Raises:
+            RestoreFailed: a node is not in the graph, or a watermark no int64. Nothing has changed.
+        """
+        times = {}
+        for name, time in watermarks.items():
+            if name not in self._dag.ranks:
+                raise restore_failed(name, "the graph has no such node")
+            try:
+                times[self._dag.ranks[name]] = time_of(time, "a watermark", name)
+            except DagError as error:
+                raise restore_failed(name, str(error)) from error
+        running = self._start()
+        for rank, time in sorted(times.items()):
+            if time > running.executor.epoch(rank):
+                running.advance(rank, time)
+        self._run()
+
+    def _images(self, snapshot: str) -> dict[str, bytes]:
+        running, codec = self._start(), self._means.codec
+        nodes = enumerate(self._dag.nodes)
+        return {node.name: image_to_bytes(running.image(rank, snapshot), codec, node.name) for rank, node in nodes}
+
+    def _built(self) -> Running:
+        if self._running is None:
+            self._running = Running(self._dag, self._registered, self._means)
+            self._started = False
+        return self._running
+
+    def _start(self) -> Running:
+        if self._busy:
+            raise DagError("the executor was called by one of its own operators: let it send, and call when it is done")
+        running = self._built()
+        if not self._started:
+            running.open({})
+            self._started = True
+        return running
+
+    def _enter(self, rank: int, batches: list[Batch]) -> None:
+        running = self._start()
+        for batch in batches:
+            running.enter(rank, *split_late(batch, running.reached(rank)))
+
+    def _run(self, work: Callable[[], None] | None = None) -> None:
+        executor = self._built().executor
+        before, self._busy = executor.visits, True
+        try:
+            (work or executor.run)()
+        finally:
+            self._busy = False
+            self._skipped += max(0, len(self._dag.nodes) - (executor.visits - before))
+
+    def _node(self, name: str) -> DagNode:
+        return self._dag.nodes[self._rank(name)]
+
+    def _rank(self, name: str) -> int:
+        rank = self._dag.ranks.get(name) if isinstance(name, str) else None
+        if rank is None:
+            raise NodeNotFound(f"the graph has no node {name!r}; {self._there('nodes')}", node=str(name))
+        return rank
+
+    def _source(self, name: str) -> int:
+        rank = self._rank(name)
+        if self._dag.nodes[rank].type is not NodeType.SOURCE:
+            kind = self._dag.nodes[rank].type
+            raise NodeNotFound(
+                f"{name!r} is no source but a {kind}: inject_events can queue there; {self._there('sources')}",
+                node=name,
+            )
+        return rank
+
+    def _there(self, what: str) -> str:
+        names = {"nodes": tuple(self._dag.ranks), "sources": self._dag.sources, "sinks": self._dag.sinks}[what]
+        shown = ", ".join(map(repr, islice(names, _NAMED_MAX)))
+        return f"its {what} are {shown}{', …' if len(names) > _NAMED_MAX else ''}"

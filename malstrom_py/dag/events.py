@@ -1,0 +1,106 @@
+"""From what a user hands in to batches: values, messages or a batch; and which of their records are late.
+
+Rule: every record in a DAG has a key, None where none was given; a batch has timestamps for all records or for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from operator import index
+from typing import Any, Final
+
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.errors import DagError
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
+
+_INTS: Final = frozenset((int,))
+
+
+def batches_of(event: Any, node: str, part: str | None) -> list[Batch]:
+    """``event``, a value, a `DataMessage`, a list of these messages or a `Batch`, as batches in order, none empty.
+
+    ``part`` is the source that the records are of. `DagError` if a timestamp is none.
+    """
+    kind = type(event)
+    if kind is DataMessage:
+        times = None if event.timestamp is None else _times([event.timestamp], node)
+        return [Batch([event.value], keys=[event.key], timestamps=times, part=part)]
+    if kind is list and event and all(type(one) is DataMessage for one in event):
+        return _batches(event, node, part)
+    if isinstance(event, Batch):
+        return [_checked(event, node, part)] if len(event) else []
+    return [Batch([event], keys=[None], part=part)]
+
+
+def batches_of_all(events: Iterable[Any], node: str, part: str | None) -> list[Batch]:
+    """The same for many events: a `Batch`, or values and messages one by one."""
+    return batches_of(events, node, part) if isinstance(events, Batch) else _batches(events, node, part)
+
+
+def time_of(moment: Any, what: str, node: str = "") -> int:
+    """``moment`` as an int above the first epoch and up to the maximum one, else `DagError` for ``what``."""
+    try:
+        time = None if isinstance(moment, bool) else index(moment)
+    except TypeError:
+        time = None
+    if time is None:
+        raise DagError(f"{what} is an int in the stream's unit, got {type(moment).__name__}", node=node)
+    if not MIN_EPOCH < time <= MAX_EPOCH:
+        raise DagError(f"{what} is an int64 above {MIN_EPOCH}, got {time}", node=node)
+    return time
+
+
+def split_late(batch: Batch, frontier: int) -> tuple[Batch | None, Batch | None]:
+    """The records above ``frontier``, and those at or below it; None for none of them.
+
+    Behind the maximum epoch every record is late, also one without a timestamp.
+    """
+    if frontier == MAX_EPOCH:
+        return None, batch
+    times = batch.timestamps
+    if times is None or frontier == MIN_EPOCH or min(times) > frontier:
+        return batch, None
+    late = [time <= frontier for time in times]
+    if all(late):
+        return None, batch
+    return batch.compress([not one for one in late]), batch.compress(late)
+
+
+def _batches(events: Iterable[Any], node: str, part: str | None) -> list[Batch]:
+    given = list(events)
+    if given and DataMessage not in set(map(type, given)):
+        return [Batch(given, keys=[None] * len(given), part=part)]
+    rows = [
+        (event.key, event.value, event.timestamp) if type(event) is DataMessage else (None, event, None)
+        for event in given
+    ]
+    batches = []
+    for untimed, run in groupby(rows, key=lambda row: row[2] is None):
+        keys, values, times = (list(column) for column in zip(*run, strict=True))
+        batches.append(Batch(values, keys=keys, timestamps=None if untimed else _times(times, node), part=part))
+    return batches
+
+
+def _checked(batch: Batch, node: str, part: str | None) -> Batch:
+    rows = len(batch)
+    times = None if batch.timestamps is None else _times(batch.timestamps, node)
+    checked: Batch
+    if isinstance(batch, ColumnBatch):
+        # A copy that shares the columns, for what was handed in is not changed.
+        checked = batch.cut(0, rows) if batch.is_keyed else batch.with_keys([None] * rows)
+        checked.part = part or batch.part
+        return checked
+    keys = [None] * rows if batch.keys is None else batch.keys
+    if len(keys) != rows or (times is not None and len(times) != rows):
+        raise DagError(f"node {node!r}: keys, values and timestamps of a batch are lists of one length", node=node)
+    return Batch(batch.values, keys=keys, timestamps=times, part=part or batch.part)
+
+
+def _times(times: list[Any], node: str) -> list[int]:
+    if _INTS.issuperset(map(type, times)) and min(times) > MIN_EPOCH and max(times) < MAX_EPOCH:
+        return times
+    whole = [time_of(time, f"node {node!r}: a timestamp", node) for time in times]
+    if MAX_EPOCH in whole:
+        raise DagError(f"node {node!r}: a timestamp lies below the maximum epoch, the end of the stream", node=node)
+    return whole

@@ -1,0 +1,117 @@
+"""What a node is, as bytes at rest: its state, its watermarks, what is queued at it, what nobody has taken yet.
+
+Rule: an image is sealed with a SHA-256 of its contents, so that damage is found before anything is believed; it says
+what its node was, so that it is not given to another one. Values come back as exactly the types they were, or the
+image is not made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+from malstrom_py.batches import Batch
+from malstrom_py.codec import Codec
+from malstrom_py.errors import CodecError, InternalError, RestoreFailed
+from malstrom_py.messages import Control, Epoch, PartFinished, PartOpened
+
+_MAGIC: Final = b"malstrom-dag\x00\x01"
+_DIGEST_BYTES: Final = 32
+
+Queued = tuple[int, "Batch | Control"]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One node. ``reached`` are the epochs of its inputs, which are called ``inputs``; ``epoch`` is the last it sent.
+
+    ``label`` says what was registered for it; ``state`` is what that has persisted, None if nothing.
+    """
+
+    type: str
+    inputs: list[str]
+    label: str
+    reached: list[int]
+    epoch: int
+    state: bytes | None = None
+    queue: list[Queued] = field(default_factory=list)
+    kept: list[Batch] = field(default_factory=list)
+
+
+def image_to_bytes(image: Image, codec: Codec, node: str) -> bytes:
+    """An image at rest. `CodecError` naming the node for a value that cannot be stored."""
+    queue = [[index, *_message(message)] for index, message in image.queue]
+    kept = [_message(batch) for batch in image.kept]
+    head = [image.type, image.inputs, image.label, image.reached, image.epoch, image.state]
+    return _sealed(codec.encode_at_rest([*head, queue, kept], step=node))
+
+
+def image_of_bytes(data: object, codec: Codec, node: str) -> Image:
+    """The image that was made bytes. `RestoreFailed` naming the node if these are none."""
+    try:
+        kind, inputs, label, reached, epoch, state, queue, kept = codec.decode_at_rest(_opened(data, node), step=node)
+        queued = [(index, _message_of(*message)) for index, *message in queue]
+        return Image(kind, inputs, label, reached, epoch, state, queued, [_batch_of(*fields) for _, *fields in kept])
+    except CodecError as error:
+        raise restore_failed(node, str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise restore_failed(node, "these bytes were made by another version") from error
+
+
+def bundle(images: dict[str, bytes], codec: Codec) -> bytes:
+    """The images of all nodes in one."""
+    return _sealed(codec.encode_at_rest([[name, image] for name, image in images.items()], step="checkpoint"))
+
+
+def unbundle(data: object, codec: Codec) -> dict[str, bytes]:
+    """The images in a bundle, by node. `RestoreFailed` if it is none."""
+    try:
+        return dict(codec.decode_at_rest(_opened(data, "")))
+    except (CodecError, TypeError, ValueError) as error:
+        raise restore_failed("", "these bytes are no checkpoint") from error
+
+
+def restore_failed(node: str, reason: str) -> RestoreFailed:
+    """The error for the caller to raise; ``node`` is empty where it is not about one."""
+    where = f"node {node!r} cannot be restored" if node else "the graph cannot be restored"
+    return RestoreFailed(f"{where}: {reason.rstrip('.')}. The executor is as it was.", node=node, reason=reason)
+
+
+def _sealed(body: bytes) -> bytes:
+    return b"".join((_MAGIC, sha256(body).digest(), body))
+
+
+def _opened(data: object, node: str) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise restore_failed(node, f"a checkpoint is bytes, got {type(data).__name__}")
+    raw = bytes(data)
+    start = len(_MAGIC) + _DIGEST_BYTES
+    if len(raw) < start or not raw.startswith(_MAGIC):
+        raise restore_failed(node, "these bytes are no checkpoint of a DAG of this version")
+    if sha256(raw[start:]).digest() != raw[len(_MAGIC) : start]:
+        raise restore_failed(node, "the checkpoint is damaged (its SHA-256 is wrong). Take another one")
+    return raw[start:]
+
+
+def _message(message: Batch | Control) -> list[Any]:
+    match message:
+        case Batch():
+            return ["batch", message.keys, message.values, message.timestamps, message.part]
+        case Epoch():
+            return ["epoch", message.time, message.idle]
+        case PartOpened(state=None) | PartFinished():
+            return ["opened" if isinstance(message, PartOpened) else "finished", message.part]
+    raise InternalError(f"a {type(message).__name__} is queued in a DAG, where none can come from")
+
+
+def _message_of(kind: str, *fields: Any) -> Batch | Control:
+    if kind == "batch":
+        return _batch_of(*fields)
+    if kind == "epoch":
+        return Epoch(*fields)
+    return PartOpened(*fields) if kind == "opened" else PartFinished(*fields)
+
+
+def _batch_of(keys: list[Any], values: list[Any], timestamps: list[int] | None, part: str | None) -> Batch:
+    return Batch(values, keys=keys, timestamps=timestamps, part=part)

@@ -1,0 +1,112 @@
+"""From images of nodes to a `Running` that goes on where they were taken.
+
+Rule: all of it happens in a new `Running`. One that cannot be completed is forgotten, and nothing else has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from malstrom_py.dag.collected import Collected
+from malstrom_py.dag.images import Image, restore_failed
+from malstrom_py.dag.outlets import Nowhere
+from malstrom_py.dag.registration import Registered
+from malstrom_py.dag.running import Means, Running, keeps_parts
+from malstrom_py.dag.topology import Dag, DagNode
+from malstrom_py.errors import MalstromError, OperatorError, RestoreFailed
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.operators.base import Operator
+from malstrom_py.operators.keyed import StatefulOperator
+
+
+def restored(dag: Dag, registered: Mapping[str, Registered], means: Means, images: Mapping[str, Image]) -> Running:
+    """A `Running` that goes on where ``images`` were taken. `RestoreFailed` names the node that cannot, and why."""
+    running = Running(dag, registered, means)
+    for name in dag.ranks:
+        if name not in images:
+            raise restore_failed(name, "the checkpoint has no such node: it is of another graph")
+    for name, image in images.items():
+        if name not in dag.ranks:
+            raise restore_failed(name, "the checkpoint has this node, but the graph does not")
+        _check(dag.nodes[dag.ranks[name]], image, running.label(name))
+    _open(running, images)
+    for rank, node in enumerate(dag.nodes):
+        _resume(running, rank, node, images[node.name])
+    return running
+
+
+def _check(node: DagNode, image: Image, label: str) -> None:
+    name, here = node.name, [str(edge) for edge in node.inputs]
+    if image.type != node.type:
+        raise restore_failed(name, f"it was of type {image.type} and is now of type {node.type}")
+    if sorted(here) != sorted(image.inputs):
+        raise restore_failed(name, f"it read {_listed(image.inputs)} and now reads {_listed(here)}")
+    if image.state is not None and image.label != label:
+        raise restore_failed(name, f"its state is of a {image.label}, but registered for it is {label or 'nothing'}")
+
+
+def _open(running: Running, images: Mapping[str, Image]) -> None:
+    """Open the parts, with what nodes had kept for them: that is how they take it back."""
+    parts: dict[str, Mapping[str, Any]] = {}
+    for rank, node in enumerate(running.dag.nodes):
+        operator, state = running.operators[rank], images[node.name].state
+        if operator is not None and state is not None and _takes_parts(operator):
+            parts[node.name] = _guarded(node.name, operator.context.codec.decode_at_rest, state, step=node.name)
+    finished = frozenset(name for name in running.dag.sources if images[name].reached == [MAX_EPOCH])
+    try:
+        running.open(parts, finished)
+    except OperatorError as error:
+        raise restore_failed(error.step, str(error)) from error
+
+
+def _resume(running: Running, rank: int, node: DagNode, image: Image) -> None:
+    operator, executor = running.operators[rank], running.executor
+    # The inputs may have been connected in another order.
+    labels = {str(edge): index for index, edge in enumerate(node.inputs)}
+    order = [labels[label] for label in image.inputs] or [0]
+    reached = [time for _, time in sorted(zip(order, image.reached, strict=True))]
+    executor.resume(rank, reached, image.epoch)
+    if isinstance(operator, Collected):
+        for batch in image.kept:
+            operator.on_batch(batch, Nowhere())
+    elif operator is not None:
+        if image.epoch != MIN_EPOCH:
+            # Before there is state, so that no key is told of this epoch twice.
+            _guarded(node.name, operator.on_epoch, Epoch(image.epoch), Nowhere())
+        if image.state is not None:
+            _take_back(node.name, operator, image.state)
+    for index, message in image.queue:
+        executor.push(rank, message, index=order[index])
+
+
+def _take_back(name: str, operator: Operator, state: bytes) -> None:
+    restore = getattr(operator, "restore", None)
+    if isinstance(operator, StatefulOperator):
+        _guarded(name, operator.state.restore, state)
+    elif callable(restore):
+        _guarded(name, restore, state)
+    elif not _takes_parts(operator):
+        kind = type(operator).__name__
+        raise restore_failed(name, f"a {kind} has persisted a state, but it has no method restore(state: bytes)")
+
+
+def _takes_parts(operator: Operator) -> bool:
+    """Whether what ``operator`` has persisted is told to it by part, when that is opened."""
+    return keeps_parts(operator) and not isinstance(operator, StatefulOperator) and not hasattr(operator, "restore")
+
+
+def _guarded(node: str, function: Any, *arguments: Any, **named: Any) -> Any:
+    """Call ``function``; what it raises becomes a `RestoreFailed` that names ``node``."""
+    try:
+        return function(*arguments, **named)
+    except RestoreFailed:
+        raise
+    except Exception as error:
+        # Of others the type alone: their text may hold values.
+        told = str(error) if isinstance(error, MalstromError) else f"{type(error).__name__} in its operator"
+        raise restore_failed(node, told) from error
+
+
+def _listed(inputs: Iterable[str]) -> str:
+    return ", ".join(map(repr, inputs)) or "nothing"

@@ -1,0 +1,144 @@
+"""A DAG while it runs: the one executor over the nodes of a graph.
+
+Rule: nodes are numbered as they stand in the `Dag`. Each source is one part of its own name, so that steps that keep
+something per part work here too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.clock import Clock
+from malstrom_py.codec import Codec
+from malstrom_py.dag.collected import Collected
+from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.dag.images import Image
+from malstrom_py.dag.outlets import BarrierStops, KeptStates
+from malstrom_py.dag.registration import Registered, context_of
+from malstrom_py.dag.topology import LATE, MAIN, UNTIMED, Dag, DagNode, NodeType
+from malstrom_py.messages import MAX_EPOCH, AbsBarrier, Epoch, PartFinished, PartOpened
+from malstrom_py.operators.base import Counters, Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all nodes of one `DagExecutor` share."""
+
+    codec: Codec
+    clock: Clock
+    measured: bool = True
+
+
+class Running:
+    """The nodes of ``dag`` with what is ``registered`` for them. `open` comes before the first event."""
+
+    def __init__(self, dag: Dag, registered: Mapping[str, Registered], means: Means) -> None:
+        self.dag = dag
+        self.waiting: set[str] = set()
+        """The sinks that have something to take."""
+        self._registered = registered
+        self._means = means
+        self.operators = [self._operator(node) for node in dag.nodes]
+        specs = [self._spec(node, operator) for node, operator in zip(dag.nodes, self.operators, strict=True)]
+        self.executor = Executor(specs, measured=means.measured)
+
+    def _operator(self, node: DagNode) -> Operator | None:
+        if node.type is NodeType.SINK:
+            return Collected(context_of(node, "fail"), self.waiting)
+        registered = self._registered.get(node.name)
+        if registered is None:
+            return None
+        means = self._means
+        return registered.build(context_of(node, registered.on_error, codec=means.codec, clock=means.clock))
+
+    def _spec(self, node: DagNode, operator: Operator | None) -> NodeSpec:
+        nodes, ranks = self.dag.nodes, self.dag.ranks
+        inputs = tuple((ranks[edge.node], nodes[ranks[edge.node]].port(edge.output) or 0) for edge in node.inputs)
+        return NodeSpec(node.name, operator, inputs, (True, *(output not in UNTIMED for output in node.outputs)))
+
+    def open(self, parts: Mapping[str, Mapping[str, Any]], finished: frozenset[str] = frozenset()) -> None:
+        """Open the part of each source that has not ``finished``, if a step keeps something per part.
+
+        ``parts``: node -> source -> what the node had kept for it.
+        """
+        if not any(map(keeps_parts, self.operators)):
+            return
+        for source in self.dag.sources:
+            if source not in finished:
+                kept = {node: of_parts[source] for node, of_parts in parts.items() if source in of_parts}
+                self.executor.push(self.dag.ranks[source], PartOpened(source, kept or None))
+        self.executor.run()
+
+    def reached(self, rank: int) -> int:
+        """The watermark of a node, for what comes in now: a source may have one queued, when an operator has raised."""
+        frontier = self.executor.frontier(rank)
+        if self.dag.nodes[rank].type is not NodeType.SOURCE:
+            return frontier
+        queued = (message.time for _, message in self.executor.queued(rank) if isinstance(message, Epoch))
+        return max(queued, default=frontier)
+
+    def enter(self, rank: int, on_time: Batch | None, late: Batch | None) -> None:
+        """Queue records at a node; the late ones go to its output ``late``, or into the count and no further."""
+        if on_time is not None:
+            self.executor.push(rank, on_time)
+        if late is not None:
+            counters, port = self.executor.counters(rank), self.dag.nodes[rank].port(LATE)
+            counters.rows_in += len(late)
+            counters.late += len(late)
+            if port is not None:
+                self.executor.call(rank, lambda out: out.send(late, port))
+
+    def advance(self, rank: int, time: int) -> None:
+        """Queue a watermark at every input of a node. The part of a source ends with the maximum."""
+        node = self.dag.nodes[rank]
+        if time == MAX_EPOCH and node.type is NodeType.SOURCE:
+            self.executor.push(rank, PartFinished(node.name))
+        for index in range(max(1, len(node.inputs))):
+            self.executor.push(rank, Epoch(time), index=index)
+
+    def sink(self, name: str) -> Collected:
+        """What collects at a sink."""
+        operator = self.operators[self.dag.ranks[name]]
+        assert isinstance(operator, Collected)
+        return operator
+
+    def label(self, node: str) -> str:
+        """What is registered for a node; empty if nothing."""
+        registered = self._registered.get(node)
+        return "" if registered is None else registered.label
+
+    def counters(self) -> list[Counters]:
+        """What each node has counted."""
+        return [self.executor.counters(rank) for rank in range(len(self.dag.nodes))]
+
+    def readers(self) -> list[list[int]]:
+        """How many nodes read each port of each node."""
+        read = Counter((edge.node, edge.output) for node in self.dag.nodes for edge in node.inputs)
+        return [[read[node.name, output] for output in (MAIN, *node.outputs)] for node in self.dag.nodes]
+
+    def image(self, rank: int, snapshot: str) -> Image:
+        """The image of one node. What its operator sends at the barrier is queued behind it, and so in later images."""
+        node, operator, executor = self.dag.nodes[rank], self.operators[rank], self.executor
+        backend = KeptStates()
+        if operator is not None:
+            barrier = AbsBarrier(snapshot, backend)
+            executor.call(rank, lambda out: operator.on_control(barrier, BarrierStops(out)))
+        return Image(
+            str(node.type),
+            [str(edge) for edge in node.inputs],
+            self.label(node.name),
+            executor.merged(rank).inputs(),
+            executor.epoch(rank),
+            backend.states.get(node.name),
+            executor.queued(rank),
+            operator.kept() if isinstance(operator, Collected) else [],
+        )
+
+
+def keeps_parts(operator: Operator | None) -> bool:
+    """Whether it matters to ``operator`` that a part of a source comes or goes."""
+    return operator is not None and type(operator).on_part not in (Operator.on_part, Collected.on_part)

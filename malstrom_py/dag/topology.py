@@ -1,0 +1,137 @@
+"""A DAG that has been built: its nodes in topological order, frozen. How it is checked for cycles stands here too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+from typing import Any, Final
+
+MAIN: Final = "out"
+"""The name of a node's main output."""
+
+LATE: Final = "late"
+"""The output for records at or below the frontier. It carries no watermarks but the last, for its records lag them."""
+
+DEAD_LETTERS: Final = "dead_letters"
+"""The output for records that a node with ``on_error="dead-letter"`` could not take. It carries none either."""
+
+UNTIMED: Final = frozenset((LATE, DEAD_LETTERS))
+
+
+class NodeType(StrEnum):
+    """What a node is: where events come in, what is done with them, where they are taken out."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What a node reads: an output of another node."""
+
+    node: str
+    output: str = MAIN
+
+    def __str__(self) -> str:
+        return self.node if self.output == MAIN else f"{self.node}:{self.output}"
+
+
+@dataclass(frozen=True, slots=True)
+class DagNode:
+    """One node: its name, its type, what it reads, and its side outputs in the order of their ports, 1 and up.
+
+    ``takes`` and ``gives`` are the schemas of its input and its main output, None where nothing was said.
+    """
+
+    name: str
+    type: NodeType
+    inputs: tuple[Edge, ...] = ()
+    outputs: tuple[str, ...] = ()
+    takes: Any = None
+    gives: Any = None
+
+    def port(self, output: str) -> int | None:
+        """The port of an output; None if there is none of that name."""
+        if output == MAIN:
+            return 0
+        return self.outputs.index(output) + 1 if output in self.outputs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Dag:
+    """A checked graph, as `DagBuilder.build` gives it: ``nodes`` stand in topological order. It never changes.
+
+    >>> from malstrom_py.dag import DagBuilder
+    >>> builder = DagBuilder().source("numbers").operator("double").connect("numbers", "double")
+    >>> dag = builder.sink_for("double", "out").build()
+    >>> [node.name for node in dag.nodes], dag.sources, dag.sinks
+    (['numbers', 'double', 'out'], ('numbers',), ('out',))
+    """
+
+    nodes: tuple[DagNode, ...]
+    ranks: Mapping[str, int] = field(repr=False, compare=False)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the sources, in topological order."""
+        return self._of(NodeType.SOURCE)
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """The names of the sinks, in topological order."""
+        return self._of(NodeType.SINK)
+
+    def _of(self, kind: NodeType) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes if node.type is kind)
+
+
+def topological(inputs: Mapping[str, Sequence[str]]) -> list[str]:
+    """The nodes, each behind all it reads; of those that could come next the one that was declared first.
+
+    ``inputs``: node -> the nodes it reads. What stands on a cycle, or behind one, is left out.
+
+    >>> topological({"out": ["double"], "numbers": [], "double": ["numbers"]})
+    ['numbers', 'double', 'out']
+    """
+    names = list(inputs)
+    missing = {name: len(set(read)) for name, read in inputs.items()}
+    readers: dict[str, list[int]] = {name: [] for name in names}
+    for number, name in enumerate(names):
+        for read in set(inputs[name]):
+            readers[read].append(number)
+    ready = [number for number, name in enumerate(names) if not missing[name]]
+    heapify(ready)
+    order: list[str] = []
+    while ready:
+        name = names[heappop(ready)]
+        order.append(name)
+        for number in readers[name]:
+            missing[names[number]] -= 1
+            if not missing[names[number]]:
+                heappush(ready, number)
+    return order
+
+
+def cycle_in(inputs: Mapping[str, Sequence[str]]) -> list[str]:
+    """The nodes of one cycle, in the order in which records would go round, the first once more at its end.
+
+    Empty if there is none. It begins with the node of it that was declared first.
+
+    >>> cycle_in({"a": ["c"], "b": ["a"], "c": ["b"]})
+    ['a', 'b', 'c', 'a']
+    """
+    left = inputs.keys() - set(topological(inputs))
+    if not left:
+        return []
+    # Each node that is left reads one that is left, so walking up must come round.
+    node = next(name for name in inputs if name in left)
+    walked: dict[str, int] = {}
+    while node not in walked:
+        walked[node] = len(walked)
+        node = next(read for read in inputs[node] if read in left)
+    ring = list(walked)[walked[node] :][::-1]
+    first = min(range(len(ring)), key=lambda index: list(inputs).index(ring[index]))
+    return [*ring[first:], *ring[:first], ring[first]]
