@@ -1,0 +1,76 @@
+"""docs/operators has a section for every step of the builders, every source and every sink, with what each takes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+
+import pytest
+
+from malstrom_py import KeyedStreamBuilder, sinks, sources
+from tests.pages import blocks_of, headings_of
+from tests.tree import ROOT
+
+PAGES = {page.stem: page.read_text() for page in sorted((ROOT / "docs" / "operators").glob("*.md"))}
+
+ELSEWHERE = {"sink", "key_distribute"}
+"""``sink`` ends a stream and has the page of sinks; ``key_distribute`` is another name of ``key_by``."""
+
+STEPS = [
+    name
+    for name, member in inspect.getmembers(KeyedStreamBuilder, inspect.isfunction)
+    if not name.startswith("_") and name not in ELSEWHERE
+]
+
+
+SECTIONS = {
+    heading: body
+    for text in PAGES.values()
+    for heading, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+}
+"""Heading of the second level -> what stands under it, over all pages."""
+
+
+def test_there_are_pages_and_steps() -> None:
+    assert {"stateless", "keyed", "stateful", "time", "sources-and-sinks"} <= set(PAGES)
+    assert len(STEPS) > 30
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_has_a_section_with_what_there_is_to_say(step: str) -> None:
+    assert step in SECTIONS, f"docs/operators has no section for {step}"
+    section = SECTIONS[step]
+    assert section.lstrip().startswith(f"`{step}(name"), "a section begins with the call"
+    assert "**Common mistake**: " in section
+    assert any(block.info == "python" for block in blocks_of(section)), "no example"
+    if "All else is" not in section and "Arguments, errors and state" not in section:
+        assert "- **Errors**: " in section
+        assert "- **State**: " in section
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_section_has_the_arguments_of_the_step(step: str) -> None:
+    call = re.match(rf"`{step}\((.*?)\)`", SECTIONS[step].lstrip())
+    assert call
+    assert call[1].split(", ") == arguments_of(getattr(KeyedStreamBuilder, step))
+
+
+def arguments_of(method: Callable[..., object]) -> list[str]:
+    """The parameters of a builder's method as a page shows them, without self and annotations."""
+    signature = inspect.signature(method)
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    shown = str(signature.replace(parameters=bare[1:], return_annotation=inspect.Signature.empty))
+    return shown[1:-1].replace("'", '"').split(", ")
+
+
+def test_sources_and_sinks_have_their_sections() -> None:
+    built_in = [
+        f"{kind}.{name}"
+        for kind, module in (("sources", sources), ("sinks", sinks))
+        for name in module.__all__
+        if not getattr(getattr(module, name), "_is_protocol", False)
+        and any(hasattr(getattr(module, name), method) for method in ("list_parts", "build", "open"))
+    ]
+    assert len(built_in) >= 7
+    assert [name for name in built_in if name not in headings_of(PAGES["sources-and-sinks"])] == []
