@@ -13,6 +13,7 @@ from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, OperatorError, shown
 from malstrom_py.messages import Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.operators.enrich import Enrich
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.workers.exchange import SendToExchange
 
@@ -26,6 +27,8 @@ class Checked(Operator):
         self._codec = codec
         # The last batch that was taken, and how it looked: whoever sent it may change it later.
         self._taken: tuple[Batch, bytes | None] | None = None
+        if isinstance(inner, Enrich):
+            inner.checked = True
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         self._recheck()

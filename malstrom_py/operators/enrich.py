@@ -78,8 +78,12 @@ class Enrich(Operator):
         self._unasked = False
         self._restored_to = MIN_EPOCH
         self._rows_largest = 0
+        self.checked = False
+        """Whether records must be such as could be persisted while they wait here, at once (test mode)."""
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if self.checked:
+            self._check(batch)
         self._ask_restored()
         things: list[Any] | None = None
         if self._by is not None:
@@ -145,11 +149,6 @@ class Enrich(Operator):
         self._unasked = True
         epochs = [entry.time for entry in self._queue if isinstance(entry, Epoch)]
         self._restored_to = max([self._restored_to, *epochs])
-
-    def check(self, batch: Batch) -> None:
-        """`CodecError` if a record of ``batch`` could not be persisted while it waits here (test mode)."""
-        rows = zip(batch.keys or (), batch.values, batch.timestamps or repeat(None), strict=False)
-        encoded([Held(*row) for row in rows], self.context)
 
     def close(self) -> None:
         """Give up the calls that are under way."""
@@ -250,6 +249,10 @@ class Enrich(Operator):
 
     def _keys(self) -> set[Any]:
         return {entry.key for entry in self._queue if isinstance(entry, Held)}
+
+    def _check(self, batch: Batch) -> None:
+        rows = zip(keys_of(batch, self.context.step), batch.values, batch.timestamps or repeat(None), strict=False)
+        encoded([Held(*row) for row in rows], self.context)
 
     def _not_hashable(self, thing: object) -> OperatorError:
         where = "the key" if self._by is None else f"what {describe_function(self._by)} returns"

@@ -196,7 +196,7 @@ def _hold(law: Law, subject: Subject, scenario: Scenario) -> bool:
     try:
         return law.check(subject, scenario, _broken(law.name, subject, scenario))
     except OperatorError as error:
-        if error.rule:
+        if error.rule in {law.name for law in LAWS}:
             raise _broken(error.rule, subject, scenario)(f"  {error}") from error
         error.add_note(scenario.shown(keyed=subject.keyed, timed=subject.timed, marks={}))
         raise

@@ -1,6 +1,7 @@
 """The stage that a step under test runs on: the real graph of one worker, fake others, open inputs, recorded outputs.
 
-Rule: between two calls nothing is under way here but what the fake workers hold.
+Rule: between two calls nothing is under way here but what the fake workers hold, and what a step awaits until
+`finish_calls`.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ from malstrom_py.messages import (
     SuspendMarker,
 )
 from malstrom_py.operators.base import Operator
+from malstrom_py.operators.enrich import Enrich
 from malstrom_py.rescale.channel import Barrier, Suspend
 from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.router import Router
+from malstrom_py.resources import Resources
 from malstrom_py.testing.lone_step import LoneStep, Recorder
 from malstrom_py.testing.remotes import RemoteWorker
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.graph import Membership, build_graph
 
 _INCARNATION: Final = 1
+
+_WATCH_S: Final = 0.1
+"""How long nothing may come back before a step is asked again: what it awaits has deadlines of its own."""
 
 
 class _Nowhere:
@@ -59,6 +65,9 @@ class Stage:
         self._executor, self._nodes, self._feeds = graph.executor, graph.nodes, graph.feeds
         self._inboxes = graph.inboxes
         self.operators: Mapping[str, Operator] = graph.operators
+        self.resources = Resources()
+        self._holding = [(self._nodes[name], op) for name, op in graph.operators.items() if op.holding]
+        self.enriching = {name: op for name, op in graph.operators.items() if isinstance(op, Enrich)}
         self.routers: Mapping[str, Router] = graph.routers
         self.remotes = {
             worker: RemoteWorker(worker, 0, list(self.routers), self.codec, batching.credit, _INCARNATION)
@@ -67,23 +76,25 @@ class Stage:
 
     def push(self, message: Batch | Control, input: str) -> None:
         """Let ``message`` in at one input, with all that comes of it."""
-        self._executor.push(self._nodes[input], message)
-        self._executor.run()
-        self.settle()
+        with self.resources:
+            self._executor.push(self._nodes[input], message)
+            self._executor.run()
+            self._settle()
 
     def control(self, message: Control) -> None:
         """Let ``message`` in at all inputs; what acts on state goes through the regions behind exchanges as well."""
-        match message:
-            case AbsBarrier() | SuspendMarker():
-                self._in_band(message)
-            case Interrogate() | Collect() | Acquire() | Rescale():
-                for feed in reversed(self._feeds):
-                    feed.inject(message)
-            case _:
-                for name in self._step.inputs:
-                    self._executor.push(self._nodes[name], message)
-                self._executor.run()
-        self.settle()
+        with self.resources:
+            match message:
+                case AbsBarrier() | SuspendMarker():
+                    self._in_band(message)
+                case Interrogate() | Collect() | Acquire() | Rescale():
+                    for feed in reversed(self._feeds):
+                        feed.inject(message)
+                case _:
+                    for name in self._step.inputs:
+                        self._executor.push(self._nodes[name], message)
+                    self._executor.run()
+            self._settle()
 
     def open(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Announce the source part of each input; ``states``: step -> part -> what was kept for it."""
@@ -97,14 +108,39 @@ class Stage:
         if self._clock.monotonic_s() < self._schedule_at_s:
             return
         self._schedule_at_s = self._clock.monotonic_s() + self._linger_s
-        for name, operator in self.operators.items():
-            if operator.scheduled:
-                self._executor.call(self._nodes[name], partial(operator.on_schedule, clock=self._clock))
-        self._executor.run()
-        self.settle()
+        with self.resources:
+            for name, operator in self.operators.items():
+                if operator.scheduled:
+                    self._executor.call(self._nodes[name], partial(operator.on_schedule, clock=self._clock))
+            self._executor.run()
+            self._settle()
+
+    def finish_calls(self) -> None:
+        """Let each step that holds something back go on until it does not, one step after the other, so that what comes
+        out does not depend on how long calls take. `DeadlineError` if one does not come back.
+        """
+        with self.resources:
+            for node, operator in self._holding:
+                while operator.awaiting:
+                    if not self._executor.call(node, operator.resume) and self.resources.wake.wait(_WATCH_S):
+                        self.resources.wake.clear()
+                    self._executor.run()
+                    self._settle()
 
     def settle(self) -> None:
         """Carry and take in what the channels hold, until nothing moves."""
+        with self.resources:
+            self._settle()
+
+    def close(self) -> None:
+        """Give up what is awaited, and close what was made for this worker."""
+        try:
+            for operator in self.enriching.values():
+                operator.close()
+        finally:
+            self.resources.close()
+
+    def _settle(self) -> None:
         self._carry()
         moved = True
         while moved:

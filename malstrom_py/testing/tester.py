@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Self
 
 from malstrom_py.batches import Batch
@@ -47,6 +49,9 @@ class OperatorTester:
     ``types``: classes to register, as ``job.register_type`` does. With ``checks`` (test mode) each `step` makes sure
     that no value was changed that had been sent or received (`LawError`), and that keys, values and state can be
     encoded (`CodecError` naming step, key and type).
+
+    Where a step awaits something, as ``enrich`` does, `step` waits until it has come. What was made ``per_worker`` is
+    closed by `close`, or with the tester used as a context, or when the tester is no longer used.
 
     >>> def add(key, value, total):
     ...     return total + value, total + value
@@ -93,6 +98,21 @@ class OperatorTester:
         self._received: dict[str, list[Message]] = {}
         self._watch = MutationWatch() if checks else None
         self._opened = keyed
+        self._closed = weakref.finalize(self, self._stage.close)
+        if checks:
+            self._check_held()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what was made for this worker, and give up what is awaited; the first error is raised."""
+        self._closed()
 
     def send_local(self, *messages: Sendable, input: int | None = None) -> Self:
         """Queue batches (a `Batch`, or a list of rows) and control messages. `step` has them processed.
@@ -115,7 +135,9 @@ class OperatorTester:
                 self._stage.push(message, self._lone.inputs[input])
             self._record()
         self._stage.settle()
+        self._stage.finish_calls()
         self._stage.schedule()
+        self._stage.finish_calls()
         self._record()
         if self._watch is not None:
             self._watch.check()
@@ -138,6 +160,7 @@ class OperatorTester:
             rows = isinstance(message, Sequence)
             self._stage.remotes[worker].put(name, batch_of(message, keyed=True, timed=timed) if rows else message)
         self._stage.settle()
+        self._stage.finish_calls()
         self._record()
         return self
 
@@ -177,11 +200,15 @@ class OperatorTester:
     def restore(self, persisted: Persisted, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Begin where `barrier` was taken, with the keys that are ``owned`` here. For a tester not used yet.
 
-        As in a restored job, the epoch passes before there is any state, so that no key meets it twice.
+        As in a restored job, the epoch passes before there is any state, so that no key meets it twice; but it waits
+        behind what was waiting itself.
         """
-        codec, states = self._stage.codec, self.states
-        of_parts = {name: state for name, state in persisted.states.items() if name not in states}
+        codec, states, enriching = self._stage.codec, self.states, self._stage.enriching
+        of_parts = {name: state for name, state in persisted.states.items() if name not in {*states, *enriching}}
         self._open({name: codec.decode_at_rest(state, step=name) for name, state in of_parts.items()})
+        for name, operator in enriching.items():
+            if name in persisted.states:
+                operator.restore(persisted.states[name], owned)
         if persisted.epoch > self._stage.epoch():
             self._stage.control(Epoch(persisted.epoch))
         for name, state in states.items():
@@ -256,6 +283,10 @@ class OperatorTester:
     def _check_states(self) -> None:
         for state in self.states.values():
             state.snapshot()
+
+    def _check_held(self) -> None:
+        for operator in self._stage.enriching.values():
+            operator.checked = True
 
     def _forget(self) -> None:
         """What came out so far is not what was asked for."""

@@ -29,6 +29,9 @@ class _Unchecked(OperatorTester):
     def _check_states(self) -> None:
         return
 
+    def _check_held(self) -> None:
+        return
+
 
 @dataclass(frozen=True)
 class Subject:
