@@ -90,6 +90,8 @@ class Files:
     (['carrier=UA'], ['out-s1-00000.csv'])
     """
 
+    takes_columns = True
+
     def __init__(
         self,
         uri: str | os.PathLike[str],
