@@ -71,7 +71,7 @@ class ParquetPart:
         self._cursor = Cursor()
         self._row_bytes = 1
         self._whole = False
-        self._batches = self._row_group_batches()
+        self._batches: Iterator[pa.RecordBatch] | None = None
 
     def poll(self, rows_max: int) -> Any:
         rows = self._poll(rows_max)
@@ -118,24 +118,25 @@ class ParquetPart:
     def _rows(self) -> int:
         return self._rows_before + self._taken + self._cursor.taken
 
-    def _row_group_batches(self) -> Iterator[pa.RecordBatch]:
-        if self._row_group >= self._stop:
-            return iter(())
-        group = self._file.metadata.row_group(self._row_group)
-        self._row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
-        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
-            batch_size=_BATCH_ROWS_MIN, row_groups=[self._row_group], columns=self._schema.names, use_threads=False
-        )
-        return batches
-
     def _next_batch(self, rows_max: int) -> pa.RecordBatch | None:
         """The next rows of this row group: as many as are asked for, unless that takes too much memory."""
-        wanted = max(rows_max, _BATCH_ROWS_MIN, min(self._skip, _SKIP_ROWS))
+        if self._row_group >= self._stop:
+            return None
+        if self._batches is None:
+            group = self._file.metadata.row_group(self._row_group)
+            self._row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+        wanted = min(self._skip, _SKIP_ROWS) or max(rows_max, _BATCH_ROWS_MIN)
         rows = max(1, min(wanted, _BATCH_BYTES_MAX // self._row_bytes))
-        # Both are looked up by the reader for each batch, so that it follows the polls within a row group.
-        self._file.reader.set_batch_size(rows)
-        self._file.reader.set_use_threads(rows >= _THREADED_ROWS_MIN)
-        batch = next(self._batches, None)
+        threaded = rows >= _THREADED_ROWS_MIN
+        if self._batches is None:
+            self._batches = self._file.iter_batches(
+                batch_size=rows, row_groups=[self._row_group], columns=self._schema.names, use_threads=threaded
+            )
+        else:
+            # The reader looks both up for each batch, so that it follows the polls within a row group.
+            self._file.reader.set_batch_size(rows)
+            self._file.reader.set_use_threads(threaded)
+        batch: pa.RecordBatch | None = next(self._batches, None)
         if batch is not None and len(batch):
             # Values that are stored once and repeated take more in memory than the footer says.
             self._row_bytes = max(self._row_bytes, batch.nbytes // len(batch))
@@ -171,7 +172,7 @@ class ParquetPart:
             return False
         self._row_group += 1
         self._whole = False
-        self._batches = self._row_group_batches()
+        self._batches = None
         return True
 
     def _converted(self, batch: pa.RecordBatch) -> list[Run]:

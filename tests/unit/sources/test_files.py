@@ -64,6 +64,12 @@ def test_the_format_is_found_by_the_files_a_pattern_matches(tmp_path: Path) -> N
         ({"types": {"n": int}}, "the type of 'n' is one of .*got a type"),
         ({"types": {"n": "str"}, "format": "json"}, "types is for csv"),
         ({"null_values": ["NA"], "format": "json"}, "for csv"),
+        ({"newlines_in_values": False, "format": "text"}, "newlines_in_values is for csv"),
+        ({"newlines_in_values": "no"}, "newlines_in_values is True or False, got 'no'"),
+        ({"follow": 1}, "follow is True or False, got 1"),
+        ({"split_bytes": 0}, "split_bytes is a whole number of bytes of at least 1, or None.*got 0"),
+        ({"split_bytes": True}, "split_bytes is a whole number"),
+        ({"split_bytes": 1e6}, "split_bytes is a whole number"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], says: str) -> None:
@@ -75,6 +81,8 @@ def test_null_values_for_files_that_are_no_csv_are_refused_once_that_is_known(tm
     file_with(tmp_path, "a.json", "{}")
     with pytest.raises(PlanError, match="for csv"):
         Files(tmp_path / "*", null_values=["NA"]).list_parts()
+    with pytest.raises(PlanError, match="for csv"):
+        Files(tmp_path / "*", newlines_in_values=False).list_parts()
 
 
 def test_every_file_has_the_types_of_the_first(tmp_path: Path) -> None:

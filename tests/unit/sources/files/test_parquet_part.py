@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files import Files
-from tests.unit.sources.reading import Bad, file_with, read_source
+from malstrom_py.sources.files import Files, parquet_part
+from tests.unit.sources.reading import Bad, file_with, polls, read_source
 
 
 def parquet(folder: Path, name: str, columns: dict[str, Any], **options: Any) -> Path:
@@ -96,3 +96,66 @@ def test_damage_inside_is_told_with_the_row_group_and_the_rows_read(tmp_path: Pa
     path.write_bytes(content[:start] + b"\xff" * 50 + content[start + 50 :])
     with pytest.raises(SourceError, match=r"a\.parquet failed in row group 1 after 5000 rows"):
         read_source(Files(path))
+
+
+def polled(path: Path, sizes: list[int], state: Any = None) -> tuple[list[int], Any]:
+    """The rows of each poll, and the position behind the last."""
+    source = Files(path)
+    (name,) = source.list_parts()
+    part = source.build_part(name, state)
+    try:
+        batches: list[Any] = [part.poll(size) for size in sizes]
+        return [0 if batch is None else len(batch) for batch in batches], part.snapshot()
+    finally:
+        part.close()
+
+
+def test_a_batch_has_as_many_rows_as_are_asked_for(tmp_path: Path) -> None:
+    path = parquet(tmp_path, "a.parquet", {"n": list(range(200_000))}, row_group_size=150_000)
+    assert polled(path, [65_536] * 4)[0] == [65_536, 65_536, 150_000 - 2 * 65_536, 50_000]
+    assert polled(path, [4, 8, 65_536])[0] == [4, 8, 1012]
+    assert polled(path, [1024, 2048, 65_536, 100_000, 10])[0] == [1024, 2048, 65_536, 150_000 - 68_608, 10]
+
+
+def test_a_batch_of_large_rows_has_fewer_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_part, "_BATCH_BYTES_MAX", 1 << 20)
+    # Stored once and repeated: the file is far smaller than its rows in memory.
+    large = parquet(tmp_path, "large.parquet", {"t": ["x" * 10_000] * 3000})
+    lengths, _ = polled(large, [2000] * 5)
+    assert all(length <= 110 for length in lengths[1:])
+    plain = parquet(tmp_path, "plain.parquet", {"t": [f"{n}" * 2000 for n in range(1000)]}, use_dictionary=False)
+    assert max(polled(plain, [2000] * 5)[0]) < 400
+    assert len(read_source(Files(large))) == 3000
+
+
+def test_a_position_within_a_row_group_is_found_again_by_polls_of_any_size(tmp_path: Path) -> None:
+    path = parquet(tmp_path, "a.parquet", {"n": list(range(100_000))}, row_group_size=60_000)
+    for before, after in (([7], [3]), ([1024, 30_000], [50_000]), ([60_000, 5], [1])):
+        lengths, position = polled(path, before)
+        source = Files(path)
+        part = source.build_part(source.list_parts()[0], position)
+        batch: Any = part.poll(after[0])
+        assert batch.column(0)[0].as_py() == sum(lengths)
+        assert len(batch) == min(after[0], 60_000 - sum(lengths) % 60_000)
+        part.close()
+
+
+def test_a_file_that_has_fewer_rows_than_the_saved_position_is_told(tmp_path: Path) -> None:
+    for rows in (5, 0):
+        path = parquet(tmp_path, "a.parquet", {"n": list(range(100))})
+        _, position = polled(path, [10])
+        parquet(tmp_path, "a.parquet", {"n": pa.array(list(range(rows)), pa.int64())})
+        with pytest.raises(SourceError, match=r"a\.parquet ends before the saved position .row group 0.*file changed"):
+            polled(path, [10], position)
+
+
+def test_types_are_found_once_for_each_batch_size(tmp_path: Path) -> None:
+    columns = {"at": pa.array([1000 * n + (n % 5000 == 42) for n in range(30_000)], pa.timestamp("ns"))}
+    path = parquet(tmp_path, "a.parquet", columns, row_group_size=20_000)
+    for size in (1000, 7000, 65_536):
+        source = Files(path)
+        part = source.build_part(source.list_parts()[0], None)
+        rows = [row for polled_rows in polls(part, [size] * 60) for row in polled_rows]
+        part.close()
+        assert [index for index, row in enumerate(rows) if isinstance(row, Bad)] == list(range(42, 30_000, 5000))
+        assert rows[43]["at"] == dt.datetime(1970, 1, 1, microsecond=43)  # noqa: DTZ001
