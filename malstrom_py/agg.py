@@ -49,8 +49,8 @@ class Aggregation(Generic[S, R_co]):
 
     ``init()`` is the state before the first value, ``add(state, value)`` the state behind one more,
     ``merge(left, right)`` the state of what came into ``left`` and then into ``right``, ``finish(state)`` the result.
-    ``field`` says what of a record's value ``add`` takes. ``check``, where there is one, raises whatever ``add`` would:
-    such an ``add`` changes the state it is given.
+    ``field`` says what of a record's value ``add`` takes; ``blind``: it does not look. ``check``, where there is one,
+    raises whatever ``add`` would: such an ``add`` changes the state it is given.
 
     >>> of_prices = mean("price")
     >>> state = of_prices.init()
@@ -67,6 +67,7 @@ class Aggregation(Generic[S, R_co]):
     finish: Callable[[S], R_co]
     field: Field = None
     check: Callable[[S, Any], object] | None = None
+    blind: bool = False
 
     def __repr__(self) -> str:
         return f"agg.{self.name}"
@@ -78,7 +79,7 @@ def count() -> Aggregation[int, int]:
     >>> count()
     agg.count
     """
-    return Aggregation("count", int, _one_more, _plus, unchanged)
+    return Aggregation("count", int, _one_more, _plus, unchanged, blind=True)
 
 
 def sum(field: Field = None) -> Aggregation[Any, Any]:

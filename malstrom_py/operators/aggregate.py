@@ -6,12 +6,13 @@ fails leaves all of them as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from malstrom_py.agg import Aggregation, unchanged
-from malstrom_py.operators.base import StepContext
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import KeyedOperator, Rows
 
 Loop = Callable[[Rows, list[Any], dict[Any, Any]], None]
@@ -30,7 +31,20 @@ class Aggregate(KeyedOperator):
 
     def __init__(self, context: StepContext, *, aggregations: Mapping[str, Aggregation[Any, Any]]) -> None:
         super().__init__(context)
-        self._loop, self._blame = unrolled(aggregations)
+        self._of_rows, self._blame = unrolled(aggregations)
+        self._columns = columns_of(aggregations)
+        self._of_columns = self._of_rows if self._columns is None else unrolled(aggregations, columns=self._columns)[0]
+        self.takes_columns = self._columns is not None
+        self._loop = self._of_rows
+
+    def _taken(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
+        self._loop = self._of_rows
+        if self._columns is not None and isinstance(batch, ColumnBatch):
+            columns = [column for name in self._columns if (column := batch.field(name)) is not None]
+            if len(columns) == len(self._columns):
+                self._loop = self._of_columns
+                return batch, list(zip(*columns, strict=True)) if columns else [()] * len(batch)
+        return batch, batch.values
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         try:
@@ -41,9 +55,19 @@ class Aggregate(KeyedOperator):
             raise
 
 
-def unrolled(aggregations: Mapping[str, Aggregation[Any, Any]]) -> tuple[Loop, dict[int, object]]:
+def columns_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> list[str] | None:
+    """The columns that are looked up; None if a whole value is needed."""
+    looking = [one.field for one in aggregations.values() if not one.blind]
+    columns = [field for field in looking if isinstance(field, str)]
+    return list(dict.fromkeys(columns)) if len(columns) == len(looking) else None
+
+
+def unrolled(
+    aggregations: Mapping[str, Aggregation[Any, Any]], *, columns: Sequence[str] | None = None
+) -> tuple[Loop, dict[int, object]]:
     """The loop over rows, written out for ``aggregations``, and line of it -> the user's function that it calls.
 
+    ``columns``: a value is a tuple of the values of these columns, instead of something that knows them by name.
     Written out it takes half the time of an inner loop over the aggregates (see ``bench.micro``). A key's states stand
     in a tuple, by the names of the aggregates in their order, so that the order of the arguments does not matter.
 
@@ -58,7 +82,7 @@ def unrolled(aggregations: Mapping[str, Aggregation[Any, Any]]) -> tuple[Loop, d
     known: dict[str, Any] = {}
     ones = dict(enumerate(one for _, one in sorted(aggregations.items())))
     place = {name: number for number, name in enumerate(sorted(aggregations))}
-    taken = _fields(ones, known, lines)
+    taken = _fields(ones, columns, known, lines)
     for number, one in ones.items():
         known |= {f"init{number}": one.init, f"add{number}": one.add, f"finish{number}": one.finish}
         if one.check is not None:
@@ -95,7 +119,10 @@ def blamed(one: Aggregation[Any, Any], *, finishing: bool = False) -> object:
 
 
 def _fields(
-    ones: Mapping[int, Aggregation[Any, Any]], known: dict[str, Any], lines: list[tuple[str, object]]
+    ones: Mapping[int, Aggregation[Any, Any]],
+    columns: Sequence[str] | None,
+    known: dict[str, Any],
+    lines: list[tuple[str, object]],
 ) -> dict[int, str]:
     """Look each field up once, however many aggregates are of it: aggregate -> the variable that holds its field."""
     variables: dict[Any, str] = {}
@@ -104,10 +131,10 @@ def _fields(
         field = one.field
         same = field if isinstance(field, str) else id(field)  # a function may be no key of a dict
         if field is not None and same not in variables:
-            local, lookup = f"field{len(variables)}", f"of{len(variables)}"
-            variables[same], known[lookup] = local, field
-            lines.append(
-                (f"{local} = " + (f"value[{lookup}]" if isinstance(field, str) else f"{lookup}(value)"), blamed(one))
-            )
+            variables[same] = f"field{len(variables)}"
+            of = f"of_{variables[same]}"
+            known[of] = columns.index(field) if columns is not None and isinstance(field, str) else field
+            looked_up = f"value[{of}]" if isinstance(field, str) else f"{of}(value)"
+            lines.append((f"{variables[same]} = {looked_up}", blamed(one)))
         taken[number] = "value" if field is None else variables[same]
     return taken
