@@ -14,6 +14,8 @@ from tests.tree import ROOT
 
 PAGES = {page.stem: page.read_text() for page in sorted((ROOT / "docs" / "operators").glob("*.md"))}
 
+NAMES = (ROOT / "docs" / "api.md").read_text()
+
 ELSEWHERE = {"sink", "key_distribute"}
 """``sink`` ends a stream and has the page of sinks; ``key_distribute`` is another name of ``key_by``."""
 
@@ -62,6 +64,11 @@ def arguments_of(method: Callable[..., object]) -> list[str]:
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     shown = str(signature.replace(parameters=bare[1:], return_annotation=inspect.Signature.empty))
     return shown[1:-1].replace("'", '"').split(", ")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_is_among_the_public_names(step: str) -> None:
+    assert re.search(rf"^\|(?: `\w+`,| `\w+\(.*?\)`,)* `{step}(?:\(.*?\))?`", NAMES, flags=re.MULTILINE)
 
 
 def test_sources_and_sinks_have_their_sections() -> None:
