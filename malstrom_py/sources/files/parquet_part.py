@@ -127,16 +127,16 @@ class ParquetPart:
             self._row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
         wanted = min(self._skip, _SKIP_ROWS) or max(rows_max, _BATCH_ROWS_MIN)
         rows = max(1, min(wanted, _BATCH_BYTES_MAX // self._row_bytes))
-        threaded = rows >= _THREADED_ROWS_MIN
-        if self._batches is None:
-            self._batches = self._file.iter_batches(
+        threaded, batches = rows >= _THREADED_ROWS_MIN, self._batches
+        if batches is None:
+            self._batches = batches = self._file.iter_batches(
                 batch_size=rows, row_groups=[self._row_group], columns=self._schema.names, use_threads=threaded
             )
         else:
             # The reader looks both up for each batch, so that it follows the polls within a row group.
             self._file.reader.set_batch_size(rows)
             self._file.reader.set_use_threads(threaded)
-        batch: pa.RecordBatch | None = next(self._batches, None)
+        batch: pa.RecordBatch | None = next(batches, None)
         if batch is not None and len(batch):
             # Values that are stored once and repeated take more in memory than the footer says.
             self._row_bytes = max(self._row_bytes, batch.nbytes // len(batch))
