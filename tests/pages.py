@@ -24,7 +24,7 @@ PAGES = [
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
 _HEADING = re.compile(r"^(?P<level>#{1,6}) +(?P<text>.+?) *#*$")
 _LINK = re.compile(r"(?<!\\)\[(?P<text>(?:[^\[\]`]|`[^`]*`)*)\]\((?P<target>[^()\s]*)\)")
-_CODE = re.compile(r"(`+)(.+?)\1")
+_CODE = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n\n).)+?(?<!`)\1(?!`)", flags=re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,12 @@ def links_of(markdown: str) -> list[Link]:
     >>> links_of("See [`map`](map.md#map) and `[x](y)`.")
     [Link(target='map.md#map', line=1)]
     """
+    # Fences are blanked, so that a link may be wrapped like any words, and still be told by its line.
+    prose = dict(_cut(markdown)[1])
+    text = "\n".join(prose.get(number, "") for number in range(1, max(prose, default=0) + 1))
+    codes = [code.span() for code in _CODE.finditer(text)]
     return [
-        Link(found["target"], number)
-        for number, line in _cut(markdown)[1]
-        for found in _LINK.finditer(line)
-        if not any(code.start() <= found.start() and found.end() <= code.end() for code in _CODE.finditer(line))
+        Link(found["target"], text.count("\n", 0, found.start()) + 1)
+        for found in _LINK.finditer(text)
+        if not any(start <= found.start() and found.end() <= end for start, end in codes)
     ]
