@@ -135,8 +135,8 @@ class DagExecutor:
         self._enter(rank, batches_of(event, source, source))
         self._run()
 
-    def process_events(self, source: str, events: Iterable[Any]) -> None:
-        """Hand many events in at once, values and messages, which costs far less than one by one."""
+    def process_events(self, source: str, events: Iterable[Any] | Batch) -> None:
+        """Hand many events in at once, values and messages or a `Batch`: that costs far less than one by one."""
         rank = self._source(source)
         self._enter(rank, batches_of_all(events, source, source))
         self._run()
@@ -187,7 +187,7 @@ class DagExecutor:
                 running.executor.call(rank, partial(operator.on_schedule, clock=self._means.clock))
         self._run()
 
-    def inject_events(self, node: str, events: Iterable[Any]) -> None:
+    def inject_events(self, node: str, events: Iterable[Any] | Batch) -> None:
         """Queue events at any node, values, messages or a `Batch`; the next call that runs anything processes them.
 
         They are in a checkpoint until then. Raises `NodeNotFound`, or `DagError` for a timestamp that is none.
@@ -204,7 +204,7 @@ class DagExecutor:
     def take_sink_outputs(self, sink: str, *, messages: bool = False) -> list[Any]:
         """The values that have reached a sink since the last call, in order; as `DataMessage` s with ``messages``."""
         if self._node(sink).type is not NodeType.SINK:
-            raise NodeNotFound(f"{sink!r} is a {self._node(sink).type}; {self._there('sinks')}", node=sink)
+            raise NodeNotFound(f"{sink!r} is no sink ({self._node(sink).type}); {self._there('sinks')}", node=sink)
         collected = self._built().sink(sink)
         return collected.take_messages() if messages else collected.take()
 
@@ -369,12 +369,10 @@ class DagExecutor:
 
     def _source(self, name: str) -> int:
         rank = self._rank(name)
-        if self._dag.nodes[rank].type is not NodeType.SOURCE:
-            kind = self._dag.nodes[rank].type
-            raise NodeNotFound(
-                f"{name!r} is no source but a {kind}: inject_events can queue there; {self._there('sources')}",
-                node=name,
-            )
+        kind = self._dag.nodes[rank].type
+        if kind is not NodeType.SOURCE:
+            there = f"{self._there('sources')}. To queue events at any node there is inject_events"
+            raise NodeNotFound(f"{name!r} is no source ({kind}); {there}", node=name)
         return rank
 
     def _there(self, what: str) -> str:

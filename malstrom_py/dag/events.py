@@ -33,7 +33,7 @@ def batches_of(event: Any, node: str, part: str | None) -> list[Batch]:
     return [Batch([event], keys=[None], part=part)]
 
 
-def batches_of_all(events: Iterable[Any], node: str, part: str | None) -> list[Batch]:
+def batches_of_all(events: Iterable[Any] | Batch, node: str, part: str | None) -> list[Batch]:
     """The same for many events: a `Batch`, or values and messages one by one."""
     return batches_of(events, node, part) if isinstance(events, Batch) else _batches(events, node, part)
 
@@ -84,6 +84,9 @@ def _batches(events: Iterable[Any], node: str, part: str | None) -> list[Batch]:
 
 def _checked(batch: Batch, node: str, part: str | None) -> Batch:
     rows = len(batch)
+    for column in (batch.keys, batch.timestamps):
+        if column is not None and len(column) != rows:
+            raise DagError(f"node {node!r}: keys, values and timestamps of a batch are lists of one length", node=node)
     times = None if batch.timestamps is None else _times(batch.timestamps, node)
     checked: Batch
     if isinstance(batch, ColumnBatch):
@@ -92,8 +95,6 @@ def _checked(batch: Batch, node: str, part: str | None) -> Batch:
         checked.part = part or batch.part
         return checked
     keys = [None] * rows if batch.keys is None else batch.keys
-    if len(keys) != rows or (times is not None and len(times) != rows):
-        raise DagError(f"node {node!r}: keys, values and timestamps of a batch are lists of one length", node=node)
     return Batch(batch.values, keys=keys, timestamps=times, part=part or batch.part)
 
 
