@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malstrom_py import agg
 from malstrom_py.batches import Batch
 from malstrom_py.errors import OperatorError
+from malstrom_py.operators.aggregate import Aggregate
 from malstrom_py.operators.assign_timestamps import AssignTimestamps
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branch import Branch
@@ -128,6 +130,14 @@ def fold(fn: Fn) -> OperatorFactory:
     return partial(Fold, fn=user, default=int)
 
 
+def aggregate(fn: Fn) -> OperatorFactory:
+    def user(value: int) -> int:
+        return fn(value)
+
+    # Before and behind the aggregate that raises stand others, whose states must stay as they were as well.
+    return partial(Aggregate, aggregations={"b": agg.sum(user), "a": agg.n_unique(), "c": agg.std()})
+
+
 def plain(operator: Any, argument: str) -> Callable[[Fn], OperatorFactory]:
     def make(fn: Fn) -> OperatorFactory:
         def user(value: int) -> int:
@@ -174,6 +184,7 @@ CASES = [
     Case("stateful_op", stateful_op),
     Case("reduce", reduce),
     Case("fold", fold),
+    Case("aggregate", aggregate),
     Case("sum", plain(Sum, "by")),
     Case("min", plain(Min, "by")),
     Case("max", plain(Max, "by")),

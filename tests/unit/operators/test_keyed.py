@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malstrom_py import agg
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import MAX_EPOCH, Control, Epoch
+from malstrom_py.operators.aggregate import Aggregate
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.count import Count
@@ -55,6 +57,7 @@ FACTORIES: dict[str, OperatorFactory] = {
     "ttl_map": partial(TtlMap, fn=lambda _, value, seen: ((seen, value), (seen or 0) + 1), ttl=100, default=None),
     "top_n": partial(TopN, n=3, by=None),
     "distinct": partial(Distinct, by=lambda value: (value, next(NUMBERS))),
+    "aggregate": partial(Aggregate, aggregations={"n": agg.count(), "least": agg.min(), "unique": agg.n_unique()}),
     "collect": partial(Collect, size=1, every_s=None),
 }
 EVERY_KEYED_STEP = pytest.mark.parametrize("name", sorted(FACTORIES))
@@ -68,6 +71,7 @@ def running(values: list[int], name: str) -> Any:
             total = total * 31 + value
         return total
     oracles: dict[str, Any] = {
+        "aggregate": {"n": len(values), "least": min(values), "unique": len(set(values))},
         "count": len(values),
         "sum": sum(values),
         "min": min(values),

@@ -1,0 +1,257 @@
+"""`aggregate`: several running figures per key at once."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py import agg
+from malstrom_py.agg import Aggregation
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.errors import OperatorError
+from malstrom_py.operators.aggregate import Aggregate, columns_of, unrolled
+from malstrom_py.operators.base import OnError
+from malstrom_py.testing import OperatorTester
+from tests.unit.operators.stepping import Stepped, cut
+
+
+def stepped(on_error: OnError = "fail", /, **aggregations: Aggregation[Any, Any]) -> Stepped:
+    return Stepped(partial(Aggregate, aggregations=aggregations), on_error=on_error)
+
+
+def test_each_key_has_its_own_figures_over_batches() -> None:
+    step = stepped(n=agg.count(), total=agg.sum(), mean=agg.mean())
+    step.push(Batch([2, 10, 4], keys=["a", "b", "a"], timestamps=[7, 8, 9]), Batch([0], keys=["a"]))
+    assert step.rows() == [
+        ("a", {"n": 1, "total": 2, "mean": 2.0}, 7),
+        ("b", {"n": 1, "total": 10, "mean": 10.0}, 8),
+        ("a", {"n": 2, "total": 6, "mean": 3.0}, 9),
+        ("a", {"n": 3, "total": 6, "mean": 2.0}, None),
+    ]
+    assert step.operator.keys == 2
+
+
+def test_figures_stand_in_the_order_in_which_they_were_named_and_may_be_called_anything() -> None:
+    aggregations: dict[str, Aggregation[Any, Any]] = {
+        "z": agg.count(),
+        "not a name'": agg.sum(),
+        "a": agg.last(),
+        "def": agg.first(),
+        "": agg.max(),
+    }
+    (row,) = stepped(**aggregations).push(Batch([3], keys=["k"])).values()
+    assert list(row) == list(aggregations)
+
+
+def test_fields_are_columns_or_functions_and_each_is_looked_up_once() -> None:
+    calls: list[int] = []
+
+    def price(sale: dict[str, int]) -> int:
+        calls.append(sale["price"])
+        return sale["price"]
+
+    step = stepped(total=agg.sum(price), mean=agg.mean(price), dearest=agg.max(price), items=agg.n_unique("item"))
+    step.push(Batch([{"item": "a", "price": 3}, {"item": "a", "price": 5}], keys=["k", "k"]))
+    assert step.values()[-1] == {"total": 8, "mean": 4.0, "dearest": 5, "items": 1}
+    assert calls == [3, 5]
+
+
+class Priced:
+    """A function that is no key of a dict, and equal to all others."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, value: int) -> int:
+        return value * self.factor
+
+
+def test_functions_are_told_apart_by_what_they_are() -> None:
+    assert stepped(one=agg.sum(Priced(2)), other=agg.sum(Priced(3))).push(Batch([1], keys=["k"])).values() == [
+        {"one": 2, "other": 3}
+    ]
+
+
+FIGURES: dict[str, Aggregation[Any, Any]] = {
+    "mean": agg.mean("x"),
+    "n": agg.count(),
+    "std": agg.std("x"),
+    "top": agg.max("x"),
+    "kinds": agg.n_unique("s"),
+}
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"k": st.sampled_from("abc"), "x": st.floats(-1e6, 1e6), "s": st.none() | st.sampled_from("xyz")}
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(rows=ROWS, sizes=st.lists(st.integers(1, 5), max_size=20))
+def test_the_last_figures_of_a_key_are_those_of_polars(rows: list[dict[str, Any]], sizes: list[int]) -> None:
+    step = stepped(**FIGURES).push(*cut(Batch(rows, keys=[row["k"] for row in rows]), sizes))
+    frame = pl.DataFrame(rows, schema={"k": pl.String, "x": pl.Float64, "s": pl.String}, orient="row")
+    column = pl.col("x")
+    expected = frame.group_by("k").agg(
+        mean=column.mean(), n=pl.len(), std=column.std(), top=column.max(), kinds=pl.col("s").n_unique()
+    )
+    last = {key: figures for key, figures, _ in step.rows()}
+    for row in expected.to_dicts():
+        found = last.pop(row.pop("k"))
+        for name, value in row.items():
+            assert found[name] == (value if value is None else pytest.approx(value, rel=1e-9, abs=1e-6)), name
+    assert last == {}
+
+
+@given(rows=ROWS)
+def test_rows_and_columns_give_the_same_and_no_row_is_made(rows: list[dict[str, Any]]) -> None:
+    keys = [row["k"] for row in rows]
+    columns = ColumnBatch(pa.RecordBatch.from_pylist(rows), keys=keys)
+    of_columns, of_rows = stepped(**FIGURES).push(columns), stepped(**FIGURES).push(Batch(rows, keys=keys))
+    assert of_columns.rows() == of_rows.rows()
+    assert not columns.rows_made
+
+
+def test_columns_are_taken_where_nothing_else_is_asked_for() -> None:
+    assert columns_of(FIGURES) == ["x", "s"]
+    assert columns_of({"n": agg.count()}) == []
+    assert columns_of({"n": agg.count(), "all": agg.last()}) is None
+    assert columns_of({"n": agg.sum("x"), "other": agg.sum(len)}) is None
+    assert [stepped(n=one).operator.takes_columns for one in (agg.count(), agg.sum("x"), agg.sum())] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_column_that_is_not_there_fails_as_in_rows() -> None:
+    for batch in (
+        Batch([{"y": 1}], keys=["k"]),
+        ColumnBatch(pa.RecordBatch.from_pylist([{"y": 1}]), keys=["k"]),
+    ):
+        with pytest.raises(OperatorError, match="column 'x'") as caught:
+            stepped(total=agg.sum("x")).push(batch)
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_null_in_a_column_fails_its_record_alone() -> None:
+    columns = ColumnBatch(pa.RecordBatch.from_pylist([{"x": 1}, {"x": None}, {"x": 3}]), keys=["k"] * 3)
+    step = stepped("dead-letter", total=agg.sum("x"), n=agg.count()).push(columns)
+    assert step.values() == [{"total": 1, "n": 1}, {"total": 4, "n": 2}]
+    assert [letter.value for letter in step.dead_letters] == [{"x": None}]
+
+
+# A record that fails.
+
+
+def broken_finish(state: int) -> float:
+    return 1 / (state - 2)
+
+
+BAD_FINISH = agg.custom(
+    init=int, add=lambda seen, value: seen + 1, merge=lambda left, right: left + right, finish=broken_finish
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "values"),
+    [
+        (agg.sum(), [1, None, 2]),
+        (agg.std(), [1, "x", 2]),
+        (agg.n_unique(), [1, [], 2]),
+        (agg.min(), [1, 1j, 2]),
+        (agg.mean(), [1, 10**400, 2]),
+    ],
+    ids=["sum", "std", "n_unique", "min", "mean"],
+)
+def test_a_record_that_one_cannot_take_leaves_all_of_them_as_they_were(one: Any, values: list[Any]) -> None:
+    # The others come before and behind it, by name.
+    others = {name: agg.custom(list, lambda seen, value: [*seen, value], lambda a, b: a + b, tuple) for name in "az"}
+    step = stepped("skip", **others, m=one, seen=agg.n_unique(repr))
+    step.push(Batch(values, keys=["k"] * 3))
+    assert step.counters.skipped == 1
+    assert step.values()[-1] == {
+        "a": (1, 2),
+        "z": (1, 2),
+        "m": one.finish(one.add(one.add(one.init(), 1), 2)),
+        "seen": 2,
+    }
+
+
+def test_a_result_that_cannot_be_told_leaves_them_as_they_were_too() -> None:
+    step = stepped("skip", a=agg.n_unique(), b=BAD_FINISH, c=agg.count()).push(Batch([5, 6, 7], keys=["k"] * 3))
+    # The second record would make the state 2, which cannot be finished; so would the third.
+    assert step.values() == [{"a": 1, "b": -1.0, "c": 1}]
+    assert step.operator.state.values == {"k": (({5}, False), 1, 1)}  # type: ignore[attr-defined]
+
+
+def test_a_failure_names_the_function_of_the_user_that_is_to_be_looked_at() -> None:
+    def price(sale: Any) -> Any:
+        return sale["price"]
+
+    figures: dict[str, Aggregation[Any, Any]] = {
+        "a": agg.count(),
+        "b": agg.mean("n"),
+        "c": agg.sum(price),
+        "d": BAD_FINISH,
+    }
+    good = {"n": 1, "price": 1}
+    for value, named in (({"price": 1}, "column 'n'"), ({"n": 1}, "price at "), ({"n": "x", "price": 1}, "column 'n'")):
+        with pytest.raises(OperatorError, match=named):
+            stepped(**figures).push(Batch([value], keys=["k"]))
+    with pytest.raises(OperatorError, match="broken_finish at "):
+        stepped(**figures).push(Batch([good, good], keys=["k", "k"]))
+    with pytest.raises(OperatorError, match=r"TypeError\. Filter such values out") as caught:
+        stepped(total=agg.sum()).push(Batch([None], keys=["k"]))
+    assert "malstrom_py" not in str(caught.value)
+
+
+# State.
+
+
+def test_the_order_of_the_arguments_does_not_matter_to_what_was_persisted() -> None:
+    def one_way(stream: Any) -> Any:
+        return stream.aggregate("figures", b=agg.sum(), a=agg.count(), c=agg.n_unique())
+
+    def other_way(stream: Any) -> Any:
+        return stream.aggregate("figures", c=agg.n_unique(), a=agg.count(), b=agg.sum())
+
+    persisted = OperatorTester(one_way, keyed=True).send_local([("k", 3), ("k", 4)]).step().barrier()
+    restored = OperatorTester(other_way, keyed=True)
+    restored.restore(persisted)
+    (message,) = restored.send_local([("k", 4)]).step().receive_local()
+    assert message.value == {"c": 2, "a": 3, "b": 11}  # type: ignore[union-attr]
+
+
+def test_what_was_sent_is_not_changed_by_what_comes_later() -> None:
+    step = stepped(first=agg.first(), n=agg.n_unique()).push(Batch([1], keys=["k"]))
+    (row,) = step.values()
+    step.push(Batch([2], keys=["k"]))
+    assert row == {"first": 1, "n": 1}
+
+
+def test_each_step_has_a_loop_of_its_own() -> None:
+    one, other = unrolled({"n": agg.count()})[0], unrolled({"n": agg.sum()})[0]
+    for loop, expected in ((one, [{"n": 1}]), (other, [{"n": 7}])):
+        results: list[Any] = []
+        loop(iter([("k", 7)]), results, {})
+        assert results == expected
+
+
+def test_nan_is_as_in_the_steps_of_single_figures() -> None:
+    step = stepped(total=agg.sum(), least=agg.min()).push(Batch([1.0, math.nan], keys=["k", "k"]))
+    assert math.isnan(step.values()[-1]["total"])
+    assert step.values()[-1]["least"] == 1.0

@@ -1,0 +1,249 @@
+"""Aggregates: what they give is what a naive computation gives, value by value and merged in any way."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import cloudpickle
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py import agg
+from malstrom_py.agg import Aggregation
+from malstrom_py.codec import Codec
+from malstrom_py.errors import PlanError
+from malstrom_py.testing.exact import same
+
+
+def spread() -> Aggregation[Any, Any]:
+    return agg.custom(
+        init=list,
+        add=lambda seen, value: [min([*seen, value]), max([*seen, value])],
+        merge=lambda left, right: [min([*left, *right]), max([*left, *right])] if left or right else [],
+        finish=lambda seen: seen[1] - seen[0] if seen else None,
+    )
+
+
+EXACT: dict[str, tuple[Aggregation[Any, Any], Callable[[list[Any]], Any]]] = {
+    "count": (agg.count(), len),
+    "sum": (agg.sum(), sum),
+    "min": (agg.min(), lambda values: min(values, default=None)),
+    "max": (agg.max(), lambda values: max(values, default=None)),
+    "mean": (agg.mean(), lambda values: sum(values) / len(values) if values else None),
+    "first": (agg.first(), lambda values: values[0] if values else None),
+    "last": (agg.last(), lambda values: values[-1] if values else None),
+    "n_unique": (agg.n_unique(), lambda values: len(set(values))),
+    "custom": (spread(), lambda values: max(values) - min(values) if values else None),
+}
+"""With fractions these are exact; `std` is tried apart."""
+
+ORDERED = {"first", "last"}
+
+FRACTIONS = st.lists(st.fractions(-100, 100, max_denominator=12), max_size=12)
+
+
+def state_of(one: Aggregation[Any, Any], values: Sequence[Any]) -> Any:
+    state = one.init()
+    for value in values:
+        state = one.add(state, value)
+    return state
+
+
+@given(values=FRACTIONS)
+def test_it_is_what_a_naive_computation_gives(values: list[Fraction]) -> None:
+    found = {name: one.finish(state_of(one, values)) for name, (one, _) in EXACT.items()}
+    assert found == {name: naive(values) for name, (_, naive) in EXACT.items()}
+
+
+@given(values=FRACTIONS, cuts=st.tuples(st.integers(0, 12), st.integers(0, 12)))
+def test_merging_is_associative_and_keeps_the_order(values: list[Fraction], cuts: tuple[int, int]) -> None:
+    low, high = sorted(cuts)
+    for name, (one, naive) in EXACT.items():
+        first, second, third = (state_of(one, part) for part in (values[:low], values[low:high], values[high:]))
+        left = one.merge(one.merge(first, second), third)
+        right = one.merge(first, one.merge(second, third))
+        assert left == right == state_of(one, values), name
+        assert one.finish(left) == naive(values), name
+
+
+@given(left=FRACTIONS, right=FRACTIONS)
+def test_merging_is_commutative_but_for_first_and_last(left: list[Fraction], right: list[Fraction]) -> None:
+    for name in EXACT.keys() - ORDERED:
+        one, naive = EXACT[name]
+        one_way = one.merge(state_of(one, left), state_of(one, right))
+        other_way = one.merge(state_of(one, right), state_of(one, left))
+        assert one.finish(one_way) == one.finish(other_way) == naive([*left, *right]), name
+
+
+@given(left=FRACTIONS, right=FRACTIONS)
+def test_merging_changes_neither_of_the_two_and_the_state_of_nothing_changes_nothing(
+    left: list[Fraction], right: list[Fraction]
+) -> None:
+    for name, one in {"std": agg.std(), **{name: one for name, (one, _) in EXACT.items()}}.items():
+        of_left, of_right = state_of(one, left), state_of(one, right)
+        assert one.merge(one.init(), of_left) == of_left == one.merge(of_left, one.init()), name
+        one.merge(of_left, of_right)
+        assert (of_left, of_right) == (state_of(one, left), state_of(one, right)), name
+
+
+# Standard deviation.
+
+FLOATS = st.lists(st.floats(-1e6, 1e6), max_size=30)
+
+
+@given(values=st.lists(st.integers(-(10**6), 10**6), max_size=30), cut=st.integers(0, 30), shift=st.integers(0, 10**9))
+def test_std_is_that_of_a_sample_added_or_merged(values: list[int], cut: int, shift: int) -> None:
+    one = agg.std()
+    values = [value + shift for value in values]
+    exact = statistics.stdev(values) if len(values) > 1 else None
+    merged = one.merge(state_of(one, values[:cut]), state_of(one, values[cut:]))
+    for state in (state_of(one, values), merged):
+        found = one.finish(state)
+        assert (found is None) is (exact is None)
+        if found is not None and exact is not None:
+            assert found == pytest.approx(exact, rel=1e-6, abs=1e-4)
+
+
+@given(values=FLOATS)
+def test_std_is_that_of_polars(values: list[float]) -> None:
+    found, theirs = agg.std().finish(state_of(agg.std(), values)), pl.Series(values, dtype=pl.Float64).std()
+    assert found == (None if theirs is None else pytest.approx(theirs, rel=1e-9, abs=1e-6))
+
+
+def test_std_keeps_its_digits_far_from_zero() -> None:
+    values = [1e9 + step for step in (4.0, 7.0, 13.0, 16.0)] * 100
+    one = agg.std()
+    assert one.finish(state_of(one, values)) == pytest.approx(statistics.stdev(values), rel=1e-9)
+    halves = one.merge(state_of(one, values[:200]), state_of(one, values[200:]))
+    assert one.finish(halves) == pytest.approx(statistics.stdev(values), rel=1e-9)
+
+
+@given(left=st.lists(st.fractions(-9, 9, max_denominator=5), max_size=8), right=FRACTIONS, more=FRACTIONS)
+def test_std_merges_in_any_order(left: list[Fraction], right: list[Fraction], more: list[Fraction]) -> None:
+    one = agg.std()
+    first, second, third = (state_of(one, values) for values in (left, right, more))
+    assert one.merge(one.merge(first, second), third) == one.merge(first, one.merge(second, third))
+    assert one.merge(first, second) == one.merge(second, first)
+    assert one.merge(first, second) == state_of(one, [*left, *right])
+
+
+def test_std_of_one_value_is_none_and_of_equal_ones_zero() -> None:
+    one = agg.std()
+    assert one.finish(state_of(one, [7])) is None
+    assert one.finish(state_of(one, [7.1] * 100)) == 0.0
+
+
+# Kinds of numbers, None and NaN: as the steps sum, min, max and mean have it.
+
+
+@pytest.mark.parametrize("make", [agg.sum, agg.min, agg.max, agg.mean])
+@pytest.mark.parametrize("number", [Decimal("1.5"), Fraction(1, 3), 2.5])
+def test_numbers_keep_their_kind(make: Any, number: Any) -> None:
+    one = make()
+    result = one.finish(state_of(one, [number, number]))
+    assert type(result) is type(number)
+
+
+@pytest.mark.parametrize("number", [Decimal("1.5"), Fraction(1, 3), 2])
+def test_std_is_a_float(number: Any) -> None:
+    assert type(agg.std().finish(state_of(agg.std(), [number, number + 1]))) is float
+
+
+@pytest.mark.parametrize("make", [agg.sum, agg.min, agg.max, agg.mean, agg.std])
+@pytest.mark.parametrize("before", [[], [1, 2]])
+def test_none_is_refused_and_leaves_the_state_as_it_was(make: Any, before: list[int]) -> None:
+    one = make()
+    state = state_of(one, before)
+    with pytest.raises(TypeError):
+        one.add(state, None)
+    assert state == state_of(one, before)
+
+
+def test_none_is_a_value_to_those_that_do_not_compute() -> None:
+    results = {
+        one.name: one.finish(state_of(one, [None, 1, None])) for one in (agg.first(), agg.last(), agg.n_unique())
+    }
+    assert results == {"first": None, "last": None, "n_unique": 2}
+    assert agg.last().finish(state_of(agg.last(), [1, None])) is None
+    assert agg.count().finish(state_of(agg.count(), [None, None])) == 2
+
+
+@pytest.mark.parametrize("make", [agg.sum, agg.mean, agg.std])
+def test_nan_stays(make: Any) -> None:
+    one = make()
+    assert math.isnan(one.finish(state_of(one, [1.0, math.nan, 2.0])))
+    assert math.isnan(one.finish(one.merge(state_of(one, [1.0, 2.0]), state_of(one, [math.nan, 1.0]))))
+
+
+def test_nan_is_neither_smaller_nor_larger() -> None:
+    for one, end in ((agg.min(), 1.0), (agg.max(), 3.0)):
+        assert one.finish(state_of(one, [2.0, math.nan, 1.0, 3.0])) == end
+        assert math.isnan(one.finish(state_of(one, [math.nan, 1.0])))
+        assert math.isnan(one.finish(one.merge(state_of(one, [math.nan]), state_of(one, [1.0]))))
+
+
+def test_all_nan_are_one_value_also_after_their_state_was_stored() -> None:
+    one, codec = agg.n_unique(), Codec()
+    state = state_of(one, [float("nan"), 1.0, float("nan")])
+    restored = codec.decode_at_rest(codec.encode_at_rest(state, step="n"), step="n")
+    assert one.finish(state_of(one, [float("nan")])) == 1
+    assert one.finish(one.add(restored, float("nan"))) == 2
+
+
+def test_what_is_equal_in_python_is_one_value() -> None:
+    assert agg.n_unique().finish(state_of(agg.n_unique(), [1, 1.0, True, Decimal(1), 0.0, -0.0, "1"])) == 3
+
+
+def test_of_equal_values_the_first_stays() -> None:
+    assert type(agg.min().finish(state_of(agg.min(), [1, 1.0]))) is int
+    assert type(agg.max().finish(state_of(agg.max(), [1.0, True]))) is float
+
+
+# What is passed around.
+
+
+@given(values=st.lists(st.integers(-9, 9) | st.floats(-9, 9), max_size=5))
+def test_a_state_is_plain_data_that_comes_back_as_it_was(values: list[Any]) -> None:
+    codec = Codec()
+    for name, one in {"std": agg.std(), **{name: one for name, (one, _) in EXACT.items()}}.items():
+        state = state_of(one, values)
+        stored = codec.decode_at_rest(codec.encode_at_rest(state, step=name), step=name)
+        sent = codec.decode_in_flight(codec.encode_in_flight(state, step=name), step=name)
+        assert same(stored, state), name
+        assert same(sent, state), name
+
+
+@pytest.mark.parametrize("one", [agg.sum("n"), agg.std(len), agg.n_unique(), spread()], ids=repr)
+def test_an_aggregate_can_be_shipped_and_does_the_same_there(one: Aggregation[Any, Any]) -> None:
+    copy = cloudpickle.loads(cloudpickle.dumps(one))
+    assert copy.finish(state_of(copy, [3, 5])) == one.finish(state_of(one, [3, 5]))
+
+
+def test_an_aggregate_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        agg.sum().name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("make", [agg.sum, agg.min, agg.max, agg.mean, agg.std, agg.first, agg.last, agg.n_unique])
+@pytest.mark.parametrize("field", [3, ["n"], agg.count()])
+def test_a_field_is_a_column_or_a_function(make: Any, field: Any) -> None:
+    with pytest.raises(PlanError, match=r"agg\.\w+ takes a column's name or a function"):
+        make(field)
+
+
+@pytest.mark.parametrize("missing", ["init", "add", "merge", "finish"])
+def test_the_parts_of_an_own_aggregate_are_functions(missing: str) -> None:
+    async def later() -> int:
+        return 0
+
+    for wrong in (3, later):
+        parts: dict[str, Any] = {"init": int, "add": max, "merge": max, "finish": int, missing: wrong}
+        with pytest.raises(PlanError, match=rf"agg\.custom: {missing} is a function"):
+            agg.custom(**parts)
