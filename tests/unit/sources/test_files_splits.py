@@ -306,3 +306,50 @@ def test_a_text_grows_within_its_last_part_without_another_name(tmp_path: Path) 
         file.write(b"more\n")
     assert Files(path, split_bytes=100).list_parts() == parts
     assert read_source(Files(path, split_bytes=100))[-1] == "more"
+
+
+@given(
+    groups=st.lists(st.integers(0, 30), min_size=1, max_size=5),
+    split=st.sampled_from([None, 1, 700]),
+    polled=st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1, max_size=4),
+)
+@settings(deadline=None, max_examples=40)
+def test_row_groups_taken_as_wholes_have_the_same_positions(
+    folder: Path, groups: list[int], split: int | None, polled: list[tuple[bool, int]]
+) -> None:
+    path = folder / "plain.parquet"
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for number, rows in enumerate(groups):
+            writer.write_table(pa.table({"n": range(rows), "text": [f"{number}-é"] * rows}, schema=schema))
+    source = Files(path, split_bytes=split)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_part, "_WHOLE_ROWS_MIN", 1)
+        for part in source.list_parts():
+            rows_left = read_part(source, part)
+            opened: Any = source.build_part(part, None)
+            for by_columns, size in cycle(polled):
+                resumed = source.build_part(part, opened.snapshot())
+                assert [row for rows in polls(resumed, [size]) for row in rows] == rows_left
+                resumed.close()
+                batch = opened.poll_columns(size) if by_columns else opened.poll(size)
+                rows_left = rows_left[0 if batch is None else len(batch) :]
+                if opened.is_finished():
+                    break
+            assert rows_left == []
+            opened.close()
+
+
+@pytest.mark.parametrize("name", ["long.txt", "long.csv"])
+def test_a_line_that_is_too_long_is_one_malformed_record_wherever_the_cuts_are(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "FRAME_BYTES", 16)
+    monkeypatch.setattr(frames, "RECORD_BYTES_MAX", 32)
+    content = b"n\n" + b"\n".join([b"ok", b"x" * 70, b"y" * 31, b"z" * 32, b"", b"w" * 33, b"end"])
+    path = file_with(folder, name, content)
+    options: dict[str, Any] = {"newlines_in_values": not name.endswith("csv")}
+    expected = in_one(path, **options)
+    assert sum(isinstance(row, Bad) for row in expected) == 3
+    for split in range(1, 90, 4):
+        check_parts(Files(path, split_bytes=split, **options), expected, [2, 1])

@@ -76,3 +76,15 @@ def test_a_quote_that_is_never_closed_costs_its_line(tmp_path: Path) -> None:
         (b'2,"open\n', False),
         (b"3,good\n4,good\n", True),
     ]
+
+
+def test_frames_of_any_sizes_have_the_same_records(tmp_path: Path) -> None:
+    content = b"".join(b"%d,%s\n" % (n, b"x" * (n % 3000)) for n in range(2000))
+    path = file_with(tmp_path, "a.txt", content)
+    for size in (0, 100_000, 1 << 30):
+        framer, found = Framer(ByteStream(path), cut_lines), list[Frame]()
+        while (frame := framer.next_frame(size)) is not None:
+            found.append(frame)
+        framer.close()
+        assert b"".join(frame.data for frame in found) == content
+        assert max(len(frame.data) for frame in found) <= min(max(size, frames.FRAME_BYTES_MIN), frames.FRAME_BYTES)

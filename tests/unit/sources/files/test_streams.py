@@ -86,3 +86,14 @@ def test_why_a_file_cannot_be_opened(tmp_path: Path) -> None:
             ByteStream(path)
         assert expected in why_unreadable(raised.value)
     assert "permissions" in why_unreadable(PermissionError(13, "Permission denied"))
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 3, 4, 1000, 65_536, 65_537, len(CONTENT), len(CONTENT) + 9])
+def test_reading_ends_where_it_is_to_stop(stop: int, tmp_path: Path) -> None:
+    for head in (b"", BOM):
+        path = file_with(tmp_path, "file.txt", head + CONTENT)
+        for offset in (0, 5, 65_000):
+            stream = ByteStream(path, stop=stop)
+            stream.skip_to(min(offset, stop))
+            assert b"".join(iter(stream.read, b"")) == (head + CONTENT)[max(offset, len(head)) : stop]
+            stream.close()
