@@ -112,9 +112,12 @@ class LoopThread:
 
 
 def _serve(loop: asyncio.AbstractEventLoop, stopped: asyncio.Future[None]) -> None:
-    # The runner cancels what is left, ends asynchronous generators and the executor's threads, and closes the loop.
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(_until(stopped))
+    try:
+        # The runner cancels what is left, ends asynchronous generators and the executor's threads, and closes the loop.
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(_until(stopped))
+    except (SystemExit, KeyboardInterrupt):
+        """A task has raised it, which ends the loop: whoever needs it next is told so."""
 
 
 async def _until(stopped: asyncio.Future[None]) -> None:
