@@ -121,7 +121,7 @@ def _router(plan: Plan, step: Step, member: Membership, batching: Batching, code
         member.members,
         member.table,
         slots_of=slots.slots_of,
-        slots_of_column=slots.slots_of_arrow,
+        slots_of_column=getattr(slots, "slots_of_arrow", None),
         encode=partial(codec.encode_batch, step=exchange),
         rows_max=batching.rows_max,
         bytes_max=batching.bytes_max,

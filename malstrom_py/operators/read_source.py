@@ -93,7 +93,7 @@ class _Reader:
 
 
 class ReadSource(Operator):
-    """Polls its parts in turn, at most 256 of them open at a time, the others in order behind them.
+    """Polls its parts in turn, at most 256 of them open at a time (or its ``parts_open_max``), the others behind them.
 
     A part that is not open yet holds back event time like any part without data.
 
@@ -296,7 +296,8 @@ class ReadSource(Operator):
         out.forward(PartOpened(self._name(part), state))
 
     def _open_more(self) -> None:
-        while self._waiting and len(self._readers) < _OPEN_MAX:
+        open_max = min(_OPEN_MAX, getattr(self._source, "parts_open_max", _OPEN_MAX))
+        while self._waiting and len(self._readers) < open_max:
             part, position = self._waiting.popleft()
             try:
                 source_part = self._build(part, position)

@@ -54,7 +54,11 @@ class SourcePart(Protocol[V_co]):
 
 @runtime_checkable
 class PartitionedSource(Protocol[V_co]):
-    """A source whose parts are read, moved between workers and rewound one by one."""
+    """A source whose parts are read, moved between workers and rewound one by one.
+
+    A worker reads up to 256 of them by turns. A source with an attribute ``parts_open_max`` says how many it may be,
+    where each takes much memory; event time does not go on before the last part has been opened.
+    """
 
     def list_parts(self) -> Sequence[Part]:
         """The parts by stable names; asked when a job starts and when it is resumed."""

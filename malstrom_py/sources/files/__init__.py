@@ -31,6 +31,8 @@ from malstrom_py.sources.files.watching import watched_folders
 
 V_co = TypeVar("V_co", covariant=True)
 
+_OPEN_MAX: Final = 256
+_PARQUET_OPEN_MAX: Final = 16
 _SPLIT_BYTES: Final = 128 << 20
 _TYPES_FILES: Final = 8
 
@@ -150,6 +152,11 @@ class Files(Generic[V_co]):
         self._types = Types()
         # By which the types are to be found, if they could not be when the parts were listed.
         self._types_files: list[str] = []
+
+    @property
+    def parts_open_max(self) -> int:
+        """How many parts a worker reads by turns: a Parquet file being read holds decoded pages of all its columns."""
+        return _PARQUET_OPEN_MAX if self._reading.options.format == "parquet" else _OPEN_MAX
 
     def __repr__(self) -> str:
         return f"Files({', '.join(map(repr, self._patterns))})"

@@ -150,6 +150,15 @@ def test_at_most_256_parts_are_open_at_once_and_all_are_read() -> None:
     assert set(source.closed.values()) == {1}
 
 
+def test_a_source_may_say_how_many_parts_are_open_at_once() -> None:
+    class Large(Scripted):
+        parts_open_max = 3
+
+    source = Large({f"p{n}": [[n]] for n in range(10)})
+    assert Reading(source).open().read_all().step.values() == list(range(10))
+    assert source.open_at_once_max == 3
+
+
 def test_parts_of_one_name_are_refused() -> None:
     class Twice(Scripted):
         def list_parts(self) -> list[Part]:
