@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch
+from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.messages import Control, DeadLetter, Epoch, PartMessage
 from malstrom_py.operators.base import Counters, OnError, Operator, OperatorFactory, Outlet, StepContext
@@ -50,10 +51,17 @@ class Stepped:
         silent: Sequence[int] = (),
         timed: bool | None = False,
         keyed: bool | None = False,
+        clock: Clock | None = None,
     ) -> None:
         dead_letter_port = ports if on_error == "dead-letter" else None
         context = StepContext(
-            "test", "under-test", on_error=on_error, dead_letter_port=dead_letter_port, timed=timed, keyed=keyed
+            "test",
+            "under-test",
+            on_error=on_error,
+            dead_letter_port=dead_letter_port,
+            timed=timed,
+            keyed=keyed,
+            clock=clock or SystemClock(),
         )
         self.operator = factory(context)
         carries = [port not in silent for port in range(ports)] + [False] * (dead_letter_port is not None)
