@@ -59,7 +59,28 @@ def plain(column: pa.Array) -> pa.Array:
         return column
     if pa.types.is_run_end_encoded(column.type):
         return plain(pc.run_end_decode(column))
+    return recast(column, kind)
+
+
+def recast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``column`` with its values in another type. pyarrow.ArrowException: it does not hold them."""
+    import pyarrow as pa
+
+    if column.type == kind:
+        return column
+    if _has_list_of_none(column.type):
+        # Arrow casts a list of nulls that stays one into a broken array.
+        return pa.array(column.to_pylist(), kind)
     return column.cast(kind)
+
+
+def _has_list_of_none(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return bool(types.is_null(kind.value_type)) or _has_list_of_none(kind.value_type)
+    return bool(types.is_struct(kind)) and any(_has_list_of_none(field.type) for field in kind)
 
 
 def wider_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:

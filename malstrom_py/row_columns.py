@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from malstrom_py.column_types import plain, wider_type
+from malstrom_py.column_types import plain, recast, wider_type
 from malstrom_py.errors import MalstromError
 from malstrom_py.value_kinds import Kinds
 
@@ -119,7 +119,7 @@ class RowColumns:
                 columns.append(pa.nulls(len(column), field.type))
                 continue
             try:
-                columns.append(column.cast(field.type))
+                columns.append(recast(column, field.type))
             except pa.ArrowException:
                 raise self._unfit(field.name, f"{column.type} that cannot be written as {field.type}") from None
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -178,7 +178,7 @@ class RowColumns:
         try:
             array = plain(column)
             self._kinds.check_type(name, array.type)
-            return array.cast(wider_type(known, array.type))
+            return recast(array, wider_type(known, array.type))
         except pa.ArrowException:
             before = "" if pa.types.is_null(known) else f" after {known}"
             raise self._unfit(name, f"{column.type}{before} that do not go into one column") from None

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from malstrom_py.column_types import plain, plain_type, wider_type
+from malstrom_py.column_types import plain, plain_type, recast, wider_type
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,19 @@ def test_the_wider_type_does_not_depend_on_the_order() -> None:
         assert wider_type(one, other) == wider_type(plain_type(other), one) == expected
     with pytest.raises(pa.ArrowException):
         wider_type(pa.int8(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[None, None], None, []], pa.list_(pa.null())),
+        ([[None, None], None, []], pa.list_(pa.int64())),
+        ([{"a": [None, None], "b": None}, None], pa.struct([("a", pa.list_(pa.null())), ("b", pa.int64())])),
+        ([[{"a": [None, None]}]], pa.list_(pa.struct([("a", pa.list_(pa.null())), ("b", pa.string())]))),
+    ],
+)
+def test_lists_of_none_stay_whole(values: list[Any], kind: pa.DataType) -> None:
+    found = recast(pa.array(values), kind)
+    found.validate(full=True)
+    assert found.type == kind
+    assert found.equals(pa.array(values, kind))

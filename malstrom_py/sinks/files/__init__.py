@@ -90,8 +90,6 @@ class Files:
     (['carrier=UA'], ['out-s1-00000.csv'])
     """
 
-    takes_columns = True
-
     def __init__(
         self,
         uri: str | os.PathLike[str],
@@ -104,6 +102,8 @@ class Files:
             raise PlanError(f"sinks.Files: format is one of {', '.join(_ENCODERS)}, got {format!r}")
         if type(file_bytes_max) is not int or file_bytes_max < 1:
             raise PlanError("sinks.Files: file_bytes_max is a number of bytes, at least 1")
+        # JSON is written row by row, so it is sent batches that are small enough to be made rows.
+        self.takes_columns = format != "json"
         self._root = local_path(uri)
         self._format = format
         self._partition_by = checked_columns(partition_by)

@@ -57,9 +57,9 @@ class Columns:
         self.schema = others.schema
         return [converted.column(name) for name in self._partition_by], others
 
-    def widened(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """An earlier ``batch`` with the wider types of `schema`."""
-        return self._rows.widened(batch, self.schema)
+    def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """An earlier ``batch`` with the wider types of ``schema``."""
+        return self._rows.widened(batch, schema)
 
     def _of_rows(self, batch: Batch) -> pa.RecordBatch:
         rows = fields_of(batch.values)
@@ -85,10 +85,3 @@ def check_present(columns: Sequence[str], rows: Sequence[dict[str, Any]], leadin
     for name in columns:
         if name not in leading and not all(name in row for row in rows):
             raise SinkError(f"partition column {name!r} is no field of some value: give it to all, None if need be")
-
-
-def without_null_type(schema: pa.Schema) -> pa.Schema:
-    """``schema`` as it stands in a file: a column of None only is one of str, for many readers know no null type."""
-    import pyarrow as pa
-
-    return pa.schema([field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema])

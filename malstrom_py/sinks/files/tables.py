@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.columns import Columns, without_null_type
+from malstrom_py.sinks.files.columns import Columns
 from malstrom_py.sinks.files.encoders import Piece
 from malstrom_py.sinks.files.held import GROUP_BYTES, GROUP_ROWS, HELD_BYTES_MAX
 from malstrom_py.sinks.files.partitions import split
@@ -56,14 +56,16 @@ class _TableEncoder:
     def merged(self, folder: str, contents: Sequence[pa.RecordBatch]) -> Piece[pa.RecordBatch]:
         import pyarrow as pa
 
-        return _piece(folder, pa.concat_batches([self._columns.widened(content) for content in contents]))
+        schema = self._columns.schema
+        return _piece(folder, pa.concat_batches([self._columns.widened(content, schema) for content in contents]))
 
     def write(self, folder: str, contents: Sequence[pa.RecordBatch]) -> None:
         import pyarrow as pa
 
-        table = pa.Table.from_batches([self._columns.widened(content) for content in contents])
+        schema = self._schema_in_file()
+        table = pa.Table.from_batches([self._columns.widened(content, schema) for content in contents])
         for start in range(0, len(table), GROUP_ROWS):
-            self._write_table(folder, self._in_file(table.slice(start, GROUP_ROWS)))
+            self._write_table(folder, table.slice(start, GROUP_ROWS))
             self._files.roll(folder)
 
     def finish(self) -> None:
@@ -72,9 +74,16 @@ class _TableEncoder:
     def _check(self, schema: pa.Schema) -> None:
         """Raise `SinkError` for types the format has no place for."""
 
-    def _in_file(self, table: pa.Table) -> pa.Table:
-        """``table`` with the types that its columns have in the file."""
-        return table.cast(without_null_type(table.schema))
+    def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
+        """The type in the file of a column of ``kind``: one of None only is of str, for many readers know no null."""
+        import pyarrow as pa
+
+        return pa.string() if pa.types.is_null(kind) else kind
+
+    def _schema_in_file(self) -> pa.Schema:
+        import pyarrow as pa
+
+        return pa.schema([field.with_type(self._type_in_file(field.type)) for field in self._columns.schema or ()])
 
     def _write_table(self, folder: str, table: pa.Table) -> None:
         raise NotImplementedError
@@ -90,17 +99,17 @@ class CsvEncoder(_TableEncoder):
             if pa.types.is_nested(field.type):
                 raise SinkError(f"column {field.name!r} holds {field.type}, csv only plain values: use parquet or json")
 
-    def _in_file(self, table: pa.Table) -> pa.Table:
+    def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
+        """The type that the same values have as rows, where the text tells them apart."""
         import pyarrow as pa
 
-        table = super()._in_file(table)
-        schema = pa.schema([field.with_type(_as_of_rows(field.type)) for field in table.schema])
-        try:
-            return table.cast(schema)
-        except pa.ArrowInvalid:
-            raise SinkError(
-                f"csv holds times in microseconds, and one of {_told(table.schema)} is finer: cast it first"
-            ) from None
+        if pa.types.is_floating(kind):
+            return pa.float64()
+        if pa.types.is_timestamp(kind):
+            return pa.timestamp("us", kind.tz)
+        if pa.types.is_time(kind):
+            return pa.time64("us")
+        return pa.duration("us") if pa.types.is_duration(kind) else super()._type_in_file(kind)
 
     def _write_table(self, folder: str, table: pa.Table) -> None:
         import pyarrow as pa
@@ -122,16 +131,15 @@ class ParquetEncoder(_TableEncoder):
         super().finish()
         if not self._files.written:
             return
-        schema = without_null_type(self._columns.schema)
+        schema = self._schema_in_file()
         for narrow in [file for file in self._files.written if not schema.equals(file.schema)]:
-            self._write_again(narrow)
+            self._write_again(narrow, schema)
 
     def _write_table(self, folder: str, table: pa.Table) -> None:
         import pyarrow as pa
 
-        writer = self._writer(folder, table.schema)
         try:
-            writer.write_table(table, row_group_size=GROUP_ROWS)
+            self._writer(folder, table.schema).write_table(table, row_group_size=GROUP_ROWS)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise SinkError(f"parquet cannot hold one of {_told(table.schema)}: use json") from None
 
@@ -148,33 +156,19 @@ class ParquetEncoder(_TableEncoder):
             file.writer = pq.ParquetWriter(file.stream, schema, compression="zstd", data_page_size=_PAGE_BYTES)
         return file.writer
 
-    def _write_again(self, narrow: WrittenFile) -> None:
+    def _write_again(self, narrow: WrittenFile, schema: pa.Schema) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(narrow.path) as content:
             for batch in content.iter_batches():
-                table = pa.Table.from_batches([self._columns.widened(batch)])
-                self._write_table(narrow.folder, self._in_file(table))
+                self._write_table(narrow.folder, pa.Table.from_batches([self._columns.widened(batch, schema)]))
         self._files.replace(narrow, self._files.finish(narrow.folder))
 
 
 def _piece(folder: str, columns: pa.RecordBatch) -> Piece[pa.RecordBatch]:
     rows = len(columns)
     return Piece(folder, columns, rows, columns.nbytes + columns.num_columns * _COLUMN_BYTES)
-
-
-def _as_of_rows(kind: pa.DataType) -> pa.DataType:
-    """The type that the same values have as rows where the text of a csv tells them apart."""
-    import pyarrow as pa
-
-    if pa.types.is_floating(kind):
-        return pa.float64()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if pa.types.is_time(kind):
-        return pa.time64("us")
-    return pa.duration("us") if pa.types.is_duration(kind) else kind
 
 
 def _told(schema: pa.Schema) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import StatelessSink
 from malstrom_py.sinks.callable import Callable
@@ -67,3 +68,13 @@ def test_what_cannot_be_called_is_refused() -> None:
     not_callable: Any = []
     with pytest.raises(PlanError, match="list"):
         Callable(not_callable)
+
+
+def test_columns_come_as_rows_one_by_one_and_as_columns_whole() -> None:
+    seen: list[Any] = []
+    batch = ColumnBatch(pa.record_batch({"n": [1, 2]}))
+    Callable(seen.append, batch=True).build(WORKER).write(batch)
+    assert seen == [batch]
+    assert not batch.rows_made
+    Callable(seen.append).build(WORKER).write(batch)
+    assert seen[1:] == [{"n": 1}, {"n": 2}]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import MalstromError, OperatorError, SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_info import WorkerId, WorkerInfo
@@ -126,3 +127,12 @@ def test_what_an_earlier_run_left_half_done_is_cleared() -> None:
     out.recover(CONTEXT, [])
     out.commit(CONTEXT, [payload])
     assert out.items == []
+
+
+def test_columns_are_kept_as_rows() -> None:
+    sink = sinks.Memory()
+    writer = sink.open(WorkerInfo("job", "out", WorkerId(0)))
+    writer.write(ColumnBatch(pa.record_batch({"n": [1, 2]}), key_column=pa.array(["a", None])))
+    sink.commit(CONTEXT, [writer.pre_commit(CONTEXT)])
+    assert sink.items == [{"n": 1}, {"n": 2}]
+    assert sink.by_key == {"a": [{"n": 1}], None: [{"n": 2}]}

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import StatelessSink, TransactionalSink
 from malstrom_py.sinks.stdout import Stdout
@@ -83,3 +84,8 @@ def test_a_closed_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", closed)
     with pytest.raises(SinkError, match="it is closed"):
         Stdout().build(WORKER).write(Batch([1]))
+
+
+def test_columns_are_printed_as_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    Stdout().build(WORKER).write(ColumnBatch(pa.record_batch({"n": [1, None]})))
+    assert capsys.readouterr().out == "{'n': 1}\n{'n': None}\n"

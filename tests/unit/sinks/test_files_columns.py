@@ -1,0 +1,267 @@
+"""Columns and rows of the same values give the same files; batches of both may take turns."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.column_rows import python_values
+from malstrom_py.errors import SinkError
+from tests.unit.sinks.writing import Format, visible, write
+
+FORMATS: list[Format] = ["csv", "json", "parquet"]
+
+INTEGERS = {
+    kind: st.integers(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1)
+    for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+}
+DAYS = st.dates(dt.date(1, 1, 2), dt.date(9999, 12, 30))
+TIMES = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))  # noqa: DTZ001
+PLAIN: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    **INTEGERS,
+    pa.uint32(): st.integers(0, 2**32 - 1),
+    pa.float64(): st.floats(),
+    pa.float32(): st.floats(width=32),
+    pa.float16(): st.floats(width=16),
+    pa.bool_(): st.booleans(),
+    pa.string(): st.text(max_size=4),
+    pa.large_string(): st.text(max_size=4),
+    pa.string_view(): st.text(max_size=4),
+    pa.dictionary(pa.int32(), pa.string()): st.sampled_from(["", "é", "a\n"]),
+    pa.date32(): DAYS,
+    pa.date64(): DAYS,
+    pa.timestamp("us"): TIMES,
+    pa.timestamp("ms"): TIMES.map(lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)),
+    pa.timestamp("us", "Asia/Tokyo"): TIMES.map(lambda at: at.replace(tzinfo=dt.UTC)),
+    pa.time32("s"): st.times().map(lambda at: at.replace(microsecond=0)),
+    pa.time64("us"): st.times(),
+    pa.duration("us"): st.timedeltas(dt.timedelta(-99), dt.timedelta(99)),
+    pa.decimal128(20, 4): st.decimals(-(10**9), 10**9, places=4),
+    pa.decimal256(50, 0): st.integers(-(10**40), 10**40).map(Decimal),
+    pa.int16(): st.none(),
+}
+NESTED: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.binary(): st.binary(max_size=3),
+    pa.list_(pa.int16()): st.lists(st.none() | st.integers(-9, 9), max_size=3),
+    pa.large_list(pa.string()): st.lists(st.none() | st.text(max_size=2), max_size=2),
+    pa.struct([("x", pa.float32()), ("y", pa.list_(pa.string()))]): st.fixed_dictionaries(
+        {"x": st.none() | st.floats(width=32), "y": st.none() | st.lists(st.text(max_size=2), max_size=2)}
+    ),
+}
+
+
+@st.composite
+def record_batches(draw: st.DrawFn, plain_only: bool) -> list[pa.RecordBatch]:
+    """Some record batches of one schema, with None in any place, some of them empty."""
+    types = PLAIN if plain_only else PLAIN | NESTED
+    kinds = draw(st.lists(st.sampled_from(list(types)), min_size=1, max_size=4))
+    names = [f"c{number}" for number in range(len(kinds))]
+    schema = pa.schema(list(zip(names, kinds, strict=True)))
+    row = st.tuples(*(st.none() | types[kind] for kind in kinds))
+    tables = draw(st.lists(st.lists(row, max_size=4), min_size=1, max_size=3))
+    return [
+        pa.RecordBatch.from_arrays(
+            [pa.array([row[index] for row in rows], kind) for index, kind in enumerate(kinds)], schema=schema
+        )
+        for rows in tables
+    ]
+
+
+def as_rows(columns: pa.RecordBatch) -> Batch:
+    return Batch(ColumnBatch(columns).values)
+
+
+def told(value: Any) -> str:
+    """``value`` as text, equal only for what is the same value: NaN, -0.0 and the same time in another zone too."""
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return repr(value.astimezone(dt.UTC))
+    if isinstance(value, Decimal):
+        return f"Decimal {value:f}".rstrip("0") if value.as_tuple().exponent else f"Decimal {value:f}."
+    if isinstance(value, dict):
+        return str({name: told(inner) for name, inner in value.items()})
+    return str([told(inner) for inner in value]) if isinstance(value, list) else repr(value)
+
+
+def read(folder: Path) -> list[list[str]]:
+    """Each row of the parquet files as text."""
+    tables = [pq.ParquetFile(folder / path).read() for path in visible(folder)]
+    columns = [[python_values(column, "") for column in table.columns] for table in tables]
+    return [[told(value) for value in row] for table in columns for row in zip(*table, strict=True)]
+
+
+@settings(max_examples=60)
+@given(record_batches(plain_only=False), st.lists(st.booleans(), min_size=3, max_size=3), st.sampled_from([1, 1 << 20]))
+def test_rows_and_columns_give_the_same_parquet_values_and_may_take_turns(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[pa.RecordBatch], layouts: list[bool], size: int
+) -> None:
+    folder = tmp_path_factory.mktemp("out")
+    write(folder / "rows", *map(as_rows, batches), file_bytes_max=size)
+    write(folder / "columns", *map(ColumnBatch, batches), file_bytes_max=size)
+    mixed = [as_rows(batch) if rows else ColumnBatch(batch) for batch, rows in zip(batches, layouts, strict=False)]
+    write(folder / "mixed", *mixed, file_bytes_max=size)
+    expected = [
+        [told(value) for value in row]
+        for batch in batches
+        for row in zip(*(python_values(column, "") for column in batch.columns), strict=True)
+    ]
+    assert read(folder / "rows") == read(folder / "columns") == read(folder / "mixed") == expected
+
+
+@settings(max_examples=60)
+@given(record_batches(plain_only=True), st.sampled_from(["csv", "json"]))
+def test_rows_and_columns_give_the_same_bytes_of_csv_and_json(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[pa.RecordBatch], format: Format
+) -> None:
+    folder = tmp_path_factory.mktemp("out")
+    if format == "json":  # which knows no durations
+        batches = [
+            batch.select([field.name for field in batch.schema if not pa.types.is_duration(field.type)])
+            for batch in batches
+        ]
+    if not batches[0].num_columns:
+        return
+    write(folder / "rows", *map(as_rows, batches), format=format)
+    write(folder / "columns", *map(ColumnBatch, batches), format=format)
+    contents = [
+        [(folder / layout / path).read_bytes() for path in visible(folder / layout)] for layout in ("rows", "columns")
+    ]
+    assert contents[0] == contents[1]
+
+
+def test_parquet_and_csv_make_no_rows_of_columns(tmp_path: Path) -> None:
+    columns = pa.record_batch({"a": ["x", "y"], "n": [1, 2]})
+    for format in ("parquet", "csv"):
+        for partition_by in (None, "a", "key"):
+            batch = ColumnBatch(columns, key_column=pa.array(["k", None]))
+            write(tmp_path / format / str(partition_by), batch, format=format, partition_by=partition_by)
+            assert not batch.rows_made
+            assert batch._keys is None
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_key_comes_first_in_whatever_layout(format: Format, tmp_path: Path) -> None:
+    values = pa.record_batch({"n": [1]})
+    batches = [
+        ColumnBatch(values, key_column=pa.array(["x"])),
+        ColumnBatch(values, keys=["y"]),
+        Batch([{"n": 1}], keys=["z"]),
+        ColumnBatch(values, key_column=pa.array(["x"]).dictionary_encode()),
+    ]
+    write(tmp_path, *batches, format=format)
+    (path,) = visible(tmp_path)
+    readers: dict[str, Any] = {"csv": pl.read_csv, "json": pl.read_ndjson, "parquet": pl.read_parquet}
+    frame = readers[format](tmp_path / path)
+    assert frame.columns == ["key", "n"]
+    assert frame["key"].to_list() == ["x", "y", "z", "x"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_key_rule_holds_across_layouts(format: Format, tmp_path: Path) -> None:
+    with_field = ColumnBatch(pa.record_batch({"key": [1], "n": [1]}), keys=["x"])
+    write(tmp_path / "own", with_field, Batch([{"key": 2, "n": 2}], keys=["y"]), format=format)
+    for batches in ([with_field, Batch([{"n": 1}], keys=["x"])], [Batch([{"n": 1}], keys=["x"]), with_field]):
+        with pytest.raises(SinkError, match="column 'key' would hold"):
+            write(tmp_path / "both", *batches, format=format)
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_columns_that_the_first_batch_has_not_are_told_and_lacking_ones_are_none(
+    format: Format, tmp_path: Path
+) -> None:
+    first = ColumnBatch(pa.record_batch({"n": [1], "m": ["x"]}))
+    with pytest.raises(SinkError, match="columns 'more' are not among those of the first batch"):
+        write(tmp_path / "more", first, ColumnBatch(pa.record_batch({"n": [1], "more": [1]})), format=format)
+    write(tmp_path / "less", first, ColumnBatch(pa.record_batch({"m": ["y"]})), format=format)
+    readers: dict[str, Any] = {"csv": pl.read_csv, "parquet": pl.read_parquet}
+    found = readers[format](tmp_path / "less" / visible(tmp_path / "less")[0]).to_dicts()
+    assert found == [{"n": 1, "m": "x"}, {"n": None, "m": "y"}]
+
+
+def test_types_widen_across_layouts_and_files(tmp_path: Path) -> None:
+    batches = [
+        ColumnBatch(pa.record_batch({"n": pa.array([1], pa.int8())})),
+        Batch([{"n": None}]),
+        Batch([{"n": 2**40}]),
+        ColumnBatch(pa.record_batch({"n": pa.array([0.5], pa.float32())})),
+        Batch([{"n": -0.0}, {"n": math.nan}]),
+    ]
+    for size in (1, 1 << 20):
+        write(tmp_path / str(size), *batches, file_bytes_max=size)
+        assert read(tmp_path / str(size)) == [["1.0"], ["None"], [f"{2.0**40}"], ["0.5"], ["-0.0"], ["nan"]]
+        schemas = {str(pq.read_schema(tmp_path / str(size) / path)) for path in visible(tmp_path / str(size))}
+        assert len(schemas) == 1
+
+
+def test_columns_are_written_in_the_types_they_have(tmp_path: Path) -> None:
+    columns = pa.record_batch(
+        {
+            "small": pa.array([1], pa.int8()),
+            "single": pa.array([1.5], pa.float32()),
+            "word": pa.array(["x"]).dictionary_encode(),
+            "at": pa.array([1], pa.timestamp("ms", "Asia/Tokyo")),
+            "none": pa.array([None]),
+        }
+    )
+    write(tmp_path, ColumnBatch(columns))
+    assert pq.read_schema(tmp_path / visible(tmp_path)[0]).types == [
+        pa.int8(),
+        pa.float32(),
+        pa.string(),
+        pa.timestamp("ms", "UTC"),
+        pa.string(),
+    ]
+
+
+def test_nanoseconds_stay_in_parquet_and_are_refused_in_csv(tmp_path: Path) -> None:
+    columns = pa.record_batch({"at": pa.array([1_001], pa.timestamp("ns"))})
+    write(tmp_path / "parquet", ColumnBatch(columns))
+    table = pq.ParquetFile(tmp_path / "parquet" / visible(tmp_path / "parquet")[0]).read()
+    assert table["at"].cast(pa.int64()).to_pylist() == [1_001]
+    with pytest.raises(SinkError, match=r"column 'at' holds timestamp\[ns\] that cannot be written as timestamp\[us\]"):
+        write(tmp_path / "csv", ColumnBatch(columns), format="csv")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_batches_without_rows_change_nothing(format: Format, tmp_path: Path) -> None:
+    empty = ColumnBatch(pa.record_batch({"other": pa.array([], pa.int8())}))
+    write(tmp_path / "none", empty, empty, format=format)
+    assert visible(tmp_path / "none") == []
+    write(tmp_path / "some", empty, Batch([{"n": "x"}]), empty, format=format)
+    assert len(visible(tmp_path / "some")) == 1
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_columns_that_no_file_can_hold_are_told(format: Format, tmp_path: Path) -> None:
+    for batch in (Batch([{"n": {}}]), ColumnBatch(pa.record_batch({"n": pa.array([{}], pa.struct([]))}))):
+        with pytest.raises(SinkError, match=r"'n'.* use (json|parquet or json)"):
+            write(tmp_path, batch, format=format)
+    twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
+    with pytest.raises(SinkError, match="two columns have the same name"):
+        write(tmp_path, ColumnBatch(twice), format=format)
+
+
+def test_frames_of_polars_are_columns(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "word": ["x", "y"],
+            "kind": ["p", "q"],
+            "when": [dt.date(2013, 1, 1)] * 2,
+            "list": [[1], []],
+            "none": [None] * 2,
+        },
+        schema_overrides={"kind": pl.Categorical},
+    )
+    write(tmp_path, ColumnBatch(None, frame=frame), Batch(frame.to_dicts()), partition_by="kind")
+    found = [row for path in visible(tmp_path) for row in pq.ParquetFile(tmp_path / path).read().to_pylist()]
+    assert found == [row for row in frame.drop("kind").to_dicts() for _ in range(2)]
