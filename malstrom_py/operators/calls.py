@@ -75,6 +75,8 @@ class Asking:
 
 def is_coroutine_function(function: object) -> bool:
     """Whether calling ``function`` gives a coroutine; also of an object with an asynchronous ``__call__``."""
+    if isinstance(function, type):
+        return False
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
