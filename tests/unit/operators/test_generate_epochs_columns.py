@@ -1,0 +1,59 @@
+"""`generate_epochs` on columns: the same answers as on rows, and no row is made for them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.messages import PartOpened
+from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
+from tests.unit.operators.stepping import Stepped
+
+BOUND = 5
+
+
+def stepped() -> Stepped:
+    factory = partial(GenerateEpochs, generator=limit_out_of_orderness(BOUND), unit="ms")
+    return Stepped(factory, ports=2, silent=[LATE], timed=True).push(PartOpened("p"))
+
+
+def columns_of(times: list[int], *, listed: bool = False) -> ColumnBatch:
+    """A column batch at ``times``: a column of them, or a list."""
+    values = pa.RecordBatch.from_pydict({"at": times})
+    if listed:
+        return ColumnBatch(values, timestamps=times, part="p")
+    return ColumnBatch(values, time_column=pa.array(times, pa.int64()), part="p")
+
+
+@given(
+    cuts=st.lists(st.lists(st.integers(-30, 30), min_size=1, max_size=8), max_size=8),
+    listed=st.booleans(),
+)
+def test_t1_columns_and_rows_are_judged_alike(cuts: list[list[int]], listed: bool) -> None:
+    rows, columns = stepped(), stepped()
+    for times in cuts:
+        rows.push(Batch([{"at": time} for time in times], timestamps=times, part="p"))
+        columns.push(columns_of(times, listed=listed))
+    for port in (ON_TIME, LATE):
+        assert all(isinstance(batch, ColumnBatch) for batch in columns.batches(port))
+        assert not any(batch.rows_made for batch in columns.batches(port) if isinstance(batch, ColumnBatch))
+        assert columns.rows(port) == rows.rows(port)
+    assert columns.epochs(ON_TIME) == rows.epochs(ON_TIME)
+    assert columns.counters.late == rows.counters.late
+
+
+def test_rows_of_columns_are_not_made_nor_counted() -> None:
+    step = stepped().push(columns_of([100, 1, 101]))
+    assert step.counters.rows_made == 0
+    assert [time for batch in step.batches(LATE) for time in batch.timestamps or ()] == [1]
+    assert [batch.part for batch in (*step.batches(ON_TIME), *step.batches(LATE))] == ["p", "p"]
+
+
+def test_a_batch_without_a_late_row_is_passed_on_as_it_is() -> None:
+    batch = columns_of([100, 101])
+    assert stepped().push(batch).batches(ON_TIME)[0] is batch

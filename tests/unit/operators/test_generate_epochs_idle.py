@@ -1,0 +1,290 @@
+"""`generate_epochs` and idle parts: who holds the epoch back, who says so, and what a part that wakes is judged by."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from malstrom_py.batches import Batch
+from malstrom_py.codec import Codec
+from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.errors import OperatorError
+from malstrom_py.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    AbsBarrier,
+    Control,
+    Epoch,
+    PartFinished,
+    PartOpened,
+    PartQuiet,
+    PartReleased,
+)
+from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.operators.union import Union
+from malstrom_py.testing import CapturingPersistenceBackend
+from tests.unit.operators.stepping import Recorder, Stepped
+
+BOUND = 5
+IDLE_AFTER_S = 10.0
+
+
+def stepped(*parts: str, idle_after_s: float | None = IDLE_AFTER_S) -> Stepped:
+    """A step with ``parts`` open."""
+    generator = limit_out_of_orderness(BOUND)
+    factory = partial(GenerateEpochs, generator=generator, unit="ms", idle_after_s=idle_after_s)
+    return Stepped(factory, ports=2, silent=[LATE], timed=True).push(*map(PartOpened, parts))
+
+
+def batch_of(part: str, *times: int) -> Batch:
+    return Batch([f"v{time}" for time in times], timestamps=list(times), part=part)
+
+
+def quiet(part: str, quiet_s: float = IDLE_AFTER_S) -> PartQuiet:
+    return PartQuiet(part, quiet_s)
+
+
+def epochs(step: Stepped) -> list[Epoch]:
+    return [message for message in step.messages(ON_TIME) if isinstance(message, Epoch)]
+
+
+def times(step: Stepped, port: int) -> list[int | None]:
+    return [time for _, _, time in step.rows(port)]
+
+
+def test_t2_a_part_is_idle_from_idle_after_on_and_not_before() -> None:
+    step = stepped("p", "q").push(batch_of("p", 100), batch_of("q", 50), quiet("q", 9.999))
+    assert epochs(step) == [Epoch(44)]
+    assert epochs(step.push(quiet("q", 10.0))) == [Epoch(44), Epoch(94)]
+
+
+def test_t2_an_idle_part_does_not_hold_back_the_others_of_its_worker() -> None:
+    step = stepped("p", "q").push(batch_of("p", 100), quiet("q"))
+    assert epochs(step) == [Epoch(94)]  # q has never had anything
+    assert epochs(step.push(batch_of("p", 200))) == [Epoch(94), Epoch(194)]
+
+
+def test_t2_without_idle_after_a_quiet_part_holds_back_for_ever() -> None:
+    step = stepped("p", "q", idle_after_s=None).push(batch_of("p", 100), quiet("q", 1e9), quiet("p", 1e9))
+    assert epochs(step) == []
+
+
+def test_t2_when_all_parts_are_idle_the_epoch_is_sent_again_with_the_flag_once() -> None:
+    step = stepped("p", "q").push(batch_of("p", 100), batch_of("q", 90))
+    step.push(quiet("q"), quiet("p"), quiet("q", 20.0), quiet("p", 20.0))
+    assert epochs(step) == [Epoch(84), Epoch(94), Epoch(94, idle=True)]
+
+
+def test_t2_a_worker_whose_parts_never_had_anything_says_that_it_is_idle() -> None:
+    assert epochs(stepped("p").push(quiet("p"))) == [Epoch(MIN_EPOCH, idle=True)]
+
+
+def test_t2_a_worker_without_parts_is_not_idle_but_at_the_end() -> None:
+    assert epochs(stepped().push(Epoch(MAX_EPOCH))) == [Epoch(MAX_EPOCH)]
+
+
+def test_t2_idle_and_finished_parts_make_an_idle_worker_that_keeps_to_what_its_own_have_reached() -> None:
+    step = stepped("p", "q", "r").push(batch_of("p", 100), batch_of("q", 90), batch_of("r", 50))
+    step.push(quiet("p"), quiet("q"))
+    assert epochs(step) == [Epoch(44)]
+    # r no longer holds them back, and of the two that are left both are idle.
+    assert epochs(step.push(PartFinished("r"))) == [Epoch(44), Epoch(84, idle=True)]
+    assert epochs(step.push(PartFinished("q")))[2:] == [Epoch(94, idle=True)]
+    assert epochs(step.push(PartFinished("p"), Epoch(MAX_EPOCH)))[-1] == Epoch(MAX_EPOCH)
+
+
+def test_t2_a_part_that_wakes_is_judged_by_what_was_sent_without_it() -> None:
+    step = stepped("p", "q").push(batch_of("p", 100), batch_of("q", 50), quiet("q"))
+    step.push(batch_of("q", 60, 94, 95, 80))
+    assert (times(step, LATE), times(step, ON_TIME)) == ([60, 94, 80], [100, 50, 95])
+    assert step.counters.late == 3
+    # From here on it holds the epoch back again, at no less than what was sent.
+    assert epochs(step.push(batch_of("p", 300), batch_of("q", 120)))[2:] == [Epoch(114)]
+
+
+def test_t2_its_own_epoch_may_be_the_higher_one_when_a_part_wakes() -> None:
+    step = stepped("p", "q").push(batch_of("p", 100), batch_of("q", 500), quiet("q"), batch_of("q", 100, 495))
+    assert (times(step, LATE), times(step, ON_TIME)) == ([100], [100, 500, 495])
+
+
+def test_t2_a_worker_that_wakes_says_so_even_if_its_epoch_does_not_move() -> None:
+    step = stepped("p").push(batch_of("p", 100), quiet("p"), batch_of("p", 1))
+    assert epochs(step) == [Epoch(94), Epoch(94, idle=True), Epoch(94)]
+    step.push(quiet("p"), batch_of("p", 110))
+    assert epochs(step)[3:] == [Epoch(94, idle=True), Epoch(104)]
+
+
+def test_t2_records_come_before_the_epoch_that_says_a_worker_has_woken() -> None:
+    step = stepped("p").push(quiet("p"), batch_of("p", 100))
+    assert [type(message) for message in step.messages(ON_TIME)] == [Epoch, Batch, Epoch]
+
+
+def test_t2_a_part_that_is_opened_ends_idleness() -> None:
+    step = stepped("p").push(batch_of("p", 100), quiet("p"), PartOpened("q"))
+    assert epochs(step) == [Epoch(94), Epoch(94, idle=True), Epoch(94)]
+    assert times(step.push(batch_of("q", 94, 95)), LATE) == [94]
+
+
+def follow(step: Stepped, time: int) -> None:
+    operator = step.operator
+    assert isinstance(operator, GenerateEpochs)
+    step.call(partial(operator.follow, time=time))
+
+
+def test_t2_an_idle_worker_follows_and_wakes_at_what_it_has_said() -> None:
+    step = stepped("p").push(batch_of("p", 100), quiet("p"))
+    follow(step, 300)
+    follow(step, 300)
+    follow(step, 200)
+    assert epochs(step)[2:] == [Epoch(300, idle=True)]
+    step.push(batch_of("p", 300, 301))
+    assert (times(step, LATE), times(step, ON_TIME)) == ([300], [100, 301])
+    assert epochs(step)[3:] == [Epoch(300)]
+
+
+def test_t2_a_worker_that_is_not_idle_follows_nobody() -> None:
+    step = stepped("p").push(batch_of("p", 100))
+    follow(step, 300)
+    assert epochs(step) == [Epoch(94)]
+
+
+def test_t2_a_part_that_is_idle_by_one_way_and_comes_by_two_is_idle_once() -> None:
+    step = stepped("p", "p").push(batch_of("p", 100), quiet("p"), quiet("p"))
+    assert epochs(step) == [Epoch(94), Epoch(94, idle=True)]
+    assert epochs(step.push(PartFinished("p"))) == [Epoch(94), Epoch(94, idle=True)]
+
+
+def test_quiet_parts_that_are_not_open_here_are_ignored() -> None:
+    assert epochs(stepped("p").push(quiet("q"))) == []
+
+
+def test_t2_an_idle_part_is_handed_over_with_what_was_sent_without_it() -> None:
+    step = stepped("p", "q", "r").push(batch_of("p", 100), batch_of("q", 50), batch_of("r", 98), quiet("q"))
+    idle, active = PartReleased("q"), PartReleased("r")
+    step.push(idle, active)
+    assert (idle.state, active.state) == ({"under-test": 92}, {"under-test": 92})
+    assert epochs(step) == [Epoch(44), Epoch(92)]  # R2: no epoch goes out because parts are handed over
+    assert epochs(step.push(batch_of("p", 100)))[2:] == [Epoch(94)]
+
+
+def test_t2_a_gained_part_keeps_the_frontier_it_came_with_and_holds_back_again() -> None:
+    step = stepped("p").push(batch_of("p", 100), quiet("p"), PartOpened("q", {"under-test": 40}))
+    assert epochs(step)[2:] == [Epoch(94)]
+    step.push(batch_of("q", 41), batch_of("p", 300))
+    assert times(step, LATE) == []
+    assert epochs(step)[3:] == []
+
+
+def test_t2_a_barrier_persists_what_an_idle_part_will_be_judged_by() -> None:
+    step = stepped("p", "q").push(batch_of("p", 100), batch_of("q", 50), quiet("q"))
+    backend = CapturingPersistenceBackend()
+    step.push(AbsBarrier("1", backend))
+    state = Codec().decode_at_rest(backend.states["under-test"], step="under-test")
+    assert state == {"p": 94, "q": 94}
+    restored = stepped().push(*(PartOpened(name, {"under-test": epoch}) for name, epoch in state.items()))
+    # What is restored is not idle: q holds back until it has been quiet here.
+    assert epochs(restored.push(batch_of("p", 200))) == [Epoch(94)]
+    assert times(restored.push(batch_of("q", 94, 95)), LATE) == [94]
+
+
+class Joined:
+    """Two generators on parts of their own, joined: what comes out of the union."""
+
+    def __init__(self, *, first_ways: int = 1) -> None:
+        generator = limit_out_of_orderness(BOUND)
+        self.first, self.second = (
+            GenerateEpochs(StepContext("test", name), generator=generator, unit="ms", idle_after_s=IDLE_AFTER_S)
+            for name in ("first", "second")
+        )
+        self.out = Recorder()
+        ports = (True, False)
+        self.executor = Executor(
+            [
+                NodeSpec("first", self.first, (), ports),
+                NodeSpec("second", self.second, (), ports),
+                NodeSpec("union", Union(StepContext("test", "union")), ((0, ON_TIME), (1, ON_TIME))),
+                NodeSpec("out", self.out, ((2, 0),), ()),
+            ]
+        )
+
+    def push(self, node: int, *messages: Batch | Control) -> Joined:
+        for message in messages:
+            self.executor.push(node, message)
+            self.executor.run()
+        return self
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        return [message for message in self.out.messages if isinstance(message, Epoch)]
+
+    @property
+    def times(self) -> list[int]:
+        return [time for m in self.out.messages if isinstance(m, Batch) for time in m.timestamps or ()]
+
+
+def test_t2_a_union_waits_only_for_the_inputs_that_are_active() -> None:
+    both = Joined().push(0, PartOpened("p"), batch_of("p", 50)).push(1, PartOpened("q"), batch_of("q", 500))
+    assert both.epochs == [Epoch(44)]
+    both.push(0, quiet("p"))
+    assert both.epochs == [Epoch(44), Epoch(494)]
+    both.push(1, quiet("q"))
+    assert both.epochs[2:] == [Epoch(494, idle=True)]
+
+
+def test_t2_who_wakes_before_a_union_is_judged_by_what_the_union_has_passed() -> None:
+    both = Joined().push(0, PartOpened("p"), batch_of("p", 50)).push(1, PartOpened("q"), batch_of("q", 500))
+    both.push(0, quiet("p"), batch_of("p", 60, 494, 495))
+    assert both.times == [50, 500, 495]
+    assert both.first.counters.late == 2
+    both.push(1, batch_of("q", 900))
+    assert both.epochs[-1] == Epoch(494)  # p holds back again
+
+
+def test_t2_of_an_idle_and_a_finished_input_a_union_makes_an_idle_stream_never_the_end() -> None:
+    both = Joined().push(0, PartOpened("p"), batch_of("p", 50)).push(1, PartOpened("q"), batch_of("q", 500))
+    both.push(1, PartFinished("q"), Epoch(MAX_EPOCH)).push(0, quiet("p"))
+    assert both.epochs == [Epoch(44), Epoch(44, idle=True)]
+    both.push(0, PartFinished("p"), Epoch(MAX_EPOCH))
+    assert both.epochs[-1] == Epoch(MAX_EPOCH)
+
+
+def test_t2_what_another_branch_has_sent_but_the_union_not_taken_yet_counts_when_a_part_wakes() -> None:
+    # One part, judged twice: the first judge has woken, and its epoch is on its way when the second one wakes.
+    both = Joined()
+    for node in (0, 1):
+        both.push(node, PartOpened("p"), batch_of("p", 50))
+    both.push(1, quiet("p"))
+    for node, batch in ((0, batch_of("p", 500)), (1, batch_of("p", 100))):
+        both.executor.push(node, batch)
+    both.executor.run()
+    assert both.times == [50, 50, 500]
+    assert both.second.counters.late == 1
+
+
+def test_t2_an_error_of_a_users_tracker_at_waking_names_the_step() -> None:
+    class Stubborn:
+        epoch = 0
+
+        def __init__(self) -> None:
+            self.raised = 0
+
+        def tracker(self, unit: str) -> Any:
+            return self
+
+        def observe(self, timestamps: list[int]) -> list[int]:
+            return []
+
+        def raise_to(self, epoch: int) -> None:
+            self.raised += 1
+            if self.raised > 1:
+                raise ValueError("secret")
+
+    factory = partial(GenerateEpochs, generator=Stubborn(), unit="ms", idle_after_s=1.0)
+    step = Stepped(factory, ports=2, silent=[LATE]).push(PartOpened("p"), batch_of("p", 1), quiet("p"))
+    with pytest.raises(OperatorError, match=r"'under-test'.*Stubborn\.raise_to at .*\.py") as caught:
+        step.push(batch_of("p", 2))
+    assert "secret" not in str(caught.value)
