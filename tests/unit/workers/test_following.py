@@ -1,0 +1,319 @@
+"""A worker whose parts are all idle follows the others: one worker by hand, then several at work (T2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks
+from malstrom_py.codec import Codec
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.rescale.channel import Item
+from malstrom_py.rescale.placement import first_table
+from malstrom_py.sources.base import Part
+from malstrom_py.testing import VirtualClock
+from malstrom_py.testing.remotes import RemoteWorker
+from malstrom_py.workers.graph import Membership
+from malstrom_py.workers.worker import Worker
+from tests.unit.workers.scheduled import Scheduled, Script, Watch
+
+BOUND = 4
+IDLE_AFTER_S = 5
+Stream = mp.StreamBuilder[Any, Any]
+
+
+def judged(stream: Stream, *, name: str = "epochs", idle: bool = True) -> Stream:
+    timed = stream.assign_timestamps(f"{name}-at", lambda reading: reading.at)
+    idle_after = timedelta(seconds=IDLE_AFTER_S) if idle else None
+    on_time, late = timed.generate_epochs(name, mp.limit_out_of_orderness(BOUND), idle_after=idle_after)
+    late.sink(f"{name}-late", sinks.Memory())
+    return on_time
+
+
+class OneOfThree:
+    """Worker 0 of three with one part per source, and the other two played by hand."""
+
+    def __init__(
+        self, build: Callable[..., None], *scripts: Script, credit: mp.Credit | None = None, rows_max: int = 10
+    ) -> None:
+        self.clock = VirtualClock()
+        self.job = mp.Job("job")
+        parts = [{f"part{number}": script} for number, script in enumerate(scripts)]
+        build(*(self.job.source(f"in{n}", Scheduled(self.clock, part)) for n, part in enumerate(parts)))
+        batching = mp.Batching(rows_max=rows_max, credit=credit or mp.Credit())
+        plan = self.job.plan()
+        member = Membership(0, range(3), first_table(plan.slots, range(3)))
+        codec = Codec()
+        self.worker = Worker(plan, member, batching=batching, clock=self.clock, codec=codec)
+        exchanges = [step.name for step in plan.steps if step.kind == "key_by"]
+        self.others = {n: RemoteWorker(n, 0, exchanges, codec, batching.credit, 1) for n in (1, 2)}
+        self.worker.open_sinks()
+        self._deliver(
+            self.worker.open_sources({f"in{n}": [Part(name) for name in part] for n, part in enumerate(parts)})
+        )
+
+    def send(self, sender: int, *items: Item, exchange: str = "key") -> OneOfThree:
+        for item in items:
+            self.others[sender].put(exchange, item)
+        for frame in self.others[sender].sent():
+            self.worker.receive(frame)
+        return self
+
+    def settle(self) -> OneOfThree:
+        """Step until nothing comes of it."""
+        while True:
+            done, outgoing = self.worker.step()
+            self._deliver(outgoing)
+            if not done and not outgoing and not self.worker.ready:
+                return self
+
+    def wait(self, duration_s: float) -> OneOfThree:
+        """Let time pass as a runtime does: from one moment at which the worker has something to do to the next."""
+        until_s = self.clock.monotonic_s() + duration_s
+        while self.settle().clock.monotonic_s() < until_s:
+            due_s = self.worker.due_s()
+            # What is due but cannot be done, for lack of credit, is looked at ten times a second.
+            next_s = max(until_s if due_s is None else due_s, self.clock.monotonic_s() + 0.1)
+            self.clock.advance(min(next_s, until_s) - self.clock.monotonic_s())
+        return self.settle()
+
+    def said(self, *, to: int = 1, exchange: str = "key") -> list[Epoch]:
+        """What has been broadcast since the last call; its credit goes back."""
+        items, grants = self.others[to].take(exchange)
+        for grant in grants:
+            self.worker.receive(grant)
+        return [item for item in items if isinstance(item, Epoch)]
+
+    def _deliver(self, outgoing: Any) -> None:
+        for receiver, message in outgoing:
+            self.others[receiver].receive(message)
+
+
+def by_key(stream: Stream) -> None:
+    judged(stream).key_by("key", lambda reading: reading.number).sink("out", sinks.Memory())
+
+
+def at(*arrivals: tuple[float, list[int]], end_s: float = 1e6) -> Script:
+    return Script(arrivals, end_s)
+
+
+ONE_RECORD = at((0.0, [100]))
+
+
+def idle_worker(script: Script = ONE_RECORD) -> OneOfThree:
+    worker = OneOfThree(by_key, script).wait(IDLE_AFTER_S + 1)
+    worker.said()
+    worker.said(to=2)
+    return worker
+
+
+def test_t2_an_idle_worker_says_so_to_every_receiver_alike() -> None:
+    worker = OneOfThree(by_key, ONE_RECORD).wait(IDLE_AFTER_S + 1)
+    assert worker.said() == worker.said(to=2) == [Epoch(95), Epoch(95, idle=True)]
+
+
+def test_t2_it_broadcasts_the_minimum_over_the_senders_that_are_not_idle() -> None:
+    worker = idle_worker()
+    assert worker.send(1, Epoch(500)).settle().said() == []  # nothing is known of worker 2 yet
+    worker.send(2, Epoch(300)).settle()
+    assert worker.said() == worker.said(to=2) == [Epoch(300, idle=True)]
+    assert worker.send(2, Epoch(700)).settle().said() == [Epoch(500, idle=True)]
+
+
+def test_t2_it_does_not_wait_for_another_idle_sender() -> None:
+    worker = idle_worker().send(1, Epoch(500)).send(2, Epoch(30, idle=True)).settle()
+    assert worker.said() == [Epoch(500, idle=True)]
+    # That one wakes behind: it is waited for again, and nothing is taken back.
+    assert worker.send(2, Epoch(30)).send(1, Epoch(900)).settle().said() == []
+    assert worker.send(2, Epoch(800)).settle().said() == [Epoch(800, idle=True)]
+
+
+def test_t2_two_idle_workers_do_not_follow_each_other() -> None:
+    worker = idle_worker().send(1, Epoch(500, idle=True)).send(2, Epoch(600, idle=True)).settle()
+    assert worker.said() == []
+
+
+def test_t2_it_never_follows_to_the_maximum_epoch() -> None:
+    worker = idle_worker().send(1, Epoch(500), Epoch(MAX_EPOCH)).send(2, Epoch(600), Epoch(MAX_EPOCH)).settle()
+    assert all(epoch.time < MAX_EPOCH for epoch in worker.said())
+    assert worker.wait(100.0).said() == []
+    assert not worker.worker.finished
+
+
+def test_t2_it_does_not_wait_for_a_sender_that_has_finished() -> None:
+    assert idle_worker().send(1, Epoch(MAX_EPOCH)).send(2, Epoch(300)).settle().said() == [Epoch(300, idle=True)]
+
+
+def test_t2_it_is_not_behind_what_it_has_said_itself() -> None:
+    assert idle_worker().send(1, Epoch(50)).send(2, Epoch(60)).settle().said() == []
+
+
+def test_t2_a_worker_that_never_had_anything_follows() -> None:
+    worker = idle_worker(at()).send(1, Epoch(500)).send(2, Epoch(300)).settle()
+    assert worker.said() == [Epoch(300, idle=True)]
+
+
+def test_t2_when_it_wakes_it_is_judged_by_what_it_has_said_and_says_that_it_is_awake() -> None:
+    worker = idle_worker(at((0.0, [100]), (20.0, [299, 300, 301, 302])))
+    worker.send(1, Epoch(500)).send(2, Epoch(300)).settle()
+    assert worker.said() == [Epoch(300, idle=True)]
+    assert worker.wait(14.5).said() == [Epoch(300)]
+    assert worker.worker.counts()["epochs"].late == 2
+    # Others go on without being followed, until it is idle again.
+    assert worker.send(2, Epoch(500)).settle().said() == []
+    assert worker.wait(IDLE_AFTER_S + 1).said() == [Epoch(300, idle=True), Epoch(500, idle=True)]
+
+
+def test_t2_at_its_end_an_idle_worker_sends_the_maximum_epoch() -> None:
+    worker = idle_worker(at((0.0, [100]), end_s=20.0)).send(1, Epoch(500)).send(2, Epoch(300)).settle()
+    assert worker.said() == [Epoch(300, idle=True)]
+    assert worker.wait(20.0).said()[-1] == Epoch(MAX_EPOCH)
+
+
+def test_f2_it_does_not_follow_while_its_region_has_a_backlog() -> None:
+    worker = OneOfThree(by_key, ONE_RECORD, credit=mp.Credit(rows=1)).wait(IDLE_AFTER_S + 1)
+    # That it is idle still waits for credit.
+    worker.send(1, Epoch(500)).send(2, Epoch(300)).settle()
+    assert worker.worker.counts()["epochs"].epoch == 95
+    said = [epoch for _ in range(5) for epoch in [*worker.settle().said(), *worker.said(to=2)[:0]]]
+    assert said == [Epoch(95), Epoch(95, idle=True), Epoch(300, idle=True)]
+
+
+def test_t2_a_part_that_is_not_asked_for_lack_of_room_does_not_become_idle() -> None:
+    worker = OneOfThree(by_key, at(*((float(s), [100 + s]) for s in range(60))), credit=mp.Credit(rows=1))
+    worker.wait(55.0)
+    taken = worker.worker.counts()["in0"].rows_in
+    assert 0 < taken < 10
+    epochs = [epoch for _ in range(200) for epoch in [*worker.settle().said(), *worker.said(to=2)]]
+    assert not any(epoch.idle for epoch in epochs)
+    assert worker.worker.counts()["in0"].rows_in > 50
+    assert worker.worker.counts()["epochs"].late == 0
+
+
+# Several exchanges and several generators in one region.
+
+
+def two_exchanges(first: Stream, second: Stream) -> None:
+    """``alone`` is fed by the first generator, ``key`` by both."""
+    on_time = judged(first, name="first")
+    on_time.key_by("alone", lambda reading: reading.number).sink("out-alone", sinks.Memory())
+    joined = on_time.union("joined", judged(second, name="second"))
+    joined.key_by("key", lambda reading: reading.number).sink("out", sinks.Memory())
+
+
+def test_t2_a_generator_that_feeds_two_exchanges_follows_the_slower_one() -> None:
+    worker = OneOfThree(two_exchanges, ONE_RECORD, ONE_RECORD).wait(IDLE_AFTER_S + 1)
+    for exchange in ("key", "alone"):
+        assert worker.said(exchange=exchange)[-1] == Epoch(95, idle=True)
+    worker.send(1, Epoch(500), exchange="alone").send(2, Epoch(300), exchange="alone")
+    worker.send(1, Epoch(400)).send(2, Epoch(200)).settle()
+    assert worker.said(exchange="alone") == [Epoch(200, idle=True)]
+    assert worker.said() == [Epoch(200, idle=True)]
+    # On "alone" nobody is active any more: what "key" has reached is followed alone.
+    worker.send(1, Epoch(500, idle=True), exchange="alone").send(2, Epoch(MAX_EPOCH), exchange="alone")
+    worker.send(2, Epoch(450)).settle()
+    assert worker.said()[-1] == Epoch(400, idle=True)
+
+
+def test_t2_an_idle_generator_beside_an_active_one_holds_nothing_back_and_follows_only_where_it_is_alone() -> None:
+    active = at(*((float(second), [100 + second]) for second in range(60)))
+    worker = OneOfThree(two_exchanges, ONE_RECORD, active).wait(30.0)
+    assert worker.said()[-1].time >= 120
+    assert not worker.said()
+    assert worker.said(exchange="alone")[-1] == Epoch(95, idle=True)
+    worker.send(1, Epoch(900)).send(2, Epoch(900)).settle()
+    assert worker.said() == []  # here the active one says how far it is
+    worker.send(1, Epoch(110), exchange="alone").send(2, Epoch(110), exchange="alone").settle()
+    assert worker.said(exchange="alone") == [Epoch(110, idle=True)]
+
+
+def test_a_job_without_idle_after_has_nothing_to_ask() -> None:
+    def plain(stream: Stream) -> None:
+        judged(stream, idle=False).key_by("key", lambda reading: reading.number).sink("out", sinks.Memory())
+
+    worker = OneOfThree(plain, ONE_RECORD).wait(100.0).send(1, Epoch(500)).send(2, Epoch(300)).settle()
+    assert worker.said() == [Epoch(95)]
+    assert worker.worker._graph.followers == []
+
+
+# Several workers at work.
+
+
+class Rings(mp.KeyedLogic[int, Any, tuple[int, float], int]):
+    """Says when a record's own time had passed, and at what second of the clock that was known."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def on_data(self, message: Any, key_state: int | None, output: Any) -> int:
+        output.set_timer(message.key, message.timestamp + 1)
+        return 1
+
+    def on_timer(self, key: int, time: int, key_state: int | None, output: Any) -> int | None:
+        output.emit(key, (time, self._clock.monotonic_s()), time)
+        return key_state
+
+
+def steady(until_s: int, every_s: int = 1) -> list[tuple[float, list[int]]]:
+    """A record per second, at the event time that the clock shows, in ms."""
+    return [(float(second), [second * 1_000]) for second in range(0, until_s, every_s)]
+
+
+def run(scripts: list[Script], *, workers: int, idle: bool = True) -> tuple[Watch, list[tuple[int, float]]]:
+    """A job with one part per script, dealt to the workers in turn; what was watched, and the timers that rang."""
+    clock = VirtualClock()
+    watch, rung, job = Watch(clock), sinks.Memory(), mp.Job("job")
+    source = Scheduled(clock, {f"part{number}": script for number, script in enumerate(scripts)})
+    on_time = judged(job.source("in", source), idle=idle)
+    keyed = watch.on(on_time.key_by("key", lambda reading: reading.number % 5), "keyed")
+    again = watch.on(keyed.key_by("again", lambda reading: reading.number % 3), "again-keyed")
+    again.stateful_op("rings", Rings(clock)).sink("out", rung)
+    mp.InProcess(workers, clock=clock, batch=mp.Batching(rows_max=4)).run(job)
+    assert watch.broken == []
+    return watch, rung.items
+
+
+def frontier_at(watch: Watch, second: float, *, step: str, worker: int) -> int:
+    seen = [time for at_s, time in watch.frontiers[step, worker] if at_s <= second]
+    return seen[-1] if seen else MIN_EPOCH
+
+
+@pytest.mark.parametrize("silent", [at((0.0, [0]), end_s=60.0), at(end_s=60.0)], ids=["one-record", "none"])
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_t2_event_time_goes_on_at_the_others_behind_every_exchange(silent: Script, workers: int) -> None:
+    watch, rung = run([Script(steady(60), 60.0), silent], workers=workers)
+    for worker in range(workers):
+        for step in ("keyed", "again-keyed"):
+            assert frontier_at(watch, 4.0, step=step, worker=worker) < 0 or not silent.arrivals
+            assert frontier_at(watch, 30.0, step=step, worker=worker) >= 27_000
+            assert watch.reached(step, worker) == MAX_EPOCH
+    # Timers ring while the silent part is silent, soon after their time.
+    on_the_way = [(time, at_s) for time, at_s in rung if 10_000 < time < 55_000]
+    assert len(on_the_way) >= 40
+    assert all(at_s < time / 1_000 + 4 for time, at_s in on_the_way)
+
+
+def test_t2_without_idle_after_a_silent_part_holds_everything_back_until_its_end() -> None:
+    watch, rung = run([Script(steady(60), 60.0), at((0.0, [0]), end_s=60.0)], workers=2, idle=False)
+    assert frontier_at(watch, 59.0, step="keyed", worker=0) == -BOUND - 1
+    assert all(at_s >= 59.0 for time, at_s in rung if time > 1)
+
+
+def test_t2_when_all_are_idle_event_time_stands_and_goes_on_when_one_wakes() -> None:
+    paused = [*steady(10), *((float(s), [s * 1_000]) for s in range(40, 60))]
+    watch, _ = run([Script(paused, 60.0), at((0.0, [0]), end_s=60.0)], workers=2)
+    for worker in (0, 1):
+        stands = frontier_at(watch, 20.0, step="keyed", worker=worker)
+        assert 8_000 <= stands < 9_000
+        assert frontier_at(watch, 39.0, step="keyed", worker=worker) == stands
+        assert frontier_at(watch, 55.0, step="keyed", worker=worker) >= 53_000
+
+
+def test_t5_a_job_ends_when_all_parts_are_idle_first() -> None:
+    watch, rung = run([Script(steady(5), 50.0), at(end_s=40.0), at((1.0, [500]), end_s=45.0)], workers=3)
+    assert {frontiers[-1][1] for frontiers in watch.frontiers.values()} == {MAX_EPOCH}
+    assert len({time for time, _ in rung}) == 6
