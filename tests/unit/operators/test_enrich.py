@@ -317,8 +317,8 @@ def test_a_combine_that_raises_is_a_failure_of_its_record() -> None:
         step.settle()
         assert (step.values(), step.counters.skipped) == ([1.0], 1)
     with enriching(combine=divide) as step:
-        step.desk.answer("a")
         step.push(keyed("a"))
+        step.desk.answer("a")
         with pytest.raises(OperatorError, match=r"ZeroDivisionError in .*divide at "):
             step.settle()
 
