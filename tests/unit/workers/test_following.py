@@ -225,10 +225,11 @@ def test_t2_an_idle_generator_beside_an_active_one_holds_nothing_back_and_follow
     assert worker.said()[-1].time >= 120
     assert not worker.said()
     assert worker.said(exchange="alone")[-1] == Epoch(95, idle=True)
-    worker.send(1, Epoch(900)).send(2, Epoch(900)).settle()
+    worker.send(1, Epoch(110)).send(2, Epoch(110)).settle()
     assert worker.said() == []  # here the active one says how far it is
-    worker.send(1, Epoch(110), exchange="alone").send(2, Epoch(110), exchange="alone").settle()
-    assert worker.said(exchange="alone") == [Epoch(110, idle=True)]
+    worker.send(1, Epoch(900), exchange="alone").send(2, Epoch(900), exchange="alone").settle()
+    assert worker.said(exchange="alone") == [Epoch(900, idle=True)]
+    assert worker.said() == []
 
 
 def test_a_job_without_idle_after_has_nothing_to_ask() -> None:
