@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import islice
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock, SystemClock
@@ -20,15 +19,14 @@ from malstrom_py.dag.metrics import DagMetrics, NodeMetrics, dag_metrics, node_m
 from malstrom_py.dag.registration import Kind, Registered, registration_of
 from malstrom_py.dag.restoring import restored
 from malstrom_py.dag.running import Means, Running
-from malstrom_py.dag.topology import Dag, DagNode, NodeType
-from malstrom_py.errors import DagError, NodeNotFound, PlanError
+from malstrom_py.dag.topology import Dag, NodeType
+from malstrom_py.errors import DagError, PlanError
 from malstrom_py.messages import MIN_EPOCH, AbsBarrier, DeadLetter
 from malstrom_py.operators.base import OnError
 from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.resources import Resources
 
 C = TypeVar("C", bound=type)
-
-_NAMED_MAX: Final = 20
 
 
 class DagExecutor:
@@ -38,8 +36,8 @@ class DagExecutor:
     record without a key has the key None. A record at or below the watermark of the node where it comes in is late: it
     goes to the node's side output ``late``, if that is read, and is counted. Not for several threads at once.
 
-    An error of an operator reaches the caller of the method that ran it. The event that raised is gone; what else was
-    under way stays queued, and the next call goes on with it.
+    An error of an operator reaches the caller of the method that ran it. The batch that it was given is gone: an event,
+    or the events that were handed in together. What else was under way stays queued, and the next call goes on with it.
 
     >>> from malstrom_py import DataMessage
     >>> from malstrom_py.dag import DagBuilder, DagExecutor
@@ -66,10 +64,10 @@ class DagExecutor:
         self._dag = dag
         self._types = TypeTable()
         self._types.register(DeadLetter)
-        self._means = Means(Codec(self._types), clock or SystemClock(), measured)
+        self._means = Means(Codec(self._types), clock or SystemClock(), Resources(), measured)
         self._registered: dict[str, Registered] = {}
         self._running: Running | None = None
-        self._started = self._busy = False
+        self._started = self._busy = self._closed = False
         self._skipped = self._epochs = 0
 
     @classmethod
@@ -107,7 +105,7 @@ class DagExecutor:
             NodeNotFound: there is no such node.
             PlanError: it is a source or a sink, has an operator already, or ``operator`` cannot be one.
         """
-        found = self._node(node)
+        found = self._dag.nodes[self._dag.rank(node)]
         if found.type is not NodeType.OPERATOR:
             raise PlanError(f"{node!r} is a {found.type}: operators are registered for operator nodes only")
         if node in self._registered:
@@ -131,13 +129,13 @@ class DagExecutor:
             DagError: a timestamp is none.
             OperatorError: an operator raised.
         """
-        rank = self._source(source)
+        rank = self._dag.rank(source, NodeType.SOURCE)
         self._enter(rank, batches_of(event, source, source))
         self._run()
 
     def process_events(self, source: str, events: Iterable[Any] | Batch) -> None:
         """Hand many events in at once, values and messages or a `Batch`: that costs far less than one by one."""
-        rank = self._source(source)
+        rank = self._dag.rank(source, NodeType.SOURCE)
         self._enter(rank, batches_of_all(events, source, source))
         self._run()
 
@@ -152,7 +150,8 @@ class DagExecutor:
             DagError: ``time`` is no int64.
             OperatorError: an operator raised.
         """
-        rank, time = self._source(source), time_of(time, f"the watermark of source {source!r}", source)
+        rank = self._dag.rank(source, NodeType.SOURCE)
+        time = time_of(time, f"the watermark of source {source!r}", source)
         running = self._start()
         if time > running.reached(rank):
             self._epochs += 1
@@ -192,9 +191,9 @@ class DagExecutor:
 
         They are in a checkpoint until then. Raises `NodeNotFound`, or `DagError` for a timestamp that is none.
         """
-        found = self._node(node)
-        part = node if found.type is NodeType.SOURCE else None
-        self._enter(self._dag.ranks[node], batches_of_all(events, node, part))
+        rank = self._dag.rank(node)
+        part = node if self._dag.nodes[rank].type is NodeType.SOURCE else None
+        self._enter(rank, batches_of_all(events, node, part))
 
     def run(self) -> None:
         """Process what is queued."""
@@ -203,8 +202,7 @@ class DagExecutor:
 
     def take_sink_outputs(self, sink: str, *, messages: bool = False) -> list[Any]:
         """The values that have reached a sink since the last call, in order; as `DataMessage` s with ``messages``."""
-        if self._node(sink).type is not NodeType.SINK:
-            raise NodeNotFound(f"{sink!r} is no sink ({self._node(sink).type}); {self._there('sinks')}", node=sink)
+        self._dag.rank(sink, NodeType.SINK)
         collected = self._built().sink(sink)
         return collected.take_messages() if messages else collected.take()
 
@@ -247,15 +245,15 @@ class DagExecutor:
 
     def node_type(self, node: str) -> NodeType:
         """Whether a node is a ``"source"``, an ``"operator"`` or a ``"sink"``. `NodeNotFound` if there is none."""
-        return self._node(node).type
+        return self._dag.nodes[self._dag.rank(node)].type
 
     def input_count(self, node: str) -> int:
         """How many outputs of other nodes a node reads: 0 for a source. `NodeNotFound` if there is none."""
-        return len(self._node(node).inputs)
+        return len(self._dag.nodes[self._dag.rank(node)].inputs)
 
     def watermark(self, node: str) -> int | None:
         """The watermark that a node has passed on, or, at a sink, taken; None before the first."""
-        epoch = self._built().executor.epoch(self._rank(node))
+        epoch = self._built().executor.epoch(self._dag.rank(node))
         return None if epoch == MIN_EPOCH else epoch
 
     def checkpoint(self) -> bytes:
@@ -272,20 +270,22 @@ class DagExecutor:
         """Go on where ``snapshot`` was taken: by `checkpoint`, or by node as `process_checkpoint_barrier` gives it.
 
         Operators are registered before, and built anew. What belongs to a node is found by its name, wherever it now
-        stands in the graph. An operator is told the epoch it had reached while it has no state; what it sends then is
-        forgotten. Figures begin at 0.
+        stands in the graph. No hook of a logic is called. Figures begin at 0.
 
         Raises:
             RestoreFailed: these are no such bytes, or not those of this graph; names node and reason. Nothing changes.
         """
-        if self._busy:
-            raise DagError("restore was called by an operator of the same executor")
-        codec = self._means.codec
+        self._idle()
+        self._open()
+        former, codec = self._running, self._means.codec
         stored = snapshot if isinstance(snapshot, Mapping) else unbundle(snapshot, codec)
         images = {name: image_of_bytes(image, codec, name) for name, image in stored.items()}
-        self._running = restored(self._dag, self._registered, self._means, images)
-        self._started = True
-        self._skipped = self._epochs = 0
+        with self._means.resources:
+            self._running = restored(self._dag, self._registered, self._means, images)
+            self._started = True
+            self._skipped = self._epochs = 0
+            if former is not None:
+                former.close()
 
     def process_checkpoint_barrier(self, barrier: AbsBarrier) -> dict[str, bytes]:
         """Have each node persist into ``barrier.backend`` under its name, upstream first; returns the same by node."""
@@ -324,23 +324,55 @@ class DagExecutor:
                 running.advance(rank, time)
         self._run()
 
+    def close(self) -> None:
+        """Close what operators have open and what `mp.per_worker` has made. A ``with`` block does it at its end.
+
+        Executors without such operators need not be closed. What is queued is not processed.
+        """
+        self._idle()
+        running, self._running, self._closed = self._running, None, True
+        try:
+            if running is not None:
+                with self._means.resources:
+                    running.close()
+        finally:
+            self._means.resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _images(self, snapshot: str) -> dict[str, bytes]:
         running, codec = self._start(), self._means.codec
-        nodes = enumerate(self._dag.nodes)
-        return {node.name: image_to_bytes(running.image(rank, snapshot), codec, node.name) for rank, node in nodes}
+        with self._means.resources:
+            return {
+                node.name: image_to_bytes(running.image(rank, snapshot), codec, node.name)
+                for rank, node in enumerate(self._dag.nodes)
+            }
 
     def _built(self) -> Running:
+        self._open()
         if self._running is None:
             self._running = Running(self._dag, self._registered, self._means)
-            self._started = False
         return self._running
 
-    def _start(self) -> Running:
+    def _open(self) -> None:
+        if self._closed:
+            raise DagError("the executor has been closed")
+
+    def _idle(self) -> None:
+        """`DagError` if an operator is at work, for it is one that has called."""
         if self._busy:
             raise DagError("the executor was called by one of its own operators: let it send, and call when it is done")
+
+    def _start(self) -> Running:
+        self._idle()
         running = self._built()
         if not self._started:
-            running.open({})
+            with self._means.resources:
+                running.open({})
             self._started = True
         return running
 
@@ -350,32 +382,12 @@ class DagExecutor:
             running.enter(rank, *split_late(batch, running.reached(rank)))
 
     def _run(self, work: Callable[[], None] | None = None) -> None:
-        executor = self._built().executor
+        running = self._built()
+        executor = running.executor
         before, self._busy = executor.visits, True
         try:
-            (work or executor.run)()
+            with self._means.resources:
+                running.run(work or executor.run)
         finally:
             self._busy = False
             self._skipped += max(0, len(self._dag.nodes) - (executor.visits - before))
-
-    def _node(self, name: str) -> DagNode:
-        return self._dag.nodes[self._rank(name)]
-
-    def _rank(self, name: str) -> int:
-        rank = self._dag.ranks.get(name) if isinstance(name, str) else None
-        if rank is None:
-            raise NodeNotFound(f"the graph has no node {name!r}; {self._there('nodes')}", node=str(name))
-        return rank
-
-    def _source(self, name: str) -> int:
-        rank = self._rank(name)
-        kind = self._dag.nodes[rank].type
-        if kind is not NodeType.SOURCE:
-            there = f"{self._there('sources')}. To queue events at any node there is inject_events"
-            raise NodeNotFound(f"{name!r} is no source ({kind}); {there}", node=name)
-        return rank
-
-    def _there(self, what: str) -> str:
-        names = {"nodes": tuple(self._dag.ranks), "sources": self._dag.sources, "sinks": self._dag.sinks}[what]
-        shown = ", ".join(map(repr, islice(names, _NAMED_MAX)))
-        return f"its {what} are {shown}{', …' if len(names) > _NAMED_MAX else ''}"

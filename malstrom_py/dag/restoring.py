@@ -18,6 +18,8 @@ from malstrom_py.errors import MalstromError, OperatorError, RestoreFailed
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.operators.stateless_op import StatelessOp
 
 
 def restored(dag: Dag, registered: Mapping[str, Registered], means: Means, images: Mapping[str, Image]) -> Running:
@@ -72,12 +74,20 @@ def _resume(running: Running, rank: int, node: DagNode, image: Image) -> None:
             operator.on_batch(batch, Nowhere())
     elif operator is not None:
         if image.epoch != MIN_EPOCH:
-            # Before there is state, so that no key is told of this epoch twice.
-            _guarded(node.name, operator.on_epoch, Epoch(image.epoch), Nowhere())
+            _tell(node.name, operator, image.epoch)
         if image.state is not None:
             _take_back(node.name, operator, image.state)
     for index, message in image.queue:
         executor.push(rank, message, index=order[index])
+
+
+def _tell(name: str, operator: Operator, epoch: int) -> None:
+    """Let an operator know the epoch it had reached. Nothing comes of it: that was sent where the image was taken."""
+    if isinstance(operator, StatefulOp | StatelessOp):
+        operator.continue_at(epoch)
+    else:
+        # Before it has state, so that no key is told twice.
+        _guarded(name, operator.on_epoch, Epoch(epoch), Nowhere())
 
 
 def _take_back(name: str, operator: Operator, state: bytes) -> None:

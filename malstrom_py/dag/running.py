@@ -7,9 +7,9 @@ something per part work here too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
@@ -22,6 +22,10 @@ from malstrom_py.dag.registration import Registered, context_of
 from malstrom_py.dag.topology import LATE, MAIN, UNTIMED, Dag, DagNode, NodeType
 from malstrom_py.messages import MAX_EPOCH, AbsBarrier, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.base import Counters, Operator
+from malstrom_py.resources import Resources
+
+_WATCH_S: Final = 0.1
+"""How often calls that are under way are looked at, for having taken too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Means:
 
     codec: Codec
     clock: Clock
+    resources: Resources
     measured: bool = True
 
 
@@ -45,6 +50,11 @@ class Running:
         self.operators = [self._operator(node) for node in dag.nodes]
         specs = [self._spec(node, operator) for node, operator in zip(dag.nodes, self.operators, strict=True)]
         self.executor = Executor(specs, measured=means.measured)
+        self._holding = [
+            (rank, operator)
+            for rank, operator in enumerate(self.operators)
+            if operator is not None and operator.holding
+        ]
 
     def _operator(self, node: DagNode) -> Operator | None:
         if node.type is NodeType.SINK:
@@ -72,6 +82,29 @@ class Running:
                 kept = {node: of_parts[source] for node, of_parts in parts.items() if source in of_parts}
                 self.executor.push(self.dag.ranks[source], PartOpened(source, kept or None))
         self.executor.run()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do ``work``, then wait for what steps hold back: calls that ``enrich`` has made, and that are under way."""
+        work()
+        wake = self._means.resources.wake
+        while any(operator.awaiting for _, operator in self._holding):
+            left = sum(self.executor.call(rank, operator.resume) for rank, operator in self._holding)
+            self.executor.run()
+            if not left and wake.wait(_WATCH_S):
+                wake.clear()
+
+    def close(self) -> None:
+        """Have operators give up what they have open. The first error is raised when all have."""
+        errors: list[Exception] = []
+        for operator in self.operators:
+            close = getattr(operator, "close", None)
+            try:
+                if callable(close):
+                    close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def reached(self, rank: int) -> int:
         """The watermark of a node, for what comes in now: a source may have one queued, when an operator has raised."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Any, Final
+
+from malstrom_py.errors import NodeNotFound
 
 MAIN: Final = "out"
 """The name of a node's main output."""
@@ -18,6 +21,8 @@ DEAD_LETTERS: Final = "dead_letters"
 """The output for records that a node with ``on_error="dead-letter"`` could not take. It carries none either."""
 
 UNTIMED: Final = frozenset((LATE, DEAD_LETTERS))
+
+_NAMED_MAX: Final = 20
 
 
 class NodeType(StrEnum):
@@ -84,8 +89,24 @@ class Dag:
         """The names of the sinks, in topological order."""
         return self._of(NodeType.SINK)
 
+    def rank(self, name: str, of: NodeType | None = None) -> int:
+        """Where a node stands in ``nodes``. `NodeNotFound` if there is none of that name, or not ``of`` that type."""
+        rank = self.ranks.get(name) if isinstance(name, str) else None
+        if rank is None:
+            raise NodeNotFound(f"the graph has no node {name!r}; its nodes are {_listed(self.ranks)}", node=str(name))
+        kind = self.nodes[rank].type
+        if of is not None and kind is not of:
+            there = f"its {of}s are {_listed(self._of(of))}"
+            raise NodeNotFound(f"{name!r} is no {of} ({kind}); {there}", node=name)
+        return rank
+
     def _of(self, kind: NodeType) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes if node.type is kind)
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(map(repr, islice(names, _NAMED_MAX)))
+    return f"{shown}, …" if len(names) > _NAMED_MAX else shown
 
 
 def topological(inputs: Mapping[str, Sequence[str]]) -> list[str]:

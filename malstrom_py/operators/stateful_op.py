@@ -84,6 +84,10 @@ class StatefulOp(StatefulOperator):
             self._over_all(self._on_schedule, output)
             self._finish(output, out)
 
+    def continue_at(self, epoch: int) -> None:
+        """Go on behind ``epoch``, which was passed on where the state is from: no hook is told of it again."""
+        self._checked.passed = epoch
+
     def fire_timers(self, time: int, out: Outlet) -> None:
         """Call ``on_timer`` for what is due at ``time``, which the frontier has reached: what one that raised left."""
         output: Output[Any, Any] = Output()

@@ -57,6 +57,10 @@ class StatelessOp(Operator):
         self._checked.passed = epoch.time
         out.forward(epoch)
 
+    def continue_at(self, epoch: int) -> None:
+        """Go on behind ``epoch``, which was passed on where the state is from: no hook is told of it again."""
+        self._checked.passed = epoch
+
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
         rows = enumerate(zip(batch.keys or repeat(None), batch.values, batch.timestamps or repeat(None), strict=False))
         index, mark, timers = 0, 0, 0
