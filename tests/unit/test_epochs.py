@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.epochs import SpanTracker, idle_after_s, limit_out_of_orderness, max_ahead_of
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import MIN_EPOCH
 from malstrom_py.time import Unit
@@ -98,3 +98,79 @@ def test_t1_a_raised_epoch_does_not_sink_within_a_batch() -> None:
     tracker.raise_to(20)
     assert tracker.observe([21, 15, 60, 29]) == [1, 3]
     assert tracker.epoch == 29
+
+
+@given(first=TIMES, second=TIMES, bound=st.integers(0, 30))
+def test_t1_by_smallest_and_largest_alone_a_batch_is_judged_as_by_all_or_not_at_all(
+    first: list[int], second: list[int], bound: int
+) -> None:
+    one, other = (limit_out_of_orderness(bound).tracker("ms") for _ in range(2))
+    assert isinstance(one, SpanTracker)
+    one.observe(first)
+    other.observe(first)
+    before = one.epoch
+    if one.observe_span(min(second), max(second)):
+        assert other.observe(second) == []
+        assert one.epoch == other.epoch
+    else:
+        assert one.epoch == before
+        # In the worst order, the largest first, the smallest is late.
+        assert other.observe(sorted(second, reverse=True)) != []
+
+
+def test_spans_are_asked_only_of_trackers_that_know_them() -> None:
+    class Plain:
+        epoch = 0
+
+        def observe(self, timestamps: list[int]) -> list[int]:
+            return []
+
+        def raise_to(self, epoch: int) -> None:
+            """It stays where it is."""
+
+        def snapshot(self) -> Any:
+            return None
+
+        def restore(self, state: Any) -> None:
+            """It keeps nothing."""
+
+    assert not isinstance(Plain(), SpanTracker)
+
+
+def test_idle_after_is_a_time_above_nothing() -> None:
+    assert idle_after_s(None, "epochs") is None
+    assert idle_after_s(timedelta(milliseconds=1), "epochs") == 0.001
+
+
+@pytest.mark.parametrize("idle_after", [timedelta(0), timedelta(seconds=-1), 5, 0.5, "5s", True], ids=repr)
+def test_t2_what_is_no_time_above_nothing_is_refused_as_idle_after(idle_after: Any) -> None:
+    with pytest.raises(PlanError, match="step 'epochs': idle_after is a timedelta above 0, got "):
+        idle_after_s(idle_after, "epochs")
+
+
+@pytest.mark.parametrize(
+    ("max_ahead", "unit", "expected"),
+    [
+        (None, "ms", None),
+        (0, "ms", 0),
+        (7, "ns", 7),
+        (timedelta(seconds=2), "ms", 2_000),
+        (timedelta(microseconds=1), "s", 1),
+    ],
+)
+def test_max_ahead_is_in_the_streams_unit(max_ahead: Any, unit: Unit, expected: int | None) -> None:
+    assert max_ahead_of(max_ahead, unit, "epochs") == expected
+
+
+@pytest.mark.parametrize("max_ahead", [0.5, "5s", True, object()], ids=lambda value: type(value).__name__)
+def test_t4_what_is_no_length_of_time_is_refused_as_max_ahead(max_ahead: Any) -> None:
+    with pytest.raises(
+        PlanError, match="step 'epochs': max_ahead is a timedelta, or an int in the stream's unit, got "
+    ):
+        max_ahead_of(max_ahead, "ms", "epochs")
+
+
+@pytest.mark.parametrize("max_ahead", [-1, timedelta(microseconds=-1_001)], ids=repr)
+def test_t4_max_ahead_is_not_negative(max_ahead: Any) -> None:
+    with pytest.raises(PlanError, match="step 'epochs': max_ahead cannot be negative, got "):
+        max_ahead_of(max_ahead, "ms", "epochs")

@@ -203,6 +203,22 @@ def test_t1_timers_and_ttl_need_epochs_and_the_late_stream_has_none(stream: str)
         streams[stream].ttl_map("it", last, ttl=5)
 
 
+def test_t1_on_the_late_stream_steps_without_event_time_work_and_times_stay() -> None:
+    assert mp.collect(on_time_and_late()[1].count("it")) == [1]
+    assert mp.collect(on_time_and_late()[1].collect("it", size=5)) == [[2]]  # at the end of the stream
+
+    class Times(KeyedLogic[Any, Any, Any, Any]):
+        def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
+            output.emit(message.key, message.timestamp, message.timestamp)
+
+        def on_epoch(self, epoch: mp.Epoch, state: Any, output: Any) -> None:
+            epochs.append(epoch.time)
+
+    epochs: list[int] = []
+    assert mp.collect(on_time_and_late()[1].stateful_op("it", Times())) == [2]
+    assert epochs == [mp.MAX_EPOCH]
+
+
 def test_timers_and_ttl_run_on_the_on_time_stream() -> None:
     assert mp.collect(on_time_and_late()[0].stateful_op("it", Waking())) == []
     assert mp.collect(on_time_and_late()[0].ttl_map("it", last, ttl=timedelta(seconds=1))) == [None, 1, 20]

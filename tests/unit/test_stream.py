@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -166,6 +166,26 @@ def test_what_generates_no_epochs_is_refused(generator: Any) -> None:
         timed().generate_epochs("epochs", generator)
 
 
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"idle_after": 5}, "idle_after is a timedelta above 0, got 5"),
+        ({"idle_after": timedelta(0)}, r"idle_after is a timedelta above 0, got datetime\.timedelta\(0\)"),
+        ({"max_ahead": 1.5}, r"max_ahead is a timedelta, or an int in the stream's unit, got 1\.5"),
+        ({"max_ahead": -1}, "max_ahead cannot be negative, got -1"),
+    ],
+)
+def test_t2_t4_wrong_limits_of_epochs_are_refused_at_the_call(limits: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=f"step 'epochs': {message}"):
+        timed().generate_epochs("epochs", BOUND, **limits)
+
+
+def test_a_plan_tells_the_limits_of_epochs() -> None:
+    on_time, _ = timed().generate_epochs("epochs", BOUND, idle_after=timedelta(seconds=90), max_ahead=7)
+    on_time.sink("out", sinks.Memory())
+    assert "limit_out_of_orderness(5), idle_after=0:01:30, max_ahead=7" in on_time.job.explain()
+
+
 def test_what_is_known_of_a_stream_follows_its_steps() -> None:
     stream = numbers()
     assert (stream.traits.unit, stream.traits.epochs, stream.traits.keyed) == (None, False, False)
@@ -294,7 +314,7 @@ ALIKE: dict[str, Any] = {
 
 @pytest.mark.parametrize("left", ALIKE)
 @pytest.mark.parametrize("right", ALIKE)
-def test_a_union_is_of_streams_that_are_keyed_and_timed_alike(left: str, right: str) -> None:
+def test_t1_a_union_is_of_streams_that_are_keyed_and_timed_alike(left: str, right: str) -> None:
     job = mp.Job("a")
     one, other = ALIKE[left](numbers(job)), ALIKE[right](job.source("more", sources.Memory([4])))
     if left == right or {left, right} == {"timed", "late"}:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
-from malstrom_py.time import Frontier, Unit, check_unit, from_time, to_span, to_time
+from malstrom_py.time import Frontier, Unit, check_unit, from_clock, from_time, to_span, to_time
 
 UNITS = get_args(Unit)
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -163,3 +163,66 @@ def test_a_frontier_is_the_minimum_and_never_goes_back(advances: list[tuple[int,
         reached[index] = max(reached[index], time)
         assert frontier.time == min(reached) >= before
         assert moved == (frontier.time if frontier.time > before else None)
+
+
+ADVANCES = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(-9, 9) | st.just(MAX_EPOCH), st.booleans()).map(
+        lambda advance: (advance[0], advance[1], advance[2] and advance[1] != MAX_EPOCH)
+    ),
+    max_size=30,
+)
+"""(input, time, idle); nobody is idle at the end."""
+
+
+@given(advances=ADVANCES)
+def test_t2_idle_inputs_hold_back_nobody_but_are_never_the_end(advances: list[tuple[int, int, bool]]) -> None:
+    frontier, inputs = Frontier(3), [(MIN_EPOCH, False)] * 3
+    time = MIN_EPOCH
+    for index, reached, idle in advances:
+        inputs[index] = (max(reached, inputs[index][0]), idle and max(reached, inputs[index][0]) != MAX_EPOCH)
+        before, was_idle = frontier.time, frontier.idle
+        moved = frontier.advance(index, inputs[index][0], idle=inputs[index][1])
+        unfinished = [(at, at_rest) for at, at_rest in inputs if at != MAX_EPOCH]
+        waited_for = [at for at, at_rest in unfinished if not at_rest] or [at for at, _ in unfinished]
+        time = max(time, min(waited_for, default=MAX_EPOCH))
+        assert frontier.time == time
+        assert frontier.idle == (bool(unfinished) and all(at_rest for _, at_rest in unfinished))
+        assert frontier.active() == min((at for at, at_rest in unfinished if not at_rest), default=None)
+        assert moved == (None if (before, was_idle) == (frontier.time, frontier.idle) else frontier.time)
+
+
+@given(advances=ADVANCES)
+def test_t3_a_receiver_waits_for_every_sender_idle_or_not(advances: list[tuple[int, int, bool]]) -> None:
+    received, plain = Frontier(3, exchanged=True), Frontier(3)
+    for index, reached, idle in advances:
+        assert received.advance(index, reached, idle=idle) == plain.advance(index, reached)
+        assert (received.time, received.idle) == (plain.time, False)
+
+
+def test_t2_an_input_that_wakes_is_waited_for_again_and_nothing_is_taken_back() -> None:
+    frontier = Frontier(2)
+    moves = [
+        frontier.advance(0, 5, idle=True),
+        frontier.advance(1, 100),
+        frontier.advance(0, 5),
+        frontier.advance(1, 200),
+    ]
+    assert moves == [None, 100, None, None]
+    assert (frontier.advance(0, 150), frontier.time) == (150, 150)
+
+
+@pytest.mark.parametrize(
+    ("now_s", "unit", "expected"),
+    [
+        (0.0, "ms", 0),
+        (1.9999, "s", 1),
+        (-0.5, "s", -1),
+        (4.35, "ms", 4_350),  # as a float a little less
+        (1_700_000_000.123457, "us", 1_700_000_000_123_457),
+        (1_700_000_000.25, "ns", 1_700_000_000_250_000_000),
+    ],
+)
+def test_t4_a_clock_is_read_to_the_microsecond_and_rounded_down_to_the_unit(
+    now_s: float, unit: Unit, expected: int
+) -> None:
+    assert from_clock(now_s, unit) == expected
