@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from itertools import repeat
 from typing import Any
 
 from malstrom_py.batches import Batch
@@ -79,11 +78,9 @@ class Enrich(Operator):
         self._restored_to = MIN_EPOCH
         self._rows_largest = 0
         self.checked = False
-        """Whether records must be such as could be persisted while they wait here, at once (test mode)."""
+        """Whether each record must be such as can be persisted, and stay as it is while it waits (test mode)."""
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if self.checked:
-            self._check(batch)
         self._ask_restored()
         things: list[Any] | None = None
         if self._by is not None:
@@ -92,7 +89,11 @@ class Enrich(Operator):
         distinct(keys, self.context.step)
         calls = self._ask(keys if things is None else things)
         timestamps: Sequence[Any] = batch.timestamps or [None] * len(batch)
-        self._queue.extend(map(Held, keys, batch.values, timestamps, calls))
+        entries = list(map(Held, keys, batch.values, timestamps, calls))
+        if self.checked:
+            for entry in entries:
+                entry.image = encoded([entry], self.context)
+        self._queue.extend(entries)
         self._rows_largest = max(self._rows_largest, len(batch))
         self._calls.start()
         self._leave(out)
@@ -221,6 +222,14 @@ class Enrich(Operator):
         return before - len(queue)
 
     def _finish(self, entry: Held, call: Call, rows: Rows, out: Outlet) -> None:
+        if entry.image is not None and encoded([entry], self.context) != entry.image:
+            raise OperatorError(
+                f"step {self.context.step!r} changed a value while it waited (in "
+                f"{describe_function(self._asking.function)}): values are shared with other branches and persisted, so "
+                f"they may not be changed in place. Return what there is to say instead.",
+                step=self.context.step,
+                key=entry.key,
+            )
         blame: object = self._asking.function
         error = call.error
         if error is None:
@@ -249,10 +258,6 @@ class Enrich(Operator):
 
     def _keys(self) -> set[Any]:
         return {entry.key for entry in self._queue if isinstance(entry, Held)}
-
-    def _check(self, batch: Batch) -> None:
-        rows = zip(keys_of(batch, self.context.step), batch.values, batch.timestamps or repeat(None), strict=False)
-        encoded([Held(*row) for row in rows], self.context)
 
     def _not_hashable(self, thing: object) -> OperatorError:
         where = "the key" if self._by is None else f"what {describe_function(self._by)} returns"

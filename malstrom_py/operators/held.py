@@ -16,15 +16,16 @@ from malstrom_py.operators.calls import Call
 
 
 class Held:
-    """A record, and the call it waits for; None as long as nothing has been asked."""
+    """A record, and the call it waits for; None as long as nothing has been asked. ``image``: how it looked."""
 
-    __slots__ = ("call", "key", "timestamp", "value")
+    __slots__ = ("call", "image", "key", "timestamp", "value")
 
     def __init__(self, key: Any, value: Any, timestamp: int | None, call: Call | None = None) -> None:
         self.key = key
         self.value = value
         self.timestamp = timestamp
         self.call = call
+        self.image: bytes | None = None
 
     def as_batch(self) -> Batch:
         """The record alone."""

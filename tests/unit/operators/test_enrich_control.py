@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.batches import Batch
 from malstrom_py.cache import Cache
-from malstrom_py.errors import CodecError, DeadlineError
+from malstrom_py.errors import CodecError, DeadlineError, OperatorError
 from malstrom_py.messages import (
     MAX_EPOCH,
     AbsBarrier,
@@ -165,6 +165,15 @@ def test_test_mode_finds_what_could_not_be_stored_at_once(checks: bool) -> None:
                 tester.step()
         else:
             assert len(tester.step().receive_local()) == 1
+
+
+def test_test_mode_finds_a_value_that_is_changed_while_it_waits() -> None:
+    async def mark(value: dict[str, Any]) -> None:
+        value["seen"] = True
+
+    tester = OperatorTester(lambda s: s.enrich("e", mark, by=lambda value: value), keyed=True)
+    with pytest.raises(OperatorError, match=r"step 'e' changed a value while it waited \(in .*mark at "):
+        tester.send_local([("a", {"x": 1})]).step()
 
 
 # N workers restored on M.
