@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bench.micro import machine
+from bench.micro.dag import measure_dag
 from bench.micro.exchange import measure_exchange, measure_workers
 from bench.micro.executor_cost import BUDGET_US, node_cost_us
 from bench.micro.peers import Peers, find_peers
@@ -81,6 +82,7 @@ def measure_executor(n: int, reps: int) -> list[str]:
 
 OTHERS: Final[dict[str, Callable[[int, int], list[str]]]] = {
     "executor": measure_executor,
+    "dag": measure_dag,
     "exchange": measure_exchange,
     "workers": measure_workers,
     "state": lambda n, reps: measure_state(max(1, n // 2), reps),

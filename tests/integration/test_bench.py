@@ -34,7 +34,7 @@ def test_every_workload_is_a_line_with_a_ratio_and_a_verdict_where_there_is_a_bu
     for workload in WORKLOADS:
         assert re.search(r"\d\.\d\d \(\d+\.\d\d-\d+\.\d\d\)", lines[workload.name])
         assert bool(re.search("hit|MISS", lines[workload.name])) is (workload.budget is not None)
-    for what, count in {"executor": 2, "exchange": 6, "state": 2}.items():
+    for what, count in {"executor": 2, "dag": 2, "exchange": 6, "state": 2}.items():
         assert len(re.findall(rf"^{what}, .* (?:hit|MISS)$", printed, flags=re.MULTILINE)) == count
     assert "peer_bare" not in printed
     assert re.search(r"cores, \d+ GiB.*\n.*Python \d.*, malstrom-py \d.*, pyarrow \d", printed)

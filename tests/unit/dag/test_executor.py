@@ -332,3 +332,61 @@ def test_call_gives_what_the_function_gives() -> None:
     assert last.seen == []
     executor.run()
     assert values_of(last) == [1]
+
+
+class Fails(Apply):
+    """Raises on the batch ["bad"]."""
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if batch.values == ["bad"]:
+            raise ValueError("bad")
+        super().on_batch(batch, out)
+
+
+def test_what_is_queued_behind_a_message_that_raised_stays_queued_in_order() -> None:
+    last = Fails()
+    executor = line(None, last)
+    for value in ("before", "bad", "one", "two"):
+        executor.push(1, Batch([value]))
+    with pytest.raises(ValueError, match="bad"):
+        executor.run()
+    assert [batch.values for _, batch in executor.queued(1) if isinstance(batch, Batch)] == [["one"], ["two"]]
+    executor.push(0, Batch(["new"]))
+    executor.run()
+    assert values_of(last) == ["before", "one", "two", "new"]
+    assert executor.queued(1) == []
+
+
+def test_messages_that_a_node_sends_itself_while_it_raises_come_behind_those_put_back() -> None:
+    class Loud(Apply):
+        def on_batch(self, batch: Batch, out: Outlet) -> None:
+            out.send(batch)
+            raise ValueError("loud")
+
+    last = Apply()
+    executor = line(Loud(), last)
+    executor.push(0, Batch([1]))
+    executor.push(0, Batch([2]))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="loud"):
+            executor.run()
+    executor.run()
+    assert values_of(last) == [1, 2]
+
+
+def test_a_node_goes_on_where_another_one_was() -> None:
+    executor, join = joined(2)
+    executor.resume(2, [10, 5], 5)
+    assert (executor.frontier(2), executor.epoch(2), executor.merged(2).inputs()) == (5, 5, [10, 5])
+    run(executor, Epoch(7), node=1)
+    run(executor, Epoch(4), node=0)
+    assert epochs_of(join) == [7]
+
+
+def test_visits_are_counted_once_per_node_with_something_queued() -> None:
+    executor = line(None, Apply(lambda n: n), Apply())
+    run(executor, Batch([1]))
+    run(executor, Batch([1]), Batch([2]))
+    assert executor.visits == 6
+    executor.run()
+    assert executor.visits == 6
