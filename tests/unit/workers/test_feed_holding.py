@@ -1,0 +1,49 @@
+"""A region is fed only while neither an output nor a step that holds records back has a backlog (F2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from malstrom_py.messages import AbsBarrier
+from malstrom_py.workers.feed import Feed
+
+
+@dataclass
+class Limit:
+    backlogged: bool = False
+
+
+def feed(exits: list[Any], holding: list[Any]) -> Feed:
+    graph: Any = None
+
+    def make_barrier(snapshot: str) -> AbsBarrier:
+        raise AssertionError
+
+    return Feed(graph, [], [0], exits, make_barrier, holding)
+
+
+@pytest.mark.parametrize(
+    ("full_exit", "full_step", "is_open", "outputs_open"),
+    [
+        (False, False, True, True),
+        (False, True, False, True),
+        (True, False, False, False),
+        (True, True, False, False),
+    ],
+)
+def test_f2_what_is_held_back_may_leave_where_nothing_may_come_in(
+    full_exit: bool, full_step: bool, is_open: bool, outputs_open: bool
+) -> None:
+    region = feed([Limit(), Limit(full_exit)], [Limit(full_step), Limit()])
+    assert (region.open, region.sources_open, region.outputs_open) == (is_open, is_open, outputs_open)
+
+
+def test_f2_a_region_opens_again_when_there_is_room() -> None:
+    step = Limit(True)
+    region = feed([], [step])
+    assert not region.open
+    step.backlogged = False
+    assert region.open
