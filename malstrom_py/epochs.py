@@ -111,10 +111,12 @@ def max_ahead_of(max_ahead: timedelta | int | None, unit: Unit, step: str) -> in
 
 
 class _BoundTracker:
-    __slots__ = ("_bound", "epoch")
+    __slots__ = ("_bound", "_orderly", "epoch")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
+        # Whether none were late among the last: where some are, there will be more, and looking first costs the more.
+        self._orderly = True
         self.epoch = MIN_EPOCH
 
     def observe_span(self, smallest: int, largest: int) -> bool:
@@ -126,7 +128,7 @@ class _BoundTracker:
         return True
 
     def observe(self, timestamps: list[int]) -> list[int]:
-        if self.observe_span(min(timestamps), max(timestamps)):
+        if self._orderly and self.observe_span(min(timestamps), max(timestamps)):
             return []
         late: list[int] = []
         reach, epoch = self._bound + 1, self.epoch
@@ -136,6 +138,7 @@ class _BoundTracker:
             elif timestamp - reach > epoch:
                 epoch = timestamp - reach
         self.epoch = epoch
+        self._orderly = not late
         return late
 
     def raise_to(self, epoch: int) -> None:

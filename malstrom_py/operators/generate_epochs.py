@@ -198,7 +198,8 @@ class GenerateEpochs(Operator):
 
     def _late(self, part: _Part, batch: Batch) -> list[int]:
         """The rows that are late or too far ahead, ascending. The others move the part's epoch."""
-        if part.spans is None and self._max_ahead is None:
+        # A list is looked at once, by its tracker, unless there is more to know of it.
+        if self._max_ahead is None and (part.spans is None or batch.time_column is None):
             return self._observe(part, batch.timestamps or [])
         smallest, largest = _span(batch)
         if self._max_ahead is not None:
@@ -266,6 +267,6 @@ def _span(batch: Batch) -> tuple[int, int]:
 
 def _is_of_rows(late: object, rows: int) -> bool:
     """Whether ``late``, which a user's tracker may have returned, is what `EpochTracker.observe` has to return."""
-    if not isinstance(late, list) or not all(type(index) is int for index in late):
+    if not isinstance(late, list) or not set(map(type, late)) <= {int}:
         return False
     return not late or (late[0] >= 0 and late[-1] < rows and all(map(operator.lt, late, late[1:])))
