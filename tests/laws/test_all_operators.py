@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 import malstrom_py as mp
+from malstrom_py import agg
 from malstrom_py.testing import LAWS, as_step, check_operator
 from tests.laws.logics import (
     Deadlines,
@@ -19,6 +21,7 @@ from tests.laws.logics import (
     Sessions,
     Slow,
     halves,
+    odd_aside,
     running_op,
     running_total,
     sizes_and_epochs,
@@ -72,6 +75,29 @@ def gaps(key: Any, value: int, last: int | None) -> tuple[list[int], int]:
     return list(range(last or 0, value)), value
 
 
+async def look_up(thing: Any) -> tuple[str, Any]:
+    """Answers now and then later than what is asked afterwards."""
+    for _ in range(sum(repr(thing).encode()) % 4):
+        await asyncio.sleep(0)
+    return "known", thing
+
+
+def risky_pair(value: int, info: Any) -> tuple[float, Any]:
+    return 12 / value, info
+
+
+FIGURES = {
+    "n": agg.count(),
+    "total": agg.sum(),
+    "least": agg.min(),
+    "most": agg.max(),
+    "mean": agg.mean(),
+    "std": agg.std(),
+    "first": agg.first(),
+    "last": agg.last(),
+    "kinds": agg.n_unique(lambda v: v % 3),
+}
+
 TABLE = [
     stateless("map", lambda s: s.map("step", lambda v: (v, -v)), timed=True),
     stateless("map", lambda s: s.map("step", risky, on_error="dead-letter"), timed=True),
@@ -111,12 +137,20 @@ TABLE = [
     stateful("min", lambda s: s.min("step"), values=st.floats(-5, 5), timed=True),
     stateful("max", lambda s: s.max("step", by=lambda v: v[1]), values=PAIRS, timed=True),
     stateful("mean", lambda s: s.mean("step"), values=st.floats(-5, 5), timed=True),
+    stateful("aggregate", lambda s: s.aggregate("step", **FIGURES), values=st.integers(-9, 9), timed=True),
+    stateful("aggregate", lambda s: s.aggregate("step", n=agg.sum(risky), kinds=agg.n_unique(), on_error="skip")),
+    stateless("enrich", lambda s: s.enrich("step", look_up), timed=True),
+    stateless("enrich", lambda s: s.enrich("step", look_up, concurrency=2, cache=mp.Cache(size=2)), timed=True),
+    stateless(
+        "enrich", lambda s: s.enrich("step", look_up, by=lambda v: v % 3, combine=risky_pair, on_error="dead-letter")
+    ),
     stateful("top_n", lambda s: s.top_n("step", 2, by=lambda v: v[0]), values=PAIRS, timed=True),
     stateful("distinct", lambda s: s.distinct("step"), values=WORDS, timed=True),
     stateful("collect", lambda s: s.collect("step", size=3), timed=True),
     stateful("collect", lambda s: s.collect("step", size=2)),
     stateful("collect", lambda s: s.collect("step", every=timedelta(seconds=2)), ticks=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", running_op), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", odd_aside, sides=["odd", "sums"]), timed=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Latest()), timed=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Scores()), timed=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Deadlines(patience=7)), timed=True),

@@ -1,0 +1,153 @@
+"""Calls in the worker's event loop: pauses, patience, contexts, and the end of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from malstrom_py.errors import DeadlineError, PlanError
+from malstrom_py.operators import calls
+from malstrom_py.operators.calls import Asking, Call, Calls
+from malstrom_py.resources import Resources
+
+
+async def upper(thing: str) -> str:
+    return thing.upper()
+
+
+@pytest.fixture
+def resources() -> Iterator[Resources]:
+    with Resources() as resources:
+        yield resources
+        resources.close()
+
+
+def finish(made: Calls, count: int) -> list[Call]:
+    taken: list[Call] = []
+    while len(taken) < count:
+        taken += made.wait()
+    return taken
+
+
+def test_pauses_double_up_to_half_a_minute() -> None:
+    asking = Asking(upper, retries=2000, retry_backoff_s=0.1)
+    assert [asking.pause_s(attempt) for attempt in (1, 2, 3, 4, 9, 10, 1999)] == [0.1, 0.2, 0.4, 0.8, 25.6, 30.0, 30.0]
+    assert Asking(upper, retry_backoff_s=0).pause_s(5) == 0.0
+
+
+def test_patience_is_what_all_attempts_and_pauses_take_at_most() -> None:
+    asking = Asking(upper, retries=3, retry_backoff_s=1.0, timeout_s=10.0)
+    assert asking.patience_s == 4 * 10.0 + (1 + 2 + 4) + calls._GRACE_S
+    pauses_s = sum(Asking(upper, retries=500, retry_backoff_s=1.0).pause_s(attempt) for attempt in range(1, 501))
+    assert Asking(upper, retries=500, retry_backoff_s=1.0).patience_s == pytest.approx(
+        501 * 30.0 + pauses_s + calls._GRACE_S
+    )
+
+
+def test_calls_are_begun_in_the_order_they_were_asked(resources: Resources) -> None:
+    asked: list[int] = []
+
+    async def note(thing: int) -> None:
+        asked.append(thing)
+        await asyncio.sleep(0)
+
+    made = Calls(Asking(note, concurrency=3), "step")
+    for thing in range(20):
+        made.ask(thing)
+    made.start()
+    finish(made, 20)
+    assert asked == list(range(20))
+    made.close()
+
+
+def test_nothing_is_asked_before_the_start(resources: Resources) -> None:
+    made = Calls(Asking(upper), "step")
+    call = made.ask("a")
+    assert (made.take(), made.wait(), call.done) == ([], [], False)
+    made.start()
+    assert finish(made, 1) == [call]
+    made.close()
+
+
+def test_a_call_sees_the_context_in_which_it_was_asked_and_changes_its_own(resources: Resources) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="none")
+
+    async def look(thing: str) -> tuple[str, Resources]:
+        seen = variable.get()
+        variable.set(f"changed by {thing}")
+        await asyncio.sleep(0)
+        return seen, Resources.current("step")
+
+    made = Calls(Asking(look, concurrency=1), "step")
+    for value in ("first", "second"):
+        variable.set(value)
+        made.ask(value)
+        made.start()
+    assert [call.answer for call in finish(made, 2)] == [("first", resources), ("second", resources)]
+    assert variable.get() == "second"
+    made.close()
+
+
+def test_without_a_worker_there_is_no_loop_to_ask_in() -> None:
+    made = Calls(Asking(upper), "step")
+    made.ask("a")
+    with pytest.raises(PlanError, match="step 'step' needs a worker"):
+        made.start()
+
+
+def test_closing_gives_up_what_is_under_way_and_what_has_not_begun(resources: Resources) -> None:
+    begun: list[int] = []
+    came, cancelled = threading.Event(), list[int]()
+
+    async def hang(thing: int) -> None:
+        begun.append(thing)
+        came.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(thing)
+
+    made = Calls(Asking(hang, concurrency=1, retries=5), "step")
+    for thing in range(3):
+        made.ask(thing)
+    made.start()
+    assert came.wait(20)
+    made.close()
+    made.close()
+    assert (begun, cancelled) == ([0], [0])
+
+
+def test_closing_what_was_never_started_does_nothing() -> None:
+    Calls(Asking(upper), "step").close()
+
+
+def test_a_call_that_does_not_let_itself_be_cancelled_is_told(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_CANCEL_S", 0.01)
+    came = threading.Event()
+    gates: list[Any] = []
+
+    async def stubborn(thing: int) -> None:
+        gate = asyncio.Event()
+        gates.append((asyncio.get_running_loop(), gate))
+        came.set()
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue
+
+    made = Calls(Asking(stubborn), "step")
+    made.ask(1)
+    made.start()
+    assert came.wait(20)
+    with pytest.raises(DeadlineError, match="cancelling the calls of step 'step' took longer"):
+        made.close()
+    loop, gate = gates[0]
+    loop.call_soon_threadsafe(gate.set)
