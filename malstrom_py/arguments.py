@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.names import check_name
+from malstrom_py.operators.failures import describe_function
 
 _DETAIL_MAX: Final = 300
+_OWN: Final = frozenset(("out", "dead_letters"))
 
 
 def refuse_class(thing: object, step: str) -> None:
@@ -64,3 +66,31 @@ def column_of(function: object) -> str | None:
     ('price', None)
     """
     return function.__reduce__()[1][0] if isinstance(function, itemgetter) else None
+
+
+def sides_of(sides: object, step: str) -> tuple[str, ...]:
+    """``sides`` as names of side outputs of a step, each legal and there once, none if None, else `PlanError`."""
+    if not isinstance(sides, list | tuple | None):
+        raise PlanError(f"step {step!r}: sides is a list of names, got {sides!r}")
+    named = tuple(check_name(side, "side output") for side in sides or ())
+    for side in named:
+        if side in _OWN or named.count(side) > 1:
+            why = "is an output that every step may have" if side in _OWN else "stands there twice"
+            raise PlanError(f"step {step!r}: side output {side!r} {why}: give each a name of its own")
+    return named
+
+
+def kind_of_default(default: object, step: str) -> type:
+    """The type of the states that ``default`` makes, else `PlanError`. It is called once for that."""
+    if not callable(default):
+        raise PlanError(
+            f"step {step!r}: default is a function that makes a state, such as default=list, "
+            f"got {type(default).__name__}"
+        )
+    try:
+        return default if isinstance(default, type) else type(default())
+    except Exception as error:
+        raise PlanError(
+            f"step {step!r}: default raised {type(error).__name__} (in {describe_function(default)}): it is called "
+            f"without arguments, and returns the state of a key that has none"
+        ) from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from malstrom_py.agg import Aggregation
-from malstrom_py.arguments import at_least, field_getter, function_of
+from malstrom_py.arguments import at_least, field_getter, function_of, kind_of_default, sides_of
 from malstrom_py.cache import Cache
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
@@ -20,7 +20,6 @@ from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.count import Count
 from malstrom_py.operators.distinct import Distinct
 from malstrom_py.operators.enrich import Enrich
-from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.fold import Fold
 from malstrom_py.operators.max import Max
 from malstrom_py.operators.mean import Mean
@@ -155,15 +154,38 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         factory = partial(TtlMap, fn=function_of(fn, name), ttl=span, default=self._default(default, name))
         return self._then("ttl_map", name, factory, fn, on_error=on_error)
 
+    @overload
+    def stateful_op(
+        self,
+        name: str,
+        logic: LogicLike[K, V_co, W, S],
+        *,
+        default: Callable[[], S] | None = ...,
+        on_error: OnError = ...,
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def stateful_op(
+        self,
+        name: str,
+        logic: LogicLike[K, V_co, W, S],
+        *,
+        default: Callable[[], S] | None = ...,
+        sides: Sequence[str],
+        on_error: OnError = ...,
+    ) -> tuple[KeyedStreamBuilder[K, Any], ...]: ...
     def stateful_op(
         self,
         name: str,
         logic: LogicLike[K, V_co, W, S],
         *,
         default: Callable[[], S] | None = None,
+        sides: Any = None,
         on_error: OnError = "fail",
-    ) -> KeyedStreamBuilder[K, W]:
-        """Any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``."""
+    ) -> Any:
+        """Any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``.
+
+        With ``sides`` a tuple of streams: the main one, and one per name for what ``output.side(name)`` is sent.
+        """
         check_name(name, "step")
         hooks = hooks_of(logic, name)
         if "on_timer" in hooks:
@@ -173,8 +195,9 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
                 f"step {name!r}: on_batch takes whole batches, so on_error={on_error!r} cannot tell which record "
                 f"failed: override on_data instead"
             )
-        factory = partial(StatefulOp, logic=logic, default=self._default(default, name))
-        return self._then("stateful_op", name, factory, logic, on_error=on_error)
+        made = self._default(default, name)
+        factory = partial(StatefulOp, logic=logic, default=made, sides=sides_of(sides, name))
+        return self._with_sides("stateful_op", name, factory, logic, sides, on_error=on_error)
 
     def reduce(
         self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail"
@@ -328,19 +351,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         """``default`` if it can make a state. It is called here once, so that what it makes may be persisted."""
         if default is None:
             return None
-        if not callable(default):
-            raise PlanError(
-                f"step {step!r}: default is a function that makes a state, such as default=list, "
-                f"got {type(default).__name__}"
-            )
-        try:
-            kind = default if isinstance(default, type) else type(default())
-        except Exception as error:
-            raise PlanError(
-                f"step {step!r}: default raised {type(error).__name__} (in {describe_function(default)}): it is called "
-                f"without arguments, and returns the state of a key that has none"
-            ) from error
-        self.job.register_state(kind)
+        self.job.register_state(kind_of_default(default, step))
         return default
 
     if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again
@@ -355,9 +366,15 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         def flatten(
             self: KeyedStreamBuilder[K, Iterable[W]], name: str, *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
+        @overload
         def stateless_op(
             self, name: str, logic: StatelessLike[K, V_co, W], *, on_error: OnError = ...
         ) -> KeyedStreamBuilder[K, W]: ...
+        @overload
+        def stateless_op(
+            self, name: str, logic: StatelessLike[K, V_co, W], *, sides: Sequence[str], on_error: OnError = ...
+        ) -> tuple[KeyedStreamBuilder[K, Any], ...]: ...
+        def stateless_op(self, name: str, logic: Any, *, sides: Any = ..., on_error: OnError = ...) -> Any: ...
         def select(
             self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
         ) -> KeyedStreamBuilder[K, dict[str, Any]]: ...

@@ -12,7 +12,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
 
-from malstrom_py.arguments import at_least, field_getter, function_of, refuse_class, refuse_policy, short
+from malstrom_py.arguments import (
+    at_least,
+    field_getter,
+    function_of,
+    refuse_class,
+    refuse_policy,
+    short,
+    sides_of,
+)
 from malstrom_py.epochs import EpochGenerator, idle_after_s, max_ahead_of
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import StatelessLike, stateless_hooks_of
@@ -173,12 +181,24 @@ class StreamBuilder(Generic[K, V_co]):
         also = tuple(stream.ref for stream in streams)
         return self._at(self._add("union", name, Union, None, traits=traits, also=also), 0, traits)
 
+    @overload
     def stateless_op(
-        self, name: str, logic: StatelessLike[K, V_co, W], *, on_error: OnError = "fail"
-    ) -> StreamBuilder[K, W]:
-        """Any number of outputs per record, by a logic with ``on_data(message, output)`` or such a function."""
+        self, name: str, logic: StatelessLike[K, V_co, W], *, on_error: OnError = ...
+    ) -> StreamBuilder[K, W]: ...
+    @overload
+    def stateless_op(
+        self, name: str, logic: StatelessLike[K, V_co, W], *, sides: Sequence[str], on_error: OnError = ...
+    ) -> tuple[StreamBuilder[K, Any], ...]: ...
+    def stateless_op(
+        self, name: str, logic: StatelessLike[K, V_co, W], *, sides: Any = None, on_error: OnError = "fail"
+    ) -> Any:
+        """Any number of outputs per record, by a logic with ``on_data(message, output)`` or such a function.
+
+        With ``sides`` a tuple of streams: the main one, and one per name for what ``output.side(name)`` is sent.
+        """
         stateless_hooks_of(logic, name)
-        return self._then("stateless_op", name, partial(StatelessOp, logic=logic), logic, on_error=on_error)
+        factory = partial(StatelessOp, logic=logic, sides=sides_of(sides, name))
+        return self._with_sides("stateless_op", name, factory, logic, sides, on_error=on_error)
 
     @overload
     def key_by(
@@ -362,6 +382,13 @@ class StreamBuilder(Generic[K, V_co]):
     ) -> StreamBuilder[K, Any]:
         """A step behind which values have another type; the stream stays keyed if it was."""
         return self._same(kind, name, factory, function, **options)
+
+    def _with_sides(
+        self, kind: str, name: str, factory: OperatorFactory, logic: object, sides: Sequence[str] | None, **options: Any
+    ) -> Any:
+        """A step with one stream; or, where ``sides`` are given, the tuple of all its streams, the main one first."""
+        main = self._then(kind, name, factory, logic, ports=(Port(), *map(Port, sides or ())), **options)
+        return main if sides is None else (main, *(main._at(main.ref, port) for port, _ in enumerate(sides, 1)))
 
 
 def _shown(expressions: Sequence[pl.Expr]) -> str:

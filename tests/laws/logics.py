@@ -20,6 +20,16 @@ def running_op(message: DataMessage[Any, int], state: int | None, output: Output
     return total if total % 3 else None
 
 
+def odd_aside(message: DataMessage[Any, int], state: int | None, output: Output[Any, int]) -> int | None:
+    """Odd values, and sums that five divides, go to side outputs."""
+    (output.side("odd") if message.value % 2 else output).send(message)
+    total = (state or 0) + message.value
+    if total % 5 == 0:
+        output.side("sums").emit(message.key, total, message.timestamp)
+        return None
+    return total
+
+
 def halves(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
     if message.value % 2 == 0:
         output.emit(message.key, message.value // 2, message.timestamp)

@@ -284,3 +284,16 @@ def test_a_default_that_raises_is_told_when_the_step_is_added() -> None:
     keyed = mp.Job("a").source("in", sources.Memory([1])).key_by("k", lambda n: n)
     with pytest.raises(PlanError, match=r"step 'm': default raised ZeroDivisionError"):
         keyed.stateful_map("m", lambda key, value, state: (value, state), default=lambda: 1 // 0)
+
+
+def test_side_outputs_of_a_keyed_stream_are_keyed() -> None:
+    def sort(message: mp.DataMessage[int, int], state: int | None, output: mp.Output[int, int]) -> int:
+        (output.side("odd") if message.value % 2 else output).send(message)
+        return 0
+
+    even, odd = keyed().stateful_op("sort", sort, sides=["odd"])
+    assert isinstance(odd, mp.KeyedStreamBuilder)
+    assert mp.collect(even) == [2]
+    assert mp.collect(odd.count("odds")) == [1, 2]
+    main, side = keyed().stateless_op("sort", lambda message, output: output.side("a").send(message), sides=["a"])
+    assert (mp.collect(main), mp.collect(side.count("all"))) == ([], [1, 1, 2])
