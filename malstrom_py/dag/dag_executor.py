@@ -270,7 +270,8 @@ class DagExecutor:
         """Go on where ``snapshot`` was taken: by `checkpoint`, or by node as `process_checkpoint_barrier` gives it.
 
         Operators are registered before, and built anew. What belongs to a node is found by its name, wherever it now
-        stands in the graph. No hook of a logic is called. Figures begin at 0.
+        stands in the graph. No hook of a logic is called. Figures begin at 0. Timers of one time may ring in another
+        order than they were set; those of one key ring in order.
 
         Raises:
             RestoreFailed: these are no such bytes, or not those of this graph; names node and reason. Nothing changes.
@@ -371,9 +372,11 @@ class DagExecutor:
         self._idle()
         running = self._built()
         if not self._started:
+            # Built anew if this fails, for some parts may have been opened by then.
+            self._running = None
             with self._means.resources:
                 running.open({})
-            self._started = True
+            self._running, self._started = running, True
         return running
 
     def _enter(self, rank: int, batches: list[Batch]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
+from malstrom_py.arguments import refuse_policy
 from malstrom_py.dag.topology import DEAD_LETTERS, DagNode
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import KeyedLogic, hooks_of, stateless_hooks_of
@@ -63,6 +64,8 @@ def registration_of(
     if not callable(operator) and kind in ("function", "factory"):
         raise PlanError(f"node {name!r}: a {kind} can be called, but {type(operator).__name__} cannot")
     factory, label = _factory(operator, node, kind, default)
+    if kind == "stateful" and "on_batch" in hooks_of(operator, name):
+        refuse_policy(on_error, name, "on_batch")
     return Registered(factory, label, on_error)
 
 

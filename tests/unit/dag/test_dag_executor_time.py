@@ -274,3 +274,21 @@ def test_operators_are_told_the_clock_of_the_executor() -> None:
     executor = line(partial(Told, generator=limit_out_of_orderness(0), unit="ms"), clock=clock)
     executor.schedule()
     assert clocks == [clock]
+
+
+def test_a_generator_that_fails_fails_every_call_until_it_does_not() -> None:
+    class Broken:
+        def tracker(self, unit: Any) -> Any:
+            if broken:
+                raise ValueError
+            return limit_out_of_orderness(0).tracker(unit)
+
+    broken = [1]
+    executor = line(partial(GenerateEpochs, generator=Broken(), unit="ms"))
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="step 'a' failed: ValueError"):
+            executor.process_event("in", at(1, 5))
+    broken.clear()
+    executor.process_event("in", at(1, 5))
+    executor.process_watermark("in", MAX_EPOCH)
+    assert (executor.take_sink_outputs("out"), executor.watermark("out")) == ([1], MAX_EPOCH)
