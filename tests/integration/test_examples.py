@@ -19,6 +19,7 @@ from examples import (
     csv_to_parquet,
     dead_letters,
     dice,
+    enrich,
     file_per_sensor,
     late_readings,
     sensor_means,
@@ -32,7 +33,7 @@ from tests.tree import ROOT
 EXAMPLES = ROOT / "examples"
 INPUT = EXAMPLES / "input"
 MODULES = [
-    *(alerts, csv_to_parquet, dead_letters, dice, file_per_sensor, late_readings),
+    *(alerts, csv_to_parquet, dead_letters, dice, enrich, file_per_sensor, late_readings),
     *(sensor_means, sessions, silence, word_count),
 ]
 
@@ -116,6 +117,22 @@ def test_late_readings_are_those_too_far_behind_their_own_file(
 def test_late_readings_under_a_wide_bound_has_none(tmp_path: Path) -> None:
     assert mp.run(late_readings.job(out=str(tmp_path), bound=timedelta(hours=1))).late == 0
     assert json_rows(tmp_path) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_enrich_says_where_each_sensor_stands_in_the_order_of_its_readings(
+    workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = mp.run(enrich.job(), workers, checks=True)
+    told = capsys.readouterr().out.splitlines()
+    readings = pl.read_csv(INPUT / "readings-*.csv", try_parse_dates=True, null_values=["NA"])
+    for sensor, place in enrich.PLACES.items():
+        own = readings.filter(pl.col("sensor") == sensor)
+        expected = [f"{time:%H:%M} at {place}: {celsius} °C" for time, celsius in own.select("time", "celsius").rows()]
+        assert [line for line in told if f" at {place}: " in line] == expected
+    unknown = readings.filter(pl.col("sensor") == "s1").height
+    assert told.count("nobody knows where s1 is") == result.dead_letters == unknown > 0
+    assert len(told) == readings.height
 
 
 def test_sessions_end_where_a_user_is_silent_for_a_minute(tmp_path: Path) -> None:

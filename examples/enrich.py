@@ -1,0 +1,64 @@
+"""Says with each reading where its sensor stands: asks a directory that takes its time, many questions at once.
+
+python -m examples.enrich          or          malstrom run examples.enrich
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+READINGS = Path(__file__).parent / "input" / "readings-*.csv"
+HOUR = timedelta(hours=1)
+PLACES = {"n1": "the north ridge", "n2": "the mill"}
+
+
+class Directory:
+    """Stands for a client of a service elsewhere: slow, too busy at first, and not all-knowing."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    async def place_of(self, sensor: str) -> str:
+        """Where ``sensor`` stands. KeyError if that is not known."""
+        await asyncio.sleep(0.002)
+        if sensor not in self.asked:
+            self.asked.add(sensor)
+            raise ConnectionError("too many questions: ask again")
+        return PLACES[sensor]
+
+    async def aclose(self) -> None:
+        """Hang up."""
+
+
+directory = mp.per_worker(Directory)
+
+
+async def place_of(sensor: str) -> str:
+    """Ask this worker's own directory."""
+    return await directory().place_of(sensor)
+
+
+def line(reading: dict[str, Any], place: str) -> str:
+    """One line of output."""
+    return f"{reading['time']:%H:%M} at {place}: {reading['celsius']} °C"
+
+
+def job(readings: str = str(READINGS)) -> mp.Job:
+    """Readings -> one line per reading on standard output, of regret where the place is not known."""
+    job = mp.Job("enrich")
+    by_sensor = job.source("readings", sources.Files(readings, null_values=["NA"])).key_by("sensor", "sensor")
+    placed = by_sensor.enrich("place", place_of, cache=HOUR, retries=2, combine=line, on_error="dead-letter")
+    placed.sink("out", sinks.Stdout())
+    regrets = job.dead_letters("place").map("regret", lambda letter: f"nobody knows where {letter.key} is")
+    regrets.sink("regrets", sinks.Stdout())
+    return job
+
+
+if __name__ == "__main__":
+    print(mp.run(job(), workers=2))
