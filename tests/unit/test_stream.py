@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import partitioners, sinks, sources
 from malstrom_py.errors import PlanError
-from malstrom_py.messages import DataMessage
 
 
 def numbers(job: mp.Job | None = None) -> mp.StreamBuilder[None, int]:
@@ -130,61 +128,9 @@ def test_a_unit_is_checked(unit: Any) -> None:
         numbers().assign_timestamps("at", lambda n: n, unit=unit)
 
 
-def test_timestamps_cannot_change_behind_generate_epochs() -> None:
-    on_time, late = timed().generate_epochs("epochs", BOUND)
-    with pytest.raises(PlanError, match=r"step 'again': timestamps cannot change behind generate_epochs.*before it"):
-        on_time.assign_timestamps("again", lambda n: n)
-    assert late.assign_timestamps("again", lambda n: n).traits.unit == "ms"
-
-
 def test_timestamps_may_be_assigned_anew_before() -> None:
     stream = timed().assign_timestamps("again", lambda n: n * 2, unit="s")
     assert stream.traits.unit == "s"
-
-
-def test_t1_generate_epochs_behind_key_by_is_refused_with_the_remedy() -> None:
-    keyed = timed().key_by("parity", lambda n: n % 2).map("same", lambda n: n)
-    with pytest.raises(
-        PlanError, match=r"step 'epochs': generate_epochs stands behind key_by 'parity'.*between the source and the"
-    ):
-        keyed.generate_epochs("epochs", BOUND)
-
-
-def test_t1_generate_epochs_without_timestamps_is_refused_with_the_remedy() -> None:
-    with pytest.raises(PlanError, match="step 'epochs': the stream has no timestamps: put assign_timestamps before it"):
-        numbers().generate_epochs("epochs", BOUND)
-
-
-def test_t1_lateness_is_decided_once() -> None:
-    for stream in timed().generate_epochs("epochs", BOUND):
-        with pytest.raises(PlanError, match="step 'epochs-2': generate_epochs stands upstream already"):
-            stream.map(f"m{stream.ref.port}", lambda n: n).generate_epochs("epochs-2", BOUND)
-
-
-@pytest.mark.parametrize("generator", [None, 5, mp.limit_out_of_orderness], ids=repr)
-def test_what_generates_no_epochs_is_refused(generator: Any) -> None:
-    with pytest.raises(PlanError, match=r"step 'epochs': pass a generator, for instance mp\.limit_out_of_orderness"):
-        timed().generate_epochs("epochs", generator)
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"idle_after": 5}, "idle_after is a timedelta above 0, got 5"),
-        ({"idle_after": timedelta(0)}, r"idle_after is a timedelta above 0, got datetime\.timedelta\(0\)"),
-        ({"max_ahead": 1.5}, r"max_ahead is a timedelta, or an int in the stream's unit, got 1\.5"),
-        ({"max_ahead": -1}, "max_ahead cannot be negative, got -1"),
-    ],
-)
-def test_t2_t4_wrong_limits_of_epochs_are_refused_at_the_call(limits: Any, message: str) -> None:
-    with pytest.raises(PlanError, match=f"step 'epochs': {message}"):
-        timed().generate_epochs("epochs", BOUND, **limits)
-
-
-def test_a_plan_tells_the_limits_of_epochs() -> None:
-    on_time, _ = timed().generate_epochs("epochs", BOUND, idle_after=timedelta(seconds=90), max_ahead=7)
-    on_time.sink("out", sinks.Memory())
-    assert "limit_out_of_orderness(5), idle_after=0:01:30, max_ahead=7" in on_time.job.explain()
 
 
 def test_what_is_known_of_a_stream_follows_its_steps() -> None:
@@ -205,15 +151,6 @@ def test_the_text_of_a_builder_names_its_step() -> None:
     stream = numbers()
     assert repr(stream) == "StreamBuilder('numbers')"
     assert repr(stream.key_by("key", str)) == "KeyedStreamBuilder('key')"
-
-
-def test_aware_datetimes_flow_through_a_whole_job() -> None:
-    job = mp.Job("a")
-    moments = [datetime(2013, 1, day, tzinfo=UTC) for day in (3, 1, 2)]
-    stream = job.source("moments", sources.Memory(moments)).assign_timestamps("at", lambda moment: moment)
-    on_time, late = stream.generate_epochs("epochs", mp.limit_out_of_orderness(0))
-    assert [moment.day for moment in mp.collect(on_time)] == [3]
-    assert [moment.day for moment in mp.collect(late)] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -370,58 +307,3 @@ def test_a_partitioned_sink_is_written_behind_an_exchange_of_its_own() -> None:
     ]
     with pytest.raises(PlanError, match=r"step 'out': pass an instance, Parts\(…\)"):
         numbers().sink("out", Parts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-
-def aside(message: DataMessage[None, int], output: mp.Output[None, int]) -> None:
-    (output.side("odd") if message.value % 2 else output).send(message)
-
-
-def once(message: DataMessage[None, int], output: mp.Output[None, int]) -> None:
-    output.send(message)
-
-
-def test_side_outputs_are_streams_behind_the_main_one_and_carry_epochs() -> None:
-    job = mp.Job("sides")
-    timed = job.source("numbers", sources.Memory([1, 2, 3])).assign_timestamps("at", lambda n: n)
-    on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(0))
-    even, odd, none = on_time.stateless_op("sort", aside, sides=("odd", "none"))
-    assert [mp.collect(stream) for stream in (even, odd, none)] == [[2], [1, 3], []]
-    totals = odd.key_by("all", lambda n: "all").ttl_map("total", lambda k, n, s: (n, s), ttl=1)
-    assert mp.collect(totals) == [1, 3]
-    (only,) = numbers().stateless_op("it", once, sides=[])
-    assert mp.collect(only) == mp.collect(numbers())
-
-
-def test_side_outputs_stand_before_dead_letters() -> None:
-    def risky(message: DataMessage[None, int], output: mp.Output[None, int]) -> None:
-        output.side("all").send(message)
-        output.emit(None, 6 // message.value)
-
-    job = mp.Job("sides")
-    quotients, every = job.source("numbers", sources.Memory([3, 0, 2])).stateless_op(
-        "risky", risky, sides=["all"], on_error="dead-letter"
-    )
-    assert (mp.collect(quotients), mp.collect(every)) == ([2, 3], [3, 2])
-    assert [letter.value for letter in mp.collect(job.dead_letters("risky"))] == [0]
-
-
-@pytest.mark.parametrize(
-    ("sides", "why"),
-    [
-        ("odd", "step 'it': sides is a list of names, got 'odd'"),
-        ({"odd"}, "step 'it': sides is a list of names"),
-        ([7], "the name of a side output comes first and is a str"),
-        (["a b"], "side output name 'a b' is not legal"),
-        (["odd", "odd"], "step 'it': side output 'odd' stands there twice"),
-        (["out"], "step 'it': side output 'out' is an output that every step may have"),
-        (["dead_letters"], "step 'it': side output 'dead_letters' is an output that every step may have"),
-    ],
-)
-def test_side_outputs_that_make_no_sense_are_refused(sides: Any, why: str) -> None:
-    with pytest.raises(PlanError, match=why):
-        numbers().stateless_op("it", aside, sides=sides)
-
-
-def test_a_side_output_that_was_not_named_fails_the_job() -> None:
-    with pytest.raises(mp.OperatorError, match="step 'it' sent a record to a side output 'odd', but it has none"):
-        mp.collect(numbers().stateless_op("it", aside, on_error="skip"))
