@@ -261,7 +261,7 @@ def _span(batch: Batch) -> tuple[int, int]:
         return min(timestamps), max(timestamps)
     import pyarrow.compute as pc
 
-    span = pc.min_max(batch.time_column)
+    span = pc.call_function("min_max", [batch.time_column])
     return span["min"].as_py(), span["max"].as_py()
 
 
