@@ -79,7 +79,7 @@ def count() -> Aggregation[int, int]:
     >>> count()
     agg.count
     """
-    return Aggregation("count", int, _one_more, _plus, unchanged, blind=True)
+    return Aggregation("count", int, _one_more, _plus, _same, blind=True)
 
 
 def sum(field: Field = None) -> Aggregation[Any, Any]:
@@ -91,17 +91,17 @@ def sum(field: Field = None) -> Aggregation[Any, Any]:
     >>> mp.collect(sales.key_by("shop", "shop").aggregate("so-far", sold=agg.sum("n"), sales=agg.count()))
     [{'sold': 2, 'sales': 1}, {'sold': 5, 'sales': 2}]
     """
-    return Aggregation("sum", int, _plus, _plus, unchanged, _field(field, "sum"))
+    return Aggregation("sum", int, _plus, _plus, _same, _field(field, "sum"))
 
 
 def min(field: Field = None) -> Aggregation[Any, Any]:
     """The smallest, of equal ones the first; None of no values."""
-    return Aggregation("min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"))
+    return Aggregation("min", _nothing, _smaller, _smaller_state, _same, _field(field, "min"))
 
 
 def max(field: Field = None) -> Aggregation[Any, Any]:
     """The largest, of equal ones the first; None of no values."""
-    return Aggregation("max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"))
+    return Aggregation("max", _nothing, _larger, _larger_state, _same, _field(field, "max"))
 
 
 def mean(field: Field = None) -> Aggregation[tuple[int, Any], Any]:
@@ -184,8 +184,7 @@ def _field(field: Field, name: str) -> Field:
     )
 
 
-def unchanged(state: Any) -> Any:
-    """The ``finish`` of aggregates whose state is the result."""
+def _same(state: Any) -> Any:
     return state
 
 

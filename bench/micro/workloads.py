@@ -12,7 +12,7 @@ from typing import Any
 import malstrom_py as mp
 from bench.micro import inputs
 from bench.micro.inputs import Bid, Pair, Reading
-from malstrom_py import sources
+from malstrom_py import agg, sources
 from malstrom_py.batches import Batch
 from malstrom_py.worker_info import WorkerInfo
 
@@ -123,6 +123,42 @@ w1_job = through(w1_build, sum)
 w1_on_data = through(lambda s: s.key_by("key", key_of).stateful_op("add", add_message), sum)
 w1_on_batch = through(lambda s: s.key_by("key", key_of).stateful_op("add", AddBatch()), sum)
 
+# Several running figures per key.
+
+
+def number_of(pair: Pair) -> int:
+    return pair[1]
+
+
+def aggregate_loop(rows: list[Pair]) -> Check:
+    states: dict[str, tuple[int, int, int]] = {}
+    get = states.get
+    count = check = 0
+    for row in rows:
+        key, number = key_of(row), number_of(row)
+        seen, total, most = get(key, (0, 0, number))
+        seen += 1
+        total += number
+        most = number if number > most else most  # noqa: FURB136  by hand one would not call max() per record
+        states[key] = seen, total, most
+        result = {"n": seen, "total": total, "most": most, "mean": total / seen}
+        count += 1
+        check += result["total"] + result["most"]  # type: ignore[assignment]  # whole numbers, both of them
+    return count, check
+
+
+def aggregate_build(stream: mp.StreamBuilder[None, Any]) -> mp.StreamBuilder[Any, Any]:
+    figures: dict[str, Any] = {
+        "n": agg.count(),
+        "total": agg.sum(number_of),
+        "most": agg.max(number_of),
+        "mean": agg.mean(number_of),
+    }
+    return stream.key_by("key", key_of).aggregate("figures", **figures)
+
+
+aggregate_job = through(aggregate_build, lambda values: sum([value["total"] + value["most"] for value in values]))
+
 # q1 and q2 of Nexmark: a map and a filter.
 
 
@@ -230,6 +266,7 @@ WORKLOADS = [
     Workload("q2 filter", lambda n: inputs.bids(n // 2), q2_loop, q2_job, 0.60, "q2"),
     Workload("fan-out q1+q2", lambda n: inputs.bids(n // 2), fan_out_loop, fan_out_job),
     Workload("event time", inputs.readings, event_time_loop, event_time_job),
+    Workload("aggregate", lambda n: inputs.w1(n // 2, zipf=False), aggregate_loop, aggregate_job, fresh=inputs.fresh),
     Workload("W1 on_data", lambda n: inputs.w1(n, zipf=False), w1_loop, w1_on_data, fresh=inputs.fresh),
     Workload("W1 on_batch", lambda n: inputs.w1(n, zipf=False), w1_loop, w1_on_batch, fresh=inputs.fresh),
 ]

@@ -19,6 +19,7 @@ from malstrom_py.errors import OperatorError
 from malstrom_py.operators.aggregate import Aggregate, columns_of, unrolled
 from malstrom_py.operators.base import OnError
 from malstrom_py.testing import OperatorTester
+from malstrom_py.testing.exact import same
 from tests.unit.operators.stepping import Stepped, cut
 
 
@@ -152,6 +153,37 @@ def test_a_null_in_a_column_fails_its_record_alone() -> None:
     step = stepped("dead-letter", total=agg.sum("x"), n=agg.count()).push(columns)
     assert step.values() == [{"total": 1, "n": 1}, {"total": 4, "n": 2}]
     assert [letter.value for letter in step.dead_letters] == [{"x": None}]
+
+
+EVERY = [agg.count(), agg.sum(), agg.min(), agg.max(), agg.mean(), agg.std(), agg.first(), agg.last(), agg.n_unique()]
+
+
+@given(values=st.lists(st.integers(-3, 3) | st.floats(-3, 3) | st.sampled_from([math.nan, None, "x"]), max_size=6))
+def test_what_is_written_out_does_what_the_functions_do(values: list[Any]) -> None:
+    for one in EVERY:
+        step = stepped("skip", figure=one).push(Batch(values, keys=["k"] * len(values)))
+        state, results = one.init(), []
+        for value in values:
+            try:
+                state = one.add(state, value)
+            except TypeError:
+                continue
+            results.append({"figure": one.finish(state)})
+        assert same(step.values(), results), one
+
+
+class Adding:
+    """A function that is no key of a dict."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, state: int, value: int) -> int:
+        return state + value
+
+
+def test_functions_of_an_own_aggregate_may_be_of_any_kind() -> None:
+    own = agg.custom(int, Adding(), Adding(), str)
+    assert stepped(own=own).push(Batch([1, 2], keys=["k", "k"])).values() == [{"own": "1"}, {"own": "3"}]
 
 
 # A record that fails.
