@@ -22,7 +22,7 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.cache import ABSENT, Answers, Cache
-from malstrom_py.errors import OperatorError
+from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import (
     MIN_EPOCH,
     AbsBarrier,
@@ -198,7 +198,7 @@ class Enrich(Operator):
             return
         now_s = self.context.clock.monotonic_s()
         for call in calls:
-            del self._under_way[call.thing]
+            self._under_way.pop(call.thing, None)
             if call.error is None:
                 self._answers.put(call.thing, call.answer, now_s=now_s)
 
@@ -254,7 +254,10 @@ class Enrich(Operator):
             left = self._leave(out)
             last -= left
             if not left:
-                self._come_back(self._calls.wait())
+                back = self._calls.wait()
+                if not back:
+                    raise InternalError(f"step {self.context.step!r} waits for a call that is not under way")
+                self._come_back(back)
 
     def _keys(self) -> set[Any]:
         return {entry.key for entry in self._queue if isinstance(entry, Held)}

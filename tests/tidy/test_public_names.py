@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import malstrom_py
-from malstrom_py import errors, sinks, sources, testing
+from malstrom_py import agg, errors, sinks, sources, testing
 from malstrom_py.sinks import base as sinks_base
 from malstrom_py.sources import base as sources_base
 from tests.tree import ROOT
@@ -24,9 +24,9 @@ def public_of(module: ModuleType) -> dict[str, object]:
 CONTRACTS = [kind for base in (sources_base, sinks_base) for kind in vars(base).values() if inspect.isclass(kind)]
 """What sources and sinks implement; a method has the words of its contract when it has none of its own."""
 
-PUBLIC = (
-    public_of(malstrom_py) | public_of(sources) | public_of(sinks) | public_of(testing) | public_of(testing.contracts)
-)
+MODULES = (malstrom_py, agg, sources, sinks, testing, testing.contracts)
+
+PUBLIC = {name: thing for module in MODULES for name, thing in public_of(module).items()}
 
 
 def defined_here(member: object) -> bool:
@@ -62,7 +62,7 @@ def test_a_public_name_is_mentioned_in_the_pages(name: str) -> None:
 
 
 def test_the_public_names_are_sorted_and_exist() -> None:
-    for module in (malstrom_py, sources, sinks, testing, testing.contracts):
+    for module in MODULES:
         assert sorted(set(module.__all__)) == sorted(module.__all__)
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
