@@ -210,8 +210,9 @@ class Calls:
         asking = self._asking
         attempt = 0
         while True:
+            scope = asyncio.timeout(asking.timeout_s)
             try:
-                async with asyncio.timeout(asking.timeout_s) as scope:
+                async with scope:
                     return await asking.function(thing)
             except (Exception, asyncio.CancelledError) as error:
                 attempt += 1

@@ -1,7 +1,7 @@
 """Base of the steps that work on whole columns: rows become columns here, where they have to.
 
 Rule: nothing of a step's result may depend on where batches are cut. So columns made of rows have one schema for as
-long as the step lives, as `RowColumns` widens it.
+long as the step lives: the names of its first batch, with types that only widen (`RowColumns`).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Failures:
         """Count ``letter`` and send it to the stream of ``job.dead_letters(step)``."""
         self._context.counters.dead_letters += 1
         if self._context.dead_letter_port is not None:
-            # The stream of a job's letters has no keys; where records have them as they come, a letter has its record's.
+            # A job's letters have no keys; where records have theirs as they come, a letter has its record's.
             keys = [letter.key] if self._context.keyed is None else None
             out.send(Batch([letter], keys=keys, part=part), self._context.dead_letter_port)
 
@@ -123,6 +123,9 @@ class Failures:
 def _lacks_resource(error: Exception) -> TypeGuard[OperatorError]:
     return isinstance(error, OperatorError) and error.rule == PER_WORKER
 
+
+OWN: Final = object()
+"""Whom to blame: the very function that is called."""
 
 Loop = Callable[[Callable[[Any], Any], Iterator[Any], list[Any]], None]
 """Calls a function on values until they end, and appends to a list. It raises what the function raises."""
@@ -154,12 +157,12 @@ def call_each(
     out: Outlet,
     *,
     loop: Loop = results_of,
-    blame: object = None,
+    blame: object = OWN,
 ) -> tuple[Batch, list[Any]]:
     """Call ``function`` once on each value of ``batch``: the rows it did not raise on, and what ``loop`` made of them.
 
     The loop goes on behind a row that raised, so that no row is called twice; a clean batch costs the loop and
-    nothing else. ``blame`` is the user's function where ``function`` only wraps it.
+    nothing else. ``blame`` is the user's function where ``function`` only wraps it, None where there is none.
     """
     results: list[Any] = []
     failed: list[int] = []
@@ -170,6 +173,6 @@ def call_each(
             break
         except Exception as error:
             index = len(batch) - operator.length_hint(rows) - 1  # the iterator of a list knows how many rows are left
-            failures.record(error, blame or function, batch, index, out)
+            failures.record(error, function if blame is OWN else blame, batch, index, out)
             failed.append(index)
     return (batch.drop(failed) if failed else batch), results

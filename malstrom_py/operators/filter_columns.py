@@ -38,6 +38,8 @@ class FilterColumns(ColumnStep):
         if verdicts.width != 1 or verdicts.dtypes[0] not in (pl.Boolean, pl.Null):
             kinds = ", ".join(map(str, verdicts.dtypes))
             raise self.error(f"filter takes one expression that gives booleans, this one gave {kinds}")
-        kept = columns.where(verdicts.to_series().cast(pl.Boolean))
+        mask = verdicts.to_series().cast(pl.Boolean)
+        # Rows stay the very rows they were.
+        kept = columns.where(mask) if batch is columns else batch.compress(mask.to_list())
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.failures import OWN, Failures, call_each
 
 _SLICE_FIRST: Final = 16
 _ROWS_OUT: Final = 4096
@@ -25,9 +25,10 @@ class FlatMap(Operator):
     ['a', 'b', 'c']
     """
 
-    def __init__(self, context: StepContext, *, fn: Callable[[Any], Iterable[Any]]) -> None:
+    def __init__(self, context: StepContext, *, fn: Callable[[Any], Iterable[Any]], blame: object = OWN) -> None:
         super().__init__(context)
         self._fn = fn
+        self._blame = fn if blame is OWN else blame
         self._failures = Failures(context)
         self._slice = _SLICE_FIRST
 
@@ -44,7 +45,7 @@ class FlatMap(Operator):
     def _flatten(self, batch: Batch, out: Outlet) -> None:
         taken = len(batch)
         # An iterable may be lazy and raise while it is read, so it is read inside the guarded call.
-        batch, lists = call_each(self._items, batch, self._failures, out, blame=self._fn)
+        batch, lists = call_each(self._items, batch, self._failures, out, blame=self._blame)
         keys, timestamps = batch.keys, batch.timestamps
         counts = list(map(len, lists)) if keys is not None or timestamps is not None else []
         values = list(chain.from_iterable(lists))

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.flat_map import FlatMap
-
-
-def items_of(value: Iterable[Any]) -> Iterable[Any]:
-    """The items of a value that is itself an iterable."""
-    return iter(value)
 
 
 class Flatten(FlatMap):
@@ -25,4 +17,4 @@ class Flatten(FlatMap):
     """
 
     def __init__(self, context: StepContext) -> None:
-        super().__init__(context, fn=items_of)
+        super().__init__(context, fn=iter, blame=None)

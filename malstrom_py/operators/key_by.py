@@ -43,12 +43,7 @@ class KeyBy(Operator):
         if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):
             return
         batch, keys = call_each(self._fn, batch, self._failures, out)
-        try:
-            self.context.check_keys(keys)
-        except CodecError:
-            if self.context.on_error == "fail":
-                raise
-            batch, keys = self._legal(batch, keys, out)
+        batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
         out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
@@ -67,22 +62,33 @@ class KeyBy(Operator):
         out.send(batch.with_key_column(column))
         return True
 
-    def _legal(self, batch: Batch, keys: list[Any], out: Outlet) -> tuple[Batch, list[Any]]:
-        """The rows whose keys are legal; the others go the way of ``on_error``."""
-        legal: list[bool] = []
-        for index, key in enumerate(keys):
-            try:
-                self.context.check_keys([key])
-                legal.append(True)
-            except CodecError as error:
-                self._failures.record(error, self._fn, batch, index, out)
-                legal.append(False)
-        return batch.compress(legal), list(compress(keys, legal))
-
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         """Parts belong to the source region, which ends here; records that got no key are still in it."""
         if self.context.dead_letter_port is not None:
             out.send(message, self.context.dead_letter_port)
+
+
+def legal_keys(
+    context: StepContext, failures: Failures, function: object, batch: Batch, keys: list[Any], out: Outlet
+) -> tuple[Batch, list[Any]]:
+    """The rows of ``batch`` whose keys, made by ``function``, are legal (F4), and these keys; the others go the way of
+    ``on_error``."""
+    try:
+        context.check_keys(keys)
+    except CodecError:
+        if context.on_error == "fail":
+            raise
+    else:
+        return batch, keys
+    legal: list[bool] = []
+    for index, key in enumerate(keys):
+        try:
+            context.check_keys([key])
+            legal.append(True)
+        except CodecError as error:
+            failures.record(error, function, batch, index, out)
+            legal.append(False)
+    return batch.compress(legal), list(compress(keys, legal))
 
 
 def is_always_legal(keys: pl.Series) -> bool:

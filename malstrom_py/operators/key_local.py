@@ -8,10 +8,13 @@ from typing import Any
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.key_by import legal_keys
 
 
 class KeyLocal(Operator):
     """Keys each record by ``fn(value)`` where it is: records of one key stay on as many workers as before.
+
+    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or goes the way of ``on_error``.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -29,5 +32,6 @@ class KeyLocal(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, keys = call_each(self._fn, batch, self._failures, out)
+        batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
         # Unlike at an exchange the part stays known, so generate_epochs may still follow.
         out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

@@ -73,7 +73,9 @@ class CheckedOutput:
         port = self._sides.get(side)
         if port is None:
             there = f"its side outputs are {', '.join(map(repr, self._sides))}" if self._sides else "it has none"
-            raise self._error(f"sent a record to a side output {shown(side)}, but {there}: name it where it is built")
+            raise self._error(
+                f"sent a record to a side output {shown(side)}, but {there}: give the step sides=[…, {shown(side)}]"
+            )
         return port
 
     def _check_times(self, timestamps: list[int]) -> None:

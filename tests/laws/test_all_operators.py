@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import strategies as st
 
@@ -116,6 +117,11 @@ TABLE = [
     stateless("stateless_op", lambda s: s.stateless_op("step", halves), timed=True),
     unkeyed("stateless_op", lambda s: s.stateless_op("step", sizes_and_epochs()), timed=True),
     unkeyed("map", lambda s: s.map("step", str), timed=True),
+    stateless("filter_columns", lambda s: s.filter("step", pl.col("value") % 2 == 1), timed=True),
+    stateless("select", lambda s: s.select("step", v=pl.col("value") * 2, w=-pl.col("value")), timed=True),
+    unkeyed("select", lambda s: s.select("step", v=pl.col("value") * 2)),
+    stateless("with_columns", lambda s: s.with_columns("step", v=pl.col("value") + 1), timed=True),
+    stateless("map_batches", lambda s: s.map_batches("step", lambda batch: batch.slice(0)), timed=True),
     unkeyed("key_local", lambda s: s.key_local("step", lambda v: v % 3), timed=True),
     unkeyed("key_by", lambda s: s.key_by("step", lambda v: v % 3), timed=True),
     unkeyed("key_by", lambda s: s.key_by("step", risky, on_error="dead-letter")),

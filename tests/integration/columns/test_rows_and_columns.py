@@ -94,12 +94,16 @@ def answers(
     *,
     columns: bool,
     workers: int = 1,
+    ordered: bool = True,
 ) -> tuple[Any, Any]:
-    """By key, for of different keys there is no order to keep over several workers."""
+    """By key, for of different keys there is no order to keep over several workers. Sorted where there is none for one
+    key either: behind two exchanges, if records had different keys at the first."""
     job, out = mp.Job("test"), sinks.Memory()
     build(job.source("in", Batches(batches, columns=columns))).sink("out", out)
     mp.run(job, workers)
     by_key = {repr(exactly(key)): exactly(values) for key, values in out.by_key.items()}
+    if not ordered:
+        by_key = {key: sorted(values, key=repr) for key, values in by_key.items()}
     return by_key, exactly(out.items) if workers == 1 else len(out.items)
 
 
@@ -143,8 +147,9 @@ def test_rows_and_columns_give_the_same_answers(name: str, workers: int, batches
     build = CHAINS[name]
     if name == "columns behind rows":  # rows alone do not tell the type of a column that is None so far: it may widen
         batches = [[row] for batch in batches for row in batch if None not in row.values()]
-    as_rows = answers(build, batches, columns=False, workers=workers)
-    assert answers(build, batches, columns=True, workers=workers) == as_rows
+    ordered = workers == 1 or name != "two exchanges"
+    as_rows = answers(build, batches, columns=False, workers=workers, ordered=ordered)
+    assert answers(build, batches, columns=True, workers=workers, ordered=ordered) == as_rows
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

@@ -59,3 +59,9 @@ def test_a_policy_is_refused_for_an_expression() -> None:
     stream = mp.Job("test").source("in", sources.Memory([{"n": 1}]))
     with pytest.raises(PlanError, match="'f': an expression takes whole batches, so on_error='skip'"):
         stream.filter("f", pl.col("n") > 1, on_error="skip")
+
+
+def test_rows_stay_the_very_rows_they_were() -> None:
+    pairs = [(1, 2), (3, 4)]
+    (batch,) = keep(pl.col("value").list.get(0) > 1).push(Batch(list(pairs))).batches()
+    assert batch.values[0] is pairs[1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import malstrom_py as mp
+from malstrom_py import sources
 from malstrom_py.batches import Batch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.flatten import Flatten
@@ -29,3 +31,9 @@ def test_a_value_that_is_no_iterable_follows_on_error() -> None:
 
 def test_a_lazy_value_is_read_once() -> None:
     assert Stepped(Flatten).push(Batch([iter("ab")])).values() == ["a", "b"]
+
+
+def test_a_value_without_items_is_nobody_s_function_s_fault() -> None:
+    stream = mp.Job("test").source("in", sources.Memory([1]))
+    with pytest.raises(OperatorError, match=r"'items' failed: TypeError. Filter such values out before it"):
+        mp.collect(stream.flatten("items"))  # type: ignore[misc]

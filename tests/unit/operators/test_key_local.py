@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.batches import Batch
+from malstrom_py.errors import CodecError
 from malstrom_py.messages import PartFinished, PartOpened
 from malstrom_py.operators.key_local import KeyLocal
 from tests.unit.operators.stepping import Stepped
@@ -43,3 +46,11 @@ def test_every_worker_keeps_its_own_records_and_key_by_may_follow() -> None:
         1: list(range(1, 20, 2)),
     }
     assert {key: values[-1] for key, values in counted.by_key.items()} == {0: 10, 1: 10}
+
+
+@pytest.mark.parametrize("key", [[1], float("nan"), {}], ids=repr)
+def test_f4_a_key_that_is_not_legal_is_refused(key: object) -> None:
+    stream = mp.Job("test").source("in", sources.Memory([1, 2]))
+    with pytest.raises(CodecError, match="'local'"):
+        mp.collect(stream.key_local("local", lambda _: key))
+    assert mp.collect(stream.key_local("skipping", lambda n: key if n == 1 else n, on_error="skip")) == [2]
