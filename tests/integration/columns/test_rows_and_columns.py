@@ -82,7 +82,7 @@ class _Part:
 def exactly(value: Any) -> Any:
     """``value`` so that 0.0 and -0.0 differ, NaN equals itself and True is not 1."""
     if isinstance(value, dict):
-        return {name: exactly(item) for name, item in value.items()}
+        return {name: exactly(value[name]) for name in sorted(value)}
     if isinstance(value, list | tuple):
         return [exactly(item) for item in value]
     return (type(value).__name__, repr(value) if isinstance(value, float | Decimal) else value)
