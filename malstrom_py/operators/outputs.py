@@ -74,7 +74,8 @@ class CheckedOutput:
         if port is None:
             there = f"its side outputs are {', '.join(map(repr, self._sides))}" if self._sides else "it has none"
             raise self._error(
-                f"sent a record to a side output {shown(side)}, but {there}: give the step sides=[…, {shown(side)}]"
+                f"sent a record to a side output {shown(side)}, but {there}: give the step sides=[…, {shown(side)}], "
+                f"or in a DAG have a node read it"
             )
         return port
 
