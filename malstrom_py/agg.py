@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from malstrom_py.errors import PlanError
+from malstrom_py.operators.failures import describe_function
 
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
@@ -70,14 +71,16 @@ class Aggregation(Generic[S, R_co]):
     blind: bool = False
 
     def __repr__(self) -> str:
-        return f"agg.{self.name}"
+        of = self.field
+        told = "" if of is None else repr(of) if isinstance(of, str) else describe_function(of)
+        return f"agg.{self.name}({told})"
 
 
 def count() -> Aggregation[int, int]:
     """The number of records, whatever their values.
 
-    >>> count()
-    agg.count
+    >>> count(), sum("price")
+    (agg.count(), agg.sum('price'))
     """
     return Aggregation("count", int, _one_more, _plus, _same, blind=True)
 

@@ -226,6 +226,12 @@ def test_an_aggregate_can_be_shipped_and_does_the_same_there(one: Aggregation[An
     assert copy.finish(state_of(copy, [3, 5])) == one.finish(state_of(one, [3, 5]))
 
 
+def test_an_aggregate_tells_what_it_is_of() -> None:
+    assert repr(agg.mean("price")) == "agg.mean('price')"
+    assert repr(agg.max(len)) == "agg.max(len)"
+    assert repr(agg.n_unique()) == "agg.n_unique()"
+
+
 def test_an_aggregate_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         agg.sum().name = "other"  # type: ignore[misc]
