@@ -259,8 +259,12 @@ class ColumnBatch(Batch):
     def take(self, indices: Sequence[int] | pa.Array) -> ColumnBatch:
         import pyarrow as pa
 
-        chosen = indices if isinstance(indices, pa.Array) else pa.array(indices, pa.int64())
-        return self._pick(lambda column: column.take(chosen), lambda column: [column[i] for i in chosen.to_pylist()])
+        if not isinstance(indices, pa.Array):
+            indices = pa.array(indices, pa.int64())
+        positions: Any = indices
+        return self._pick(
+            lambda column: column.take(positions), lambda column: [column[i] for i in positions.to_pylist()]
+        )
 
     def series(self, name: str | None) -> pl.Series | None:
         """One column as Polars has it, without a copy; None if there is no such column, or it is in Arrow only."""

@@ -79,7 +79,7 @@ def _is_within_datetime(times: pa.Array, per_second: int) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    ends = pc.min_max(times.cast(pa.int64())).as_py()
+    ends = pc.call_function("min_max", [times.cast(pa.int64())]).as_py()
     if ends["min"] is None:
         return True
     return bool(_YEAR_1_S * per_second <= ends["min"] and ends["max"] < _YEAR_10000_S * per_second)

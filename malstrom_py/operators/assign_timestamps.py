@@ -105,15 +105,15 @@ def _scaled(times: pa.Array, given: int, wanted: int) -> pa.Array:
     import pyarrow.compute as pc
 
     if wanted >= given:
-        return pc.multiply_checked(times, pa.scalar(wanted // given, pa.int64()))
+        return pc.call_function("multiply_checked", [times, pa.scalar(wanted // given, pa.int64())])
     step = pa.scalar(given // wanted, pa.int64())
-    quotient = pc.divide(times, step)  # rounded towards zero
-    is_above = pc.less(times, pc.multiply(quotient, step))
-    return pc.subtract(quotient, is_above.cast(pa.int64()))
+    quotient = pc.call_function("divide", [times, step])  # rounded towards zero
+    is_above = pc.call_function("less", [times, pc.call_function("multiply", [quotient, step])])
+    return pc.call_function("subtract", [quotient, is_above.cast(pa.int64())])
 
 
 def _all_fit(times: pa.Array) -> bool:
     import pyarrow.compute as pc
 
-    ends = pc.min_max(times).as_py()
+    ends = pc.call_function("min_max", [times]).as_py()
     return bool(ends["min"] > MIN_EPOCH and ends["max"] < MAX_EPOCH)
