@@ -101,8 +101,9 @@ class Router:
 
         slots = self.slots(batch)
         owners = pc.take(self._table_column(), slots if isinstance(slots, pa.Array) else pa.array(slots, pa.uint32()))
-        for owner in pc.unique(owners).to_pylist():
-            rows = pc.indices_nonzero(pc.equal(owners, pa.scalar(owner, owners.type)))
+        for owner in owners.unique().to_pylist():
+            is_here = pc.call_function("equal", [owners, pa.scalar(owner, owners.type)])
+            rows = pc.call_function("indices_nonzero", [is_here])
             yield owner, batch if len(rows) == len(batch) else batch.take(rows)
 
     def _table_column(self) -> Any:
