@@ -1,0 +1,185 @@
+"""Rescale machine of one worker's sending side: from one version to the next, parts handed over on the way (R2).
+
+Every state change is in TRANSITIONS; nothing here does I/O. While parts are awaited nothing is polled, so no source
+epoch is broadcast between handing over and the marker. Then all exchanges switch at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from malstrom_py.errors import InternalError
+from malstrom_py.rescale.protocol import (
+    Leave,
+    Move,
+    PartHandedOver,
+    PartMove,
+    PartsPolled,
+    PollParts,
+    Report,
+    Rescale,
+    Switched,
+)
+
+
+class Phase(StrEnum):
+    """Where the sending side stands."""
+
+    STEADY = "steady"
+    AWAITING = "awaiting parts"
+    GONE = "gone"
+
+
+TRANSITIONS: Final = {
+    (Phase.STEADY, "rescale, parts awaited"): Phase.AWAITING,
+    (Phase.AWAITING, "last part"): Phase.STEADY,
+    (Phase.STEADY, "leave"): Phase.GONE,
+}
+"""All changes of phase. A rescale without parts to await changes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleOrdered:
+    """The coordinator begins a move."""
+
+    order: Rescale
+
+
+@dataclass(frozen=True, slots=True)
+class PartCame:
+    """A part has been handed over to this worker."""
+
+    part: PartHandedOver
+
+
+@dataclass(frozen=True, slots=True)
+class PollOrdered:
+    """The coordinator says that the gained parts of a source may be polled."""
+
+    order: PollParts
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOrdered:
+    """The coordinator says that this worker may go."""
+
+    order: Leave
+
+
+Event = RescaleOrdered | PartCame | PollOrdered | LeaveOrdered
+
+
+@dataclass(frozen=True, slots=True)
+class FlushOutgoing:
+    """Send what has been gathered for other workers, under the version that still holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Stop polling a part and send it to its taker, with its position and what operators keep for it."""
+
+    version: int
+    move: PartMove
+
+
+@dataclass(frozen=True, slots=True)
+class TakePart:
+    """Take a part in: its frontier counts from now on, it is not polled yet."""
+
+    part: PartHandedOver
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchExchanges:
+    """Route by the move's table from here on, and put its marker on every channel of every exchange."""
+
+    move: Move
+
+
+@dataclass(frozen=True, slots=True)
+class PollGained:
+    """Poll the gained parts of a source."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SayBye:
+    """Put Bye last on every channel of every exchange, and send nothing any more (R8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Report to the coordinator."""
+
+    report: Report
+
+
+Effect = FlushOutgoing | HandOver | TakePart | SwitchExchanges | PollGained | SayBye | Tell
+
+
+class SwitchMachine:
+    """The sending side of ``worker``."""
+
+    def __init__(self, worker: int, *, version: int = 0) -> None:
+        self.worker = worker
+        self.phase = Phase.STEADY
+        self.version = version
+        self._move: Move | None = None
+        self._came: dict[PartMove, PartHandedOver] = {}
+
+    @property
+    def may_poll(self) -> bool:
+        """Whether sources may be polled and may send epochs at all."""
+        return self.phase is Phase.STEADY
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Take one event; what is to be done about it, in order."""
+        match event:
+            case RescaleOrdered():
+                return self._rescale(event.order.move)
+            case PartCame():
+                # Its giver may have heard of the move before this worker has.
+                self._came[event.part.move] = event.part
+                return self._maybe_switch() if self.phase is Phase.AWAITING else []
+            case PollOrdered():
+                source = event.order.source
+                return [PollGained(source), Tell(PartsPolled(event.order.version, self.worker, source))]
+            case LeaveOrdered():
+                self._to("leave")
+                return [SayBye()]
+
+    def check(self) -> None:
+        """What must hold between two events, else `InternalError`."""
+        self._require((self.phase is Phase.AWAITING) == (self._move is not None), "a move without its phase")
+
+    def _rescale(self, move: Move) -> list[Effect]:
+        self._require(self.phase is Phase.STEADY, "a move while another goes on (R7)")
+        self._require(move.version == self.version + 1, f"a move to version {move.version} from {self.version}")
+        self._move = move
+        effects: list[Effect] = [FlushOutgoing()]
+        # R2: hands over first, then waits, or two workers might wait for each other.
+        effects += [HandOver(move.version, part) for part in move.parts if part.giver == self.worker]
+        self.phase = Phase.AWAITING
+        return effects + self._maybe_switch()
+
+    def _maybe_switch(self) -> list[Effect]:
+        move = self._move
+        assert move is not None
+        awaited = [part for part in move.parts if part.taker == self.worker]
+        if any(part not in self._came for part in awaited):
+            return []
+        effects: list[Effect] = [TakePart(self._came.pop(part)) for part in awaited]
+        self.phase, self._move, self.version = Phase.STEADY, None, move.version
+        return [*effects, SwitchExchanges(move), Tell(Switched(move.version, self.worker))]
+
+    def _to(self, what: str) -> None:
+        key = (self.phase, what)
+        self._require(key in TRANSITIONS, f"{what} is not expected")
+        self.phase = TRANSITIONS[key]
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise InternalError(f"worker {self.worker}, {self.phase}: {what}")

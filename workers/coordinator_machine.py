@@ -1,0 +1,281 @@
+"""Coordinator machine: the one place that decides on a rescale, move by move.
+
+Every state change is in TRANSITIONS; nothing here does I/O. Requests during a rescale are coalesced, the last one wins
+(R9). A move ends when everyone has reported everything (R7), a rescale when all leavers' Byes have been taken (R8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from malstrom_py.errors import InternalError
+from malstrom_py.rescale.protocol import (
+    ByeTaken,
+    Leave,
+    MarkersIn,
+    Move,
+    OpenSlots,
+    Order,
+    PartsPolled,
+    PollParts,
+    RegionDone,
+    Report,
+    Rescale,
+    ShippedIn,
+    Switched,
+    Table,
+)
+
+
+class Phase(StrEnum):
+    """Where the coordinator stands."""
+
+    STEADY = "steady"
+    JOINING = "joining"
+    MOVING = "moving"
+    LEAVING = "leaving"
+
+
+TRANSITIONS: Final = {
+    (Phase.STEADY, "request, someone joins"): Phase.JOINING,
+    (Phase.STEADY, "request"): Phase.MOVING,
+    (Phase.JOINING, "all connected"): Phase.MOVING,
+    (Phase.MOVING, "move ended"): Phase.MOVING,
+    (Phase.MOVING, "last move ended, someone leaves"): Phase.LEAVING,
+    (Phase.MOVING, "last move ended"): Phase.STEADY,
+    (Phase.LEAVING, "all Byes taken"): Phase.STEADY,
+}
+"""All changes of phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What the coordinator must know of the job: its exchanges, and which of them each region and source feeds."""
+
+    exchanges: tuple[str, ...]
+    regions: Mapping[str, tuple[str, ...]]
+    sources: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """Rescale to ``members``."""
+
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A joiner has been built from the old table and connected both ways (R1)."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A worker reports."""
+
+    report: Report
+
+
+Event = Requested | Connected | Reported
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    """Start and connect ``workers``: built with ``members``, ``table`` and ``version`` of now."""
+
+    workers: tuple[int, ...]
+    members: tuple[int, ...]
+    table: tuple[int, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send an order to a worker."""
+
+    worker: int
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A rescale has ended: ``members`` are there, and nobody else."""
+
+    members: tuple[int, ...]
+    version: int
+
+
+Effect = StartWorkers | Send | Ended
+
+PlanMoves = Callable[[int, tuple[int, ...], Table, Mapping[tuple[str, str], int], tuple[int, ...]], Sequence[Move]]
+"""(version, members, table, (source, part) -> worker, wanted members) -> the moves, the first to version + 1."""
+
+
+class CoordinatorMachine:
+    """Coordinates the workers ``members``, whose slots lie as ``table`` says."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        members: Sequence[int],
+        table: Table,
+        parts: Mapping[tuple[str, str], int],
+        plan_moves: PlanMoves,
+    ) -> None:
+        self.phase = Phase.STEADY
+        self.members = tuple(members)
+        self.table = table
+        self.parts = dict(parts)
+        self.version = 0
+        self._topology = topology
+        self._plan_moves = plan_moves
+        self._wanted: tuple[int, ...] | None = None
+        self._target: tuple[int, ...] = tuple(members)
+        self._joining: set[int] = set()
+        self._moves: list[Move] = []
+        self._leavers: tuple[int, ...] = ()
+        self._missing: set[Report] = set()
+        self._shipped: dict[str, set[tuple[int, str]]] = {}
+        self._marked: dict[str, set[tuple[int, str]]] = {}
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Take one event; what is to be done about it, in order."""
+        match event:
+            case Requested():
+                self._wanted = event.members  # R9: the last one wins
+                return self._begin() if self.phase is Phase.STEADY else []
+            case Connected():
+                self._joining.discard(event.worker)
+                return self._start_moving() if self.phase is Phase.JOINING and not self._joining else []
+            case Reported(report=ByeTaken() as report):
+                return self._bye_taken(report)
+            case Reported():
+                return self._reported(event.report)
+
+    def check(self) -> None:
+        """What must hold between two events, else `InternalError`."""
+        self._require((self.phase is Phase.MOVING) == bool(self._moves), "a phase without its moves")
+        self._require(set(self.table) <= set(self.members), "a slot belongs to nobody")
+
+    def _begin(self) -> list[Effect]:
+        wanted, self._wanted = self._wanted, None
+        if wanted is None or wanted == self.members:
+            return [] if wanted is None else [Ended(self.members, self.version)]
+        self._target = wanted
+        joiners = tuple(worker for worker in wanted if worker not in self.members)
+        if joiners:
+            self._to("request, someone joins")
+            self._joining = set(joiners)
+            return [StartWorkers(joiners, self.members, self.table, self.version)]
+        self._to("request")
+        return self._start_moving(planned=True)
+
+    def _start_moving(self, *, planned: bool = False) -> list[Effect]:
+        if not planned:
+            self._to("all connected")
+        self._moves = list(self._plan_moves(self.version, self.members, self.table, self.parts, self._target))
+        return self._order_move()
+
+    def _order_move(self) -> list[Effect]:
+        move = self._moves[0]
+        topology = self._topology
+        # A leaver of this move reports like everyone; it says Bye when all is over.
+        self._missing = {Switched(move.version, worker) for worker in move.everyone}
+        self._missing |= {
+            RegionDone(move.version, worker, region) for worker in move.everyone for region in topology.regions
+        }
+        gaining = {(part.taker, part.source) for part in move.parts}
+        self._missing |= {PartsPolled(move.version, worker, source) for worker, source in gaining}
+        self._shipped = {
+            region: {(worker, exchange) for worker in move.everyone for exchange in exchanges}
+            for region, exchanges in topology.regions.items()
+            if exchanges
+        }
+        self._marked = {
+            source: {(worker, exchange) for worker in move.everyone for exchange in exchanges}
+            for source, exchanges in topology.sources.items()
+        }
+        orders: list[Effect] = [Send(worker, Rescale(move)) for worker in move.everyone]
+        return orders + [effect for source in topology.sources for effect in self._maybe_poll(source)]
+
+    def _reported(self, report: Report) -> list[Effect]:
+        self._require(self.phase is Phase.MOVING, f"{report} while nothing moves")
+        effects: list[Effect] = []
+        match report:
+            case ShippedIn():
+                for region, missing in self._shipped.items():
+                    if (report.worker, report.exchange) in missing:
+                        missing.discard((report.worker, report.exchange))
+                        effects += self._maybe_open(region)
+            case MarkersIn():
+                for source, missing in self._marked.items():
+                    if (report.worker, report.exchange) in missing:
+                        missing.discard((report.worker, report.exchange))
+                        effects += self._maybe_poll(source)
+            case _:
+                self._require(report in self._missing, f"{report} was not expected")
+                self._missing.discard(report)
+        return effects + self._maybe_end()
+
+    def _maybe_open(self, region: str) -> list[Effect]:
+        """R6: order behind a region: everyone has taken Shipped from all on everything the region feeds."""
+        move = self._moves[0]
+        if self._shipped[region]:
+            return []
+        return [Send(worker, OpenSlots(move.version, region)) for worker in move.new]
+
+    def _maybe_poll(self, source: str) -> list[Effect]:
+        """R6: order behind a source: everyone has all markers on every exchange that the source feeds."""
+        move = self._moves[0]
+        if self._marked[source]:
+            return []
+        takers = sorted({part.taker for part in move.parts if part.source == source})
+        return [Send(worker, PollParts(move.version, source)) for worker in takers]
+
+    def _maybe_end(self) -> list[Effect]:
+        if self._missing or any(self._shipped.values()) or any(self._marked.values()):
+            return []
+        move = self._moves.pop(0)
+        leavers = tuple(worker for worker in move.old if worker not in move.new)
+        self.version, self.members, self.table = move.version, move.new, move.table
+        self.parts |= {(part.source, part.part): part.taker for part in move.parts}
+        if self._moves:
+            self._to("move ended")
+            return self._order_move()
+        if leavers:
+            self._to("last move ended, someone leaves")
+            self._leavers = leavers
+            self._missing = {
+                ByeTaken(worker, exchange, leaver)
+                for worker in self.members
+                for exchange in self._topology.exchanges
+                for leaver in leavers
+            }
+            orders: list[Effect] = [Send(worker, Leave()) for worker in leavers]
+            return orders if self._missing else orders + self._all_gone()
+        self._to("last move ended")
+        return [Ended(self.members, self.version), *self._begin()]
+
+    def _bye_taken(self, report: ByeTaken) -> list[Effect]:
+        self._missing.discard(report)
+        return self._all_gone() if self.phase is Phase.LEAVING and not self._missing else []
+
+    def _all_gone(self) -> list[Effect]:
+        self._to("all Byes taken")
+        self._leavers = ()
+        return [Ended(self.members, self.version), *self._begin()]
+
+    def _to(self, what: str) -> None:
+        key = (self.phase, what)
+        self._require(key in TRANSITIONS, f"{what} is not expected")
+        self.phase = TRANSITIONS[key]
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise InternalError(f"coordinator, {self.phase}: {what}")
