@@ -8,12 +8,11 @@ is about taking. What is behind a marker is never blocked but for rows of slots 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.rescale.protocol import (
     Bye,
     ByeTaken,
@@ -24,10 +23,26 @@ from malstrom_py.rescale.protocol import (
     OpenSlots,
     Parcel,
     RegionDone,
-    Report,
     Shipped,
     ShippedIn,
     Table,
+)
+from malstrom_py.rescale.region_events import (
+    Advance,
+    Effect,
+    EpochTaken,
+    Event,
+    InBandTaken,
+    Install,
+    OpenTaken,
+    ParcelTaken,
+    Pass,
+    Release,
+    RowsTaken,
+    SendShipped,
+    Ship,
+    ShippingEnded,
+    Tell,
 )
 
 
@@ -47,136 +62,27 @@ TRANSITIONS: Final = {
 """All changes of phase. One marker may be first and last."""
 
 
-# Events.
-
-
-@dataclass(frozen=True, slots=True)
-class RowsTaken:
-    """Rows have come, routed by the table of ``version``. Nothing here looks into them."""
-
-    exchange: str
-    sender: int
-    version: int
-    rows: Any
-
-
-@dataclass(frozen=True, slots=True)
-class EpochTaken:
-    """An epoch has come."""
-
-    exchange: str
-    sender: int
-    time: int
-
-
-@dataclass(frozen=True, slots=True)
-class InBandTaken:
-    """A marker, Shipped or Bye has come."""
-
-    exchange: str
-    sender: int
-    message: InBand
-
-
-@dataclass(frozen=True, slots=True)
-class ParcelTaken:
-    """State has come from another worker."""
-
-    parcel: Parcel
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTaken:
-    """The coordinator says that gained slots may be opened."""
-
-    order: OpenSlots
-
-
-@dataclass(frozen=True, slots=True)
-class ShippingEnded:
-    """All that `Ship` asked for has been taken out and sent."""
-
-    version: int
-
-
-Event = RowsTaken | EpochTaken | InBandTaken | ParcelTaken | OpenTaken | ShippingEnded
-
-
-# Effects.
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """Let rows into the region at ``exchange``; while slots are pending, only those whose slots are not in ``held``.
-
-    The others are to be kept, in order, until `Release`.
-    """
-
-    exchange: str
-    rows: Any
-    held: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """Let an epoch into the region at ``exchange``."""
-
-    exchange: str
-    time: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ship:
-    """Take the state of ``slots`` (slot -> new owner) out and send it, in parcels; then tell `ShippingEnded`."""
-
-    version: int
-    slots: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Install:
-    """Put the state of a parcel into the region."""
-
-    parcel: Parcel
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Let in all rows that have been held, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendShipped:
-    """Put Shipped on every channel of every exchange that the region feeds."""
-
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Report to the coordinator."""
-
-    report: Report
-
-
-Effect = Pass | Advance | Ship | Install | Release | SendShipped | Tell
-
-
 class _Side:
     """One exchange that feeds the region: what each sender has promised, and who has marked, shipped, left."""
 
-    __slots__ = ("after", "before", "emitted", "frontier", "later", "shipped")
+    __slots__ = ("after", "before", "emitted", "frontier", "idle", "later", "shipped")
 
     def __init__(self, members: Sequence[int]) -> None:
         self.frontier: dict[int, int] = dict.fromkeys(members, MIN_EPOCH)
         self.emitted = MIN_EPOCH
+        self.idle: set[int] = set()
         self.before: dict[int, int] = {}
-        self.after: dict[int, int] = {}
-        self.later: dict[int, int] = {}
+        self.after: dict[int, tuple[int, bool]] = {}
+        self.later: dict[int, tuple[int, bool]] = {}
         self.shipped: set[int] = set()
 
     def merged(self) -> int:
         return max(self.emitted, min(self.frontier.values(), default=MIN_EPOCH))
+
+    def promise(self, sender: int, time: int, idle: bool) -> None:
+        """What ``sender`` promises now; within a version it never promises less than before."""
+        self.frontier[sender] = max(time, self.frontier[sender])
+        (self.idle.add if idle else self.idle.discard)(sender)
 
 
 class RegionMachine:
@@ -243,6 +149,12 @@ class RegionMachine:
         """What has been let in at ``exchange``."""
         return self._sides[exchange].emitted
 
+    def active(self, exchange: str) -> int | None:
+        """T2: the smallest that senders which are neither idle nor finished have reached. None: there are none."""
+        side = self._sides[exchange]
+        times = [time for sender, time in side.frontier.items() if sender not in side.idle and time != MAX_EPOCH]
+        return min(times, default=None)
+
     @property
     def moving_version(self) -> int:
         """The version that a move in progress leads to, or that stands."""
@@ -273,12 +185,11 @@ class RegionMachine:
         side = self._sides[event.exchange]
         if event.sender in side.before:
             # R3: it waits until all markers are in and every gained slot is open.
-            side.later[event.sender] = max(event.time, side.later.get(event.sender, MIN_EPOCH))
+            side.later[event.sender] = (event.time, event.idle)
             return []
-        if event.sender not in side.frontier:
-            # Of a leaver, behind the move that it left with, or of a joiner, before its own.
-            return []
-        side.frontier[event.sender] = max(event.time, side.frontier[event.sender])
+        # R2, R8: a marker is the first that a joiner sends, Bye the last of a leaver.
+        self._require(event.sender in side.frontier, f"an epoch of worker {event.sender}, which is no member")
+        side.promise(event.sender, event.time, event.idle)
         return self._advanced(event.exchange)
 
     def _advanced(self, exchange: str) -> list[Effect]:
@@ -298,7 +209,7 @@ class RegionMachine:
         self._require(move == self._move, "a marker of another move while one is going on (R7)")
         side = self._sides[exchange]
         self._require(sender not in side.before, f"a second marker of worker {sender}")
-        side.before[sender], side.after[sender] = marker.before, marker.after
+        side.before[sender], side.after[sender] = marker.before, (marker.after, marker.idle)
         effects: list[Effect] = []
         if side.before.keys() >= self._everyone:
             effects.append(Tell(MarkersIn(move.version, self.worker, exchange)))
@@ -329,7 +240,8 @@ class RegionMachine:
                 side.emitted = cut
                 effects.append(Advance(exchange, cut))
             # R8: a leaver counts up to its Bye, for its regions have yet to send what came to them before the cut.
-            side.frontier = {sender: side.after[sender] for sender in move.everyone}
+            side.frontier = {sender: side.after[sender][0] for sender in move.everyone}
+            side.idle = {sender for sender in move.everyone if side.after[sender][1]}
         for parcel in self._parcels:
             effects += self._installed(parcel)
         self._parcels = []
@@ -381,9 +293,9 @@ class RegionMachine:
         self.version, self._table, self._members = move.version, move.table, move.new
         self._move, self._pending, self._allowed = None, frozenset(), False
         for exchange, side in self._sides.items():
-            for sender, time in side.later.items():
-                if sender in side.frontier:
-                    side.frontier[sender] = max(time, side.frontier[sender])
+            for sender, (time, idle) in side.later.items():
+                if sender in side.frontier:  # a leaver may have said Bye since
+                    side.promise(sender, time, idle)
             side.before, side.after, side.later = {}, {}, {}
             effects += self._advanced(exchange)
         return [*effects, Tell(RegionDone(move.version, self.worker, self.region))]
@@ -398,6 +310,7 @@ class RegionMachine:
 
     def _bye(self, exchange: str, sender: int) -> list[Effect]:
         self._sides[exchange].frontier.pop(sender, None)
+        self._sides[exchange].idle.discard(sender)
         return [*self._advanced(exchange), Tell(ByeTaken(self.worker, exchange, sender))]
 
     def _to(self, what: str) -> None:
