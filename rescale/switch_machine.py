@@ -73,7 +73,7 @@ Event = RescaleOrdered | PartCame | PollOrdered | LeaveOrdered
 
 @dataclass(frozen=True, slots=True)
 class FlushOutgoing:
-    """Send what has been gathered for other workers, under the version that still holds."""
+    """Send what has been gathered for other workers, under the version that holds until `SwitchExchanges`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,9 @@ class SwitchMachine:
         awaited = [part for part in move.parts if part.taker == self.worker]
         if any(part not in self._came for part in awaited):
             return []
-        effects: list[Effect] = [TakePart(self._came.pop(part)) for part in awaited]
+        # What regions have sent while parts were awaited was routed by the old table too.
+        effects: list[Effect] = [FlushOutgoing()] if awaited else []
+        effects += [TakePart(self._came.pop(part)) for part in awaited]
         self.phase, self._move, self.version = Phase.STEADY, None, move.version
         return [*effects, SwitchExchanges(move), Tell(Switched(move.version, self.worker))]
 

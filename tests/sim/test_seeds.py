@@ -1,0 +1,51 @@
+"""Random runs of the model, by seed. ``SEEDS=20000`` in the environment runs more than CI does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.sim.hits import HARD_CASES, never_met
+from tests.sim.runs import run
+from tests.sim.soak import Report, run_seeds
+from tests.tree import ROOT
+
+SEEDS = int(os.environ.get("SEEDS", "3000"))
+
+
+@pytest.mark.timeout(120 + SEEDS // 10)
+def test_seeds_end_without_a_violation_and_meet_every_hard_case(capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_seeds(0, SEEDS)
+    with capsys.disabled():
+        print(f"\n{SEEDS:,} seeds of the rescale model\n{report}")
+    assert not report.failures, str(report)
+    assert not never_met(report.hits), str(report)
+
+
+def test_a_failure_prints_the_command_that_replays_it() -> None:
+    assert "python -m tests.sim.replay 17" in str(Report(failures={17: "lost"}))
+
+
+def test_a_hard_case_that_was_never_met_is_told() -> None:
+    assert never_met(dict.fromkeys(HARD_CASES[1:], 1)) == [HARD_CASES[0]]
+
+
+def replayed(seed: int, hash_seed: str) -> str:
+    command = [sys.executable, "-m", "tests.sim.replay", str(seed)]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+@pytest.mark.parametrize("seed", [3, 11, 42])
+def test_the_same_seed_has_the_same_trace_in_every_process(seed: int) -> None:
+    trace = run(seed).trace
+    assert trace in replayed(seed, "0")
+    assert trace in replayed(seed, "12345")
+
+
+def test_other_seeds_have_other_traces() -> None:
+    assert len({run(seed).trace for seed in range(20)}) == 20
