@@ -11,7 +11,7 @@ from malstrom_py.errors import PeerError
 from malstrom_py.workers import coordinator_machine as cm
 from tests.sim.oracle import Violation
 from tests.sim.setups import Fault, Machines, Request, Setup, draw
-from tests.sim.world import Action, World
+from tests.sim.world import Action, Stale, World
 
 STEPS_MAX = 40_000
 SPEEDS = (1.0, 1.0, 1.0, 0.2, 0.02)
@@ -37,7 +37,7 @@ class Run:
     ) -> None:
         self.setup, self.rng, self.machines = setup, rng, machines
         self.steps_max, self.logged = steps_max, logged
-        self.world = World(setup, machines)
+        self.world = self.new_world()
         self.requests = list(setup.requests)
         self.faults = list(setup.faults)
         self.next_worker = setup.workers
@@ -45,6 +45,12 @@ class Run:
         self.outcome = Outcome()
         self.speeds: dict[object, float] = {}
         self.digest = hashlib.sha256()
+
+    def new_world(self, *, incarnation: int = 0, stale: tuple[Stale, ...] = ()) -> World:
+        """The job from its beginning."""
+        make = (self.machines and self.machines.world) or World
+        world: World = make(self.setup, self.machines, incarnation=incarnation, stale=stale)
+        return world
 
     def play(self) -> Outcome:
         """To the end; `Violation` if anything is wrong."""
@@ -179,7 +185,7 @@ class Run:
         if "expected number" in str(error):
             old.oracle.require(bool(old.hits["gap made"] or old.hits["repeat made"]), f"{error} for no reason (F1)")
             self.outcome.hits["repeat detected" if old.hits["repeat made"] else "gap detected"] += 1
-        self.world = World(self.setup, self.machines, incarnation=old.incarnation + 1, stale=old.zombies())
+        self.world = self.new_world(incarnation=old.incarnation + 1, stale=old.zombies())
         self.next_worker = self.setup.workers
 
     def absorb(self) -> None:

@@ -31,6 +31,7 @@ class Machines:
     reading: Callable[..., Any] = Reading
     counting: Callable[..., Any] = Counting
     channel: Callable[..., Any] = Channel
+    world: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def draw(rng: random.Random) -> Setup:
     longest, odd = rng.choice((0, 2, 6, 12, 20)), rng.random() < 0.3
     names = [(source, str(number)) for source in shape.sources for number in range(rng.randint(1, 4))]
     parts = {name: rows(rng, rng.choice((longest, rng.randint(0, longest))), keys, odd=odd) for name in names}
-    skewed = rng.random() < 0.3
+    skewed = rng.random() < 0.5
     return Setup(
         shape,
         parts,

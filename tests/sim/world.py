@@ -90,6 +90,8 @@ class World:
         if isinstance(item, InBand):
             self.messages[type(item).__name__] += 1
         channel = self.channel_for(key)
+        first = key.sender >= self.setup.workers and not channel.numbered
+        self.oracle.require(not first or isinstance(item, Marker), f"joiner {key.sender} begins with {item} (R2)")
         waits = channel.put(item)
         if waits:
             self.hit("marker in a backlog" if isinstance(item, Marker) else "credit at zero")
@@ -123,10 +125,6 @@ class World:
     def worker_for(self, worker: int) -> ModelWorker:
         """The worker, to change it."""
         return self.workers[worker]
-
-    def oracle_for(self) -> Oracle:
-        """The oracle, to tell it."""
-        return self.oracle
 
     def coordinator_for(self) -> cm.CoordinatorMachine:
         """The coordinator, to tell it."""
@@ -208,7 +206,7 @@ class World:
                 worker.poll(what, self.setup.poll_rows)
             case "nap":
                 self.naps -= 1
-                self.oracle_for().napped(what)
+                self.oracle.napped(what)
                 worker.reading.nap(what)
                 if worker.in_move():
                     self.hit("part idle in a move")
@@ -270,7 +268,8 @@ class World:
                 self.channels[where].sent.append(what)
         else:
             pair: Any = where
-            self.letters[pair] = (*self.letters.get(pair, ()), what)
+            letter: Any = what
+            self.letters[pair] = (*self.letters.get(pair, ()), letter)
 
     # -- the coordinator --
 

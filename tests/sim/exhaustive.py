@@ -1,0 +1,156 @@
+"""All interleavings of tiny instances, to the end: a breadth-first search over the states of the model.
+
+``python -m tests.sim.exhaustive --seconds 600`` searches larger ones too, as deep as time allows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from tests.sim.forking import ForkingWorld
+from tests.sim.oracle import Violation
+from tests.sim.records import PartName
+from tests.sim.setups import Setup
+from tests.sim.shapes import SHAPES
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A job so small that all of its schedules can be tried; the request may come at any moment."""
+
+    name: str
+    setup: Setup
+    wanted: tuple[int, ...]
+    small: bool = True
+
+
+def _rows(*pairs: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    return pairs
+
+
+def _instance(
+    name: str,
+    shape: str,
+    parts: dict[PartName, tuple[tuple[int, int], ...]],
+    workers: int,
+    wanted: tuple[int, ...],
+    *,
+    keys: int = 2,
+    small: bool = True,
+) -> Instance:
+    return Instance(name, Setup(SHAPES[shape], parts, workers=workers, keys=keys), wanted, small)
+
+
+S, T = ("S", "0"), ("T", "0")
+
+INSTANCES = (
+    _instance("chain 1 -> 2, one record", "chain", {S: _rows((1, 3))}, 1, (0, 1)),
+    _instance("chain 1 -> 2, two records", "chain", {S: _rows((1, 3), (1, 7))}, 1, (0, 1)),
+    _instance("join 1 -> 2, two records", "join", {S: _rows((1, 3)), T: _rows((1, 2))}, 1, (0, 1), small=False),
+    _instance("chain 2 -> 1, one record", "chain", {S: _rows((1, 3))}, 2, (0,)),
+    _instance("two stages 1 -> 2, one record", "two stages", {S: _rows((1, 3))}, 1, (0, 1), small=False),
+    _instance(
+        "chain 1 -> 2, two parts, two keys",
+        "chain",
+        {S: _rows((0, 3)), ("S", "1"): _rows((1, 2))},
+        1,
+        (0, 1),
+        small=False,
+    ),
+    _instance(
+        "chain 2 -> 3, two parts",
+        "chain",
+        {S: _rows((0, 3)), ("S", "1"): _rows((1, 2))},
+        2,
+        (0, 1, 2),
+        keys=3,
+        small=False,
+    ),
+)
+
+
+@dataclass
+class Found:
+    """How many states were seen, how many of them are ends, and whether those are all."""
+
+    states: int = 0
+    ends: int = 0
+    complete: bool = True
+
+
+class Broken(AssertionError):
+    """A schedule that is wrong, action by action."""
+
+
+def search(instance: Instance, *, deadline: float | None = None) -> Found:
+    """Try everything. `Broken` if any schedule is wrong; ``deadline`` by `time.monotonic`."""
+    ids: dict[Any, int] = {}
+    first = ForkingWorld(instance.setup, instance.wanted, ids)
+    start = first.key()
+    came_from: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Any, ...]] | None] = {start: None}
+    todo = deque([(start, first)])
+    found = Found()
+    while todo:
+        if deadline is not None and time.monotonic() > deadline:
+            found.complete = False
+            break
+        key, world = todo.popleft()
+        actions = world.actions()
+        if not actions:
+            found.ends += 1
+            _judge(world, instance, key, came_from)
+        for action in actions:
+            after = world.fork()
+            try:
+                after.act(action)
+            except Exception as error:
+                raise Broken(_story(instance, key, came_from, action, error)) from error
+            reached = after.key()
+            if reached not in came_from:
+                came_from[reached] = (key, action)
+                todo.append((reached, after))
+    found.states = len(came_from)
+    return found
+
+
+def _judge(world: ForkingWorld, instance: Instance, key: tuple[Any, ...], came_from: dict[Any, Any]) -> None:
+    try:
+        world.check_end()
+    except Violation as error:
+        raise Broken(_story(instance, key, came_from, ("the end",), error)) from error
+
+
+def _story(
+    instance: Instance, key: tuple[Any, ...], came_from: dict[Any, Any], last: tuple[Any, ...], error: Exception
+) -> str:
+    actions = [last]
+    while (step := came_from[key]) is not None:
+        key, action = step
+        actions.append(action)
+    told = "\n".join(str(action) for action in reversed(actions))
+    return f"{instance.name}: {type(error).__name__}: {error}\n{told}"
+
+
+def main() -> int:
+    """The program."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600, help="for each instance")
+    parser.add_argument("names", nargs="*", default=[instance.name for instance in INSTANCES])
+    given = parser.parse_args()
+    for instance in INSTANCES:
+        if instance.name in given.names:
+            start = time.monotonic()
+            found = search(instance, deadline=start + given.seconds)
+            how = "complete" if found.complete else "not complete"
+            spent = time.monotonic() - start
+            print(f"{instance.name}: {found.states:,} states, {found.ends} ends, {how}, {spent:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
