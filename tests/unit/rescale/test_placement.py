@@ -1,0 +1,84 @@
+"""Placement: balanced, with as few slots moved as that takes; and the moves between two placements."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.rescale.placement import first_table, plan_moves, rebalanced, rebalanced_parts
+from malstrom_py.rescale.protocol import PartMove, Table
+
+WORKERS = st.sets(st.integers(0, 30), min_size=1, max_size=12).map(sorted)
+
+
+def sizes(table: Table, members: list[int]) -> list[int]:
+    counts = Counter(table)
+    return [counts[member] for member in members]
+
+
+def fewest_moves(table: Table, members: list[int]) -> int:
+    small, larger = divmod(len(table), len(members))
+    most_first = sorted(sizes(table, members), reverse=True)
+    return len(table) - sum(min(count, small + (rank < larger)) for rank, count in enumerate(most_first))
+
+
+def moved(before: Table, after: Table) -> int:
+    return sum(was != now for was, now in zip(before, after, strict=True))
+
+
+@given(st.integers(1, 200), WORKERS, WORKERS, WORKERS)
+def test_r10_any_rescale_is_balanced_and_moves_the_fewest(
+    slots: int, first: list[int], second: list[int], third: list[int]
+) -> None:
+    table = first_table(slots, first)
+    for members in (second, third):
+        new = rebalanced(table, members)
+        assert max(sizes(new, members)) - min(sizes(new, members)) <= 1
+        assert moved(table, new) == fewest_moves(table, members)
+        table = new
+
+
+@given(st.integers(1, 60), st.integers(1, 20), WORKERS, WORKERS)
+def test_moves_are_bounded_and_lead_from_here_to_there(
+    slots: int, slots_max: int, members: list[int], wanted: list[int]
+) -> None:
+    table = first_table(slots, members)
+    parts = {("S", str(number)): members[number % len(members)] for number in range(7)}
+    here = table
+    for number, move in enumerate(plans := plan_moves(4, members, table, parts, wanted, slots_max=slots_max)):
+        assert move.version == 5 + number
+        assert moved(here, move.table) <= slots_max
+        assert len(move.parts) <= slots_max
+        here = move.table
+    assert here == rebalanced(table, wanted)
+    assert plans[0].old == tuple(members)
+    assert plans[-1].new == tuple(wanted)
+    for before, after in itertools.pairwise(plans):
+        assert before.new == after.old == tuple(sorted({*members, *wanted}))
+
+
+def test_parts_move_by_the_same_rule() -> None:
+    parts = {("S", "0"): 0, ("S", "1"): 0, ("T", "0"): 0}
+    assert rebalanced_parts(parts, [0, 1]) == [PartMove("S", "1", 0, 1)]
+    assert rebalanced_parts(parts, [1]) == [PartMove(source, part, 0, 1) for source, part in sorted(parts)]
+
+
+def test_there_is_a_move_though_nothing_moves() -> None:
+    (move,) = plan_moves(0, [0, 1, 2], (0,), {}, [0, 1], slots_max=4)
+    assert (move.table, move.old, move.new) == ((0,), (0, 1, 2), (0, 1))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1_000, 1_001), (1_000, 500), (500, 1_000)])
+def test_r10_a_thousand_workers_with_32768_slots(before: int, after: int) -> None:
+    members, wanted = list(range(before)), list(range(after))
+    table = first_table(32_768, members)
+    plans = plan_moves(0, members, table, {}, wanted, slots_max=1_024)
+    new = plans[-1].table
+    assert max(sizes(new, wanted)) - min(sizes(new, wanted)) <= 1
+    assert sum(
+        moved(a, b) for a, b in zip([table, *(p.table for p in plans)], [p.table for p in plans], strict=False)
+    ) <= (1.1 * fewest_moves(table, wanted))

@@ -1,0 +1,332 @@
+"""The receiving side of a region: each rule alone. Two workers, 0 and 1; slot 1 moves from 0 to 1 unless said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from malstrom_py.errors import InternalError
+from malstrom_py.messages import MAX_EPOCH
+from malstrom_py.rescale import region_events as re
+from malstrom_py.rescale.protocol import (
+    Bye,
+    ByeTaken,
+    InBand,
+    Marker,
+    MarkersIn,
+    Move,
+    OpenSlots,
+    Parcel,
+    RegionDone,
+    Shipped,
+    ShippedIn,
+)
+from malstrom_py.rescale.region_machine import TRANSITIONS, Phase, RegionMachine
+
+MOVE = Move(1, (0, 1), (0, 1), (0, 1))
+JOIN = Move(1, (0,), (0, 1), (0, 1))
+LEAVE = Move(1, (0, 1), (0,), (0, 0))
+
+
+class Region:
+    """A machine under test, and every machine that a test made: `check()` is called on all of them at its end."""
+
+    made: list[RegionMachine]
+
+    def __init__(self) -> None:
+        self.made = []
+
+    def __call__(
+        self,
+        worker: int = 1,
+        *,
+        exchanges: tuple[str, ...] = ("A",),
+        feeds_exchanges: bool = False,
+        members: tuple[int, ...] = (0, 1),
+        table: tuple[int, ...] = (0, 0),
+    ) -> RegionMachine:
+        machine = RegionMachine(
+            "R", worker, exchanges=exchanges, feeds_exchanges=feeds_exchanges, members=members, table=table
+        )
+        self.made.append(machine)
+        return machine
+
+
+@pytest.fixture
+def region() -> Iterator[Region]:
+    made = Region()
+    yield made
+    for machine in made.made:
+        machine.check()
+
+
+def take(machine: RegionMachine, sender: int, message: InBand, exchange: str = "A") -> list[re.Effect]:
+    return machine.handle(re.InBandTaken(exchange, sender, message))
+
+
+def epoch(
+    machine: RegionMachine, sender: int, time: int, *, idle: bool = False, exchange: str = "A"
+) -> list[re.Effect]:
+    return machine.handle(re.EpochTaken(exchange, sender, time, idle))
+
+
+def marked(machine: RegionMachine, move: Move, **epochs: int) -> list[re.Effect]:
+    """All markers of ``move``, in order, each before=after=5 unless said; the effects of the last."""
+    effects: list[re.Effect] = []
+    for sender in move.everyone:
+        before, after = epochs.get(f"before{sender}", 5), epochs.get(f"after{sender}", 5)
+        effects = take(machine, sender, Marker(move, before, after))
+    return effects
+
+
+PARCEL = Parcel("R", 1, 0, (1,), {"1": b"state"})
+
+
+def test_t3_the_frontier_is_the_minimum_over_the_senders(region: Region) -> None:
+    machine = region()
+    assert epoch(machine, 0, 7) == []
+    assert epoch(machine, 1, 4) == [re.Advance("A", 4)]
+    assert epoch(machine, 1, 9) == [re.Advance("A", 7)]
+    assert machine.frontier("A") == 7
+
+
+def test_t3_an_epoch_that_comes_again_moves_nothing(region: Region) -> None:
+    machine = region(members=(0,), worker=0)
+    assert epoch(machine, 0, 7) == [re.Advance("A", 7)]
+    assert epoch(machine, 0, 7) == []
+
+
+def test_t2_an_idle_sender_counts_in_the_minimum_and_is_not_followed(region: Region) -> None:
+    machine = region()
+    epoch(machine, 0, 3, idle=True)
+    epoch(machine, 1, 8)
+    assert machine.frontier("A") == 3
+    assert machine.active("A") == 8
+    epoch(machine, 0, 3)
+    assert machine.active("A") == 3
+
+
+def test_t2_finished_senders_are_not_followed(region: Region) -> None:
+    machine = region()
+    epoch(machine, 0, 3, idle=True)
+    epoch(machine, 1, MAX_EPOCH)
+    assert machine.active("A") is None
+
+
+def test_t2_the_flag_travels_with_the_marker_and_with_held_epochs(region: Region) -> None:
+    machine = region()
+    take(machine, 0, Marker(MOVE, 5, 5, idle=True))
+    take(machine, 1, Marker(MOVE, 5, 6))
+    assert machine.active("A") == 6
+    epoch(machine, 1, 9, idle=True)
+    assert machine.active("A") == 6
+    machine.handle(re.ParcelTaken(PARCEL))
+    assert machine.active("A") is None
+
+
+def test_r2_a_joiner_that_sends_before_its_marker_is_an_internal_error(region: Region) -> None:
+    with pytest.raises(InternalError, match="worker 1, which is no member"):
+        epoch(region(0, members=(0,)), 1, 3)
+
+
+def test_r2_rows_of_a_version_that_has_no_marker_are_an_internal_error(region: Region) -> None:
+    with pytest.raises(InternalError, match="rows of version 1 where 0 stands"):
+        region().handle(re.RowsTaken("A", 0, 1, "rows"))
+
+
+def test_r2_rows_of_the_old_version_behind_a_marker_are_an_internal_error(region: Region) -> None:
+    machine = region()
+    take(machine, 0, Marker(MOVE, 5, 5))
+    with pytest.raises(InternalError, match="rows of version 0 where 1 stands"):
+        machine.handle(re.RowsTaken("A", 0, 0, "rows"))
+
+
+def test_r3_rows_are_not_blocked_by_a_marker(region: Region) -> None:
+    machine = region(0)
+    take(machine, 0, Marker(MOVE, 5, 5))
+    assert machine.handle(re.RowsTaken("A", 0, 1, "new")) == [re.Pass("A", "new")]
+    assert machine.handle(re.RowsTaken("A", 1, 0, "old")) == [re.Pass("A", "old")]
+
+
+def test_r3_an_epoch_behind_a_marker_waits_for_all_markers_and_open_slots(region: Region) -> None:
+    machine = region()
+    take(machine, 0, Marker(MOVE, 5, 5))
+    assert epoch(machine, 0, 8) == []
+    take(machine, 1, Marker(MOVE, 5, 9))
+    assert machine.frontier("A") == 5
+    effects = machine.handle(re.ParcelTaken(PARCEL))
+    assert effects == [re.Install(PARCEL), re.Release(), re.Advance("A", 8), re.Tell(RegionDone(1, 1, "R"))]
+
+
+def test_r3_the_cut_is_the_minimum_of_the_old_senders_last_epochs(region: Region) -> None:
+    machine = region(members=(0,))
+    effects = marked(machine, JOIN, before0=6, before1=2, after0=6, after1=MAX_EPOCH)
+    assert effects == [re.Tell(MarkersIn(1, 1, "A")), re.Advance("A", 6)]
+
+
+def test_r3_the_frontier_does_not_go_back_behind_the_cut(region: Region) -> None:
+    machine = region(0)
+    epoch(machine, 0, 9)
+    epoch(machine, 1, 9)
+    marked(machine, MOVE, before0=9, before1=9, after0=9, after1=2)
+    machine.handle(re.ShippingEnded(1))
+    assert machine.frontier("A") == 9
+    assert epoch(machine, 1, 7) == []
+    assert epoch(machine, 0, 12) == []
+    assert epoch(machine, 1, 11) == [re.Advance("A", 11)]
+
+
+def test_r3_a_joiner_emits_nothing_before_its_cut(region: Region) -> None:
+    machine = region(members=(0,))
+    assert epoch(machine, 0, 4) == []
+    assert marked(machine, JOIN, before0=4)[-1] == re.Advance("A", 4)
+
+
+def test_r4_all_inputs_of_the_region_are_aligned(region: Region) -> None:
+    machine = region(0, exchanges=("A", "B"))
+    assert marked(machine, MOVE) == [re.Tell(MarkersIn(1, 0, "A"))]
+    take(machine, 0, Marker(MOVE, 3, 3), "B")
+    last = take(machine, 1, Marker(MOVE, 3, 3), "B")
+    assert last[-1] == re.Ship(1, ((1, 1),))
+    assert {effect.exchange for effect in last if isinstance(effect, re.Advance)} == {"A", "B"}
+
+
+def test_r4_moved_slots_are_frozen_while_they_are_shipped(region: Region) -> None:
+    machine = region(0)
+    marked(machine, MOVE)
+    assert epoch(machine, 0, 9) == []
+    assert epoch(machine, 1, 9) == []
+    assert machine.handle(re.ShippingEnded(1)) == [re.Advance("A", 9), re.Tell(RegionDone(1, 0, "R"))]
+
+
+def test_r4_slots_without_state_are_asked_for_too(region: Region) -> None:
+    machine = region(0, table=(0, 0))
+    assert marked(machine, Move(1, (0, 1), (0, 1), (1, 1)))[-1] == re.Ship(1, ((0, 1), (1, 1)))
+
+
+def test_r5_rows_of_slots_that_are_not_here_yet_are_held(region: Region) -> None:
+    machine = region()
+    take(machine, 0, Marker(MOVE, 5, 5))
+    assert machine.handle(re.RowsTaken("A", 0, 1, "rows")) == [re.Pass("A", "rows", frozenset({1}))]
+    assert machine.pending == {1}
+
+
+def test_r5_a_parcel_before_any_marker_is_kept_until_the_cut(region: Region) -> None:
+    machine = region()
+    assert machine.handle(re.ParcelTaken(PARCEL)) == []
+    assert marked(machine, MOVE)[1:4] == [re.Advance("A", 5), re.Install(PARCEL), re.Release()]
+
+
+def test_r5_a_parcel_between_markers_waits_for_the_cut(region: Region) -> None:
+    machine = region()
+    take(machine, 0, Marker(MOVE, 5, 5))
+    assert machine.handle(re.ParcelTaken(PARCEL)) == []
+    assert re.Install(PARCEL) in take(machine, 1, Marker(MOVE, 5, 5))
+
+
+def test_r5_state_of_a_slot_that_is_not_awaited_is_an_internal_error(region: Region) -> None:
+    machine = region()
+    marked(machine, MOVE)
+    with pytest.raises(InternalError, match="not awaited"):
+        machine.handle(re.ParcelTaken(Parcel("R", 1, 0, (0,))))
+
+
+def test_r5_a_parcel_of_another_move_is_an_internal_error(region: Region) -> None:
+    machine = region()
+    marked(machine, MOVE)
+    with pytest.raises(InternalError, match="another move"):
+        machine.handle(re.ParcelTaken(Parcel("R", 2, 0, (1,))))
+
+
+def test_r6_a_region_that_feeds_exchanges_opens_its_slots_when_it_may(region: Region) -> None:
+    machine = region(feeds_exchanges=True)
+    assert re.SendShipped(1) in marked(machine, MOVE)
+    assert machine.handle(re.ParcelTaken(PARCEL)) == [re.Install(PARCEL)]
+    assert machine.handle(re.OpenTaken(OpenSlots(1, "R"))) == [re.Release(), re.Tell(RegionDone(1, 1, "R"))]
+
+
+def test_r6_leave_to_open_may_come_before_the_state(region: Region) -> None:
+    machine = region(feeds_exchanges=True)
+    marked(machine, MOVE)
+    assert machine.handle(re.OpenTaken(OpenSlots(1, "R"))) == []
+    assert re.Release() in machine.handle(re.ParcelTaken(PARCEL))
+
+
+def test_r6_a_region_that_gains_nothing_does_not_wait(region: Region) -> None:
+    machine = region(0, feeds_exchanges=True)
+    marked(machine, MOVE)
+    assert machine.handle(re.ShippingEnded(1)) == [re.SendShipped(1), re.Tell(RegionDone(1, 0, "R"))]
+    assert machine.handle(re.OpenTaken(OpenSlots(1, "R"))) == []
+
+
+def test_r6_shipped_is_reported_when_it_has_come_from_all_senders(region: Region) -> None:
+    machine = region(0)
+    marked(machine, MOVE)
+    assert take(machine, 0, Shipped(1)) == []
+    assert take(machine, 1, Shipped(1)) == [re.Tell(ShippedIn(1, 0, "A"))]
+
+
+def test_r6_shipped_of_another_version_is_an_internal_error(region: Region) -> None:
+    with pytest.raises(InternalError, match="Shipped of version 1 at 0"):
+        take(region(), 0, Shipped(1))
+
+
+def test_r7_a_second_move_while_one_goes_on_is_an_internal_error(region: Region) -> None:
+    machine = region()
+    take(machine, 0, Marker(MOVE, 5, 5))
+    with pytest.raises(InternalError, match="another move"):
+        take(machine, 1, Marker(Move(1, (0, 1), (0, 1), (1, 1)), 5, 5))
+
+
+def test_r7_a_marker_of_a_version_that_is_not_next_is_an_internal_error(region: Region) -> None:
+    with pytest.raises(InternalError, match="a marker of version 2 at 0"):
+        take(region(), 0, Marker(Move(2, (0, 1), (0, 1), (0, 1)), 5, 5))
+
+
+def test_r7_a_second_marker_of_one_sender_is_an_internal_error(region: Region) -> None:
+    machine = region()
+    take(machine, 0, Marker(MOVE, 5, 5))
+    with pytest.raises(InternalError, match="second marker of worker 0"):
+        take(machine, 0, Marker(MOVE, 5, 5))
+
+
+def test_r7_an_end_of_shipping_that_nobody_asked_for_is_an_internal_error(region: Region) -> None:
+    with pytest.raises(InternalError, match="nothing is shipped"):
+        region().handle(re.ShippingEnded(1))
+
+
+def test_r7_who_neither_gains_nor_loses_is_done_at_the_cut(region: Region) -> None:
+    machine = region(2, members=(0, 1, 2))
+    move = Move(1, (0, 1, 2), (0, 1, 2), (0, 1))
+    assert marked(machine, move)[-1] == re.Tell(RegionDone(1, 2, "R"))
+    assert machine.phase is Phase.STEADY
+
+
+def test_r8_a_leaver_counts_until_its_bye(region: Region) -> None:
+    machine = region(0, table=(0, 1))
+    marked(machine, LEAVE)
+    machine.handle(re.ParcelTaken(Parcel("R", 1, 1, (1,))))
+    assert epoch(machine, 0, 9) == []
+    assert take(machine, 1, Bye()) == [re.Advance("A", 9), re.Tell(ByeTaken(0, "A", 1))]
+
+
+def test_r8_an_epoch_behind_bye_is_an_internal_error(region: Region) -> None:
+    machine = region(0, table=(0, 1))
+    marked(machine, LEAVE)
+    machine.handle(re.ParcelTaken(Parcel("R", 1, 1, (1,))))
+    take(machine, 1, Bye())
+    with pytest.raises(InternalError, match="worker 1, which is no member"):
+        epoch(machine, 1, 9)
+
+
+def test_all_transitions_lead_through_a_whole_move(region: Region) -> None:
+    machine = region()
+    phases = [machine.phase]
+    for step in (Marker(MOVE, 5, 5), Marker(MOVE, 5, 5)):
+        take(machine, len(phases) - 1, step)
+        phases.append(machine.phase)
+    machine.handle(re.ParcelTaken(PARCEL))
+    assert [*phases, machine.phase] == [Phase.STEADY, Phase.MARKING, Phase.MOVING, Phase.STEADY]
+    assert set(TRANSITIONS.values()) == set(Phase)
+    assert machine.moving_version == machine.version == 1

@@ -1,0 +1,161 @@
+"""The coordinator of a rescale: each rule alone. One source S feeds A, region R (fed by A) feeds B, region Q ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from malstrom_py.errors import InternalError
+from malstrom_py.rescale.placement import plan_moves
+from malstrom_py.rescale.protocol import (
+    ByeTaken,
+    Leave,
+    MarkersIn,
+    Move,
+    OpenSlots,
+    PartsPolled,
+    PollParts,
+    RegionDone,
+    Report,
+    Rescale,
+    ShippedIn,
+    Switched,
+)
+from malstrom_py.workers import coordinator_machine as cm
+
+TOPOLOGY = cm.Topology(("A", "B"), {"R": ("B",), "Q": ()}, {"S": ("A", "B")})
+
+
+@pytest.fixture
+def coordinator() -> Iterator[cm.CoordinatorMachine]:
+    machine = made((0, 1), (0, 1, 0, 1), slots_max=8)
+    yield machine
+    machine.check()
+
+
+def made(members: tuple[int, ...], table: tuple[int, ...], *, slots_max: int) -> cm.CoordinatorMachine:
+    parts = {("S", str(number)): members[number % len(members)] for number in range(2)}
+    plan = partial(plan_moves, slots_max=slots_max)
+    return cm.CoordinatorMachine(TOPOLOGY, members=members, table=table, parts=parts, plan_moves=plan)
+
+
+def told(machine: cm.CoordinatorMachine, *reports: Report) -> list[cm.Effect]:
+    return [effect for report in reports for effect in machine.handle(cm.Reported(report))]
+
+
+def move_of(effects: list[cm.Effect]) -> Move:
+    return next(e.order.move for e in effects if isinstance(e, cm.Send) and isinstance(e.order, Rescale))
+
+
+def all_reports(move: Move) -> list[Report]:
+    """Everything that the workers report of a move, in an order that may be."""
+    reports: list[Report] = [Switched(move.version, worker) for worker in move.everyone]
+    reports += [MarkersIn(move.version, worker, exchange) for worker in move.everyone for exchange in ("A", "B")]
+    reports += [ShippedIn(move.version, worker, "B") for worker in move.everyone]
+    reports += [RegionDone(move.version, worker, region) for worker in move.everyone for region in ("R", "Q")]
+    return reports + [PartsPolled(move.version, worker, "S") for worker in sorted({p.taker for p in move.parts})]
+
+
+def request(machine: cm.CoordinatorMachine, *members: int) -> list[cm.Effect]:
+    return machine.handle(cm.Requested(members))
+
+
+def test_r1_joiners_are_started_from_the_old_table_before_the_first_move(coordinator: cm.CoordinatorMachine) -> None:
+    assert request(coordinator, 0, 1, 2, 3) == [cm.StartWorkers((2, 3), (0, 1), (0, 1, 0, 1), 0)]
+    assert coordinator.handle(cm.Connected(3)) == []
+    effects = coordinator.handle(cm.Connected(2))
+    assert [e.worker for e in effects if isinstance(e, cm.Send)] == [0, 1, 2, 3]
+    assert move_of(effects).old == (0, 1)
+
+
+def test_r6_slots_are_opened_when_all_have_taken_shipped_on_all_that_the_region_feeds(
+    coordinator: cm.CoordinatorMachine,
+) -> None:
+    request(coordinator, 0)
+    assert told(coordinator, ShippedIn(1, 0, "B")) == []
+    assert told(coordinator, ShippedIn(1, 1, "B")) == [cm.Send(0, OpenSlots(1, "R"))]
+
+
+def test_r6_parts_are_polled_when_all_have_the_markers_of_every_exchange_of_the_source(
+    coordinator: cm.CoordinatorMachine,
+) -> None:
+    request(coordinator, 0)
+    assert told(coordinator, MarkersIn(1, 0, "A"), MarkersIn(1, 1, "A"), MarkersIn(1, 0, "B")) == []
+    assert told(coordinator, MarkersIn(1, 1, "B")) == [cm.Send(0, PollParts(1, "S"))]
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_r7_a_move_ends_with_the_last_report_whichever_it_is(number: int) -> None:
+    machine = made((0, 1), (0, 1, 0, 1), slots_max=8)
+    reports = all_reports(move_of(request(machine, 0)))
+    last = reports.pop(number)
+    told(machine, *reports)
+    assert machine.phase is cm.Phase.MOVING
+    assert cm.Send(1, Leave()) in told(machine, last)
+    machine.check()
+
+
+def test_r7_moves_follow_each_other() -> None:
+    machine = made((0, 1), (0, 1, 0, 1), slots_max=1)
+    first = move_of(request(machine, 0))
+    second = move_of(told(machine, *all_reports(first)))
+    assert (first.version, second.version) == (1, 2)
+    assert first.new == second.old == (0, 1)
+    told(machine, *all_reports(second))
+    assert machine.table == (0, 0, 0, 0)
+    assert machine.parts == {("S", "0"): 0, ("S", "1"): 0}
+
+
+def test_r8_a_rescale_ends_when_all_members_have_taken_every_bye(coordinator: cm.CoordinatorMachine) -> None:
+    told(coordinator, *all_reports(move_of(request(coordinator, 0))))
+    assert told(coordinator, ByeTaken(0, "A", 1)) == []
+    assert told(coordinator, ByeTaken(0, "B", 1)) == [cm.Ended((0,), 1)]
+
+
+def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine) -> None:
+    move = move_of(request(coordinator, 0))
+    assert request(coordinator, 0, 5) == []
+    assert request(coordinator, 0, 6) == []
+    told(coordinator, *all_reports(move), ByeTaken(0, "A", 1))
+    assert told(coordinator, ByeTaken(0, "B", 1)) == [cm.Ended((0,), 1), cm.StartWorkers((6,), (0,), (0, 0, 0, 0), 1)]
+
+
+def test_r9_a_request_while_joiners_start_is_done_afterwards(coordinator: cm.CoordinatorMachine) -> None:
+    request(coordinator, 0, 1, 2)
+    assert request(coordinator, 0, 1) == []
+    reports = all_reports(move_of(coordinator.handle(cm.Connected(2))))
+    effects = told(coordinator, *reports)
+    assert effects[-4] == cm.Ended((0, 1, 2), 1)
+    assert move_of(effects).new == (0, 1)
+
+
+def test_a_request_for_what_is_there_ends_at_once(coordinator: cm.CoordinatorMachine) -> None:
+    assert request(coordinator, 0, 1) == [cm.Ended((0, 1), 0)]
+
+
+def test_a_report_while_nothing_moves_is_an_internal_error(coordinator: cm.CoordinatorMachine) -> None:
+    with pytest.raises(InternalError, match="while nothing moves"):
+        told(coordinator, Switched(1, 0))
+
+
+def test_a_report_of_another_version_is_an_internal_error(coordinator: cm.CoordinatorMachine) -> None:
+    request(coordinator, 0)
+    with pytest.raises(InternalError, match="was not expected"):
+        told(coordinator, Switched(2, 0))
+
+
+def test_a_report_that_comes_twice_is_an_internal_error(coordinator: cm.CoordinatorMachine) -> None:
+    request(coordinator, 0)
+    with pytest.raises(InternalError, match="was not expected"):
+        told(coordinator, Switched(1, 0), Switched(1, 0))
+
+
+def test_r8_without_exchanges_leavers_go_at_once() -> None:
+    topology = cm.Topology((), {}, {"S": ()})
+    machine = cm.CoordinatorMachine(
+        topology, members=(0, 1), table=(0, 1), parts={}, plan_moves=partial(plan_moves, slots_max=8)
+    )
+    request(machine, 0)
+    assert told(machine, Switched(1, 0), Switched(1, 1)) == [cm.Send(1, Leave()), cm.Ended((0,), 1)]
