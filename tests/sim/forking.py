@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any
 
-from malstrom_py.rescale.region_machine import RegionMachine
+from malstrom_py.rescale.region_machine import Phase, RegionMachine, _Side
+from malstrom_py.rescale.switch_machine import Phase as SwitchPhase
 from malstrom_py.rescale.switch_machine import SwitchMachine
 from malstrom_py.workers.coordinator_machine import CoordinatorMachine
+from malstrom_py.workers.coordinator_machine import Phase as CoordinatorPhase
 from tests.sim.channel import Channel
 from tests.sim.counting import Counting, KeyState
 from tests.sim.oracle import Oracle
@@ -17,7 +20,45 @@ from tests.sim.setups import Setup
 from tests.sim.worker import ModelWorker
 from tests.sim.world import Action, World
 
-MUTABLE = (
+SHARED = {"net", "shape", "_shape", "machines", "_topology", "_plan_moves", "_parts", "_late"}
+"""What no action changes; the net is set by who forks."""
+
+INTERNED = "interned"
+
+ATOMS = {int, str, bool, bytes, tuple, frozenset, type(None), Phase, SwitchPhase, CoordinatorPhase}
+"""Never copied. So is whatever has no copier."""
+
+
+def _copied_values(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if type(value) in ATOMS or name in SHARED else cloned(value)
+        for name, value in values.items()
+        if name != INTERNED
+    }
+
+
+def _copied_object(thing: Any) -> Any:
+    copy = object.__new__(type(thing))
+    vars(copy).update(_copied_values(vars(thing)))
+    return copy
+
+
+def _copied_side(thing: Any) -> Any:
+    copy = object.__new__(type(thing))
+    for name in thing.__slots__:
+        setattr(copy, name, cloned(getattr(thing, name)))
+    return copy
+
+
+def _copied_dict(thing: Any) -> Any:
+    return {key: value if type(value) in ATOMS else cloned(value) for key, value in thing.items()}
+
+
+def _copied_list(thing: Any) -> Any:
+    return [cloned(item) for item in thing]
+
+
+OBJECTS = (
     RegionMachine,
     SwitchMachine,
     CoordinatorMachine,
@@ -29,59 +70,76 @@ MUTABLE = (
     Channel,
     Oracle,
 )
-SHARED = {"net", "shape", "_shape", "machines", "_topology", "_plan_moves", "_parts", "_late"}
-"""What no action changes; the net is set by who forks."""
-
-INTERNED = "interned"
-
-
-def attributes(thing: Any) -> dict[str, Any]:
-    """What an object holds, slots or not."""
-    slots = getattr(type(thing), "__slots__", None)
-    return {name: getattr(thing, name) for name in slots} if slots else vars(thing)
-
-
-def is_mutable(thing: Any) -> bool:
-    """Whether it is copied attribute by attribute; `_Side` is the one class without a public name."""
-    return isinstance(thing, MUTABLE) or type(thing).__name__ == "_Side"
+COPIERS: dict[type, Callable[[Any], Any]] = {
+    **dict.fromkeys(OBJECTS, _copied_object),
+    _Side: _copied_side,
+    dict: _copied_dict,
+    list: _copied_list,
+    set: set.copy,
+    deque: deque.copy,
+    Counter: Counter.copy,
+}
 
 
 def cloned(thing: Any) -> Any:
     """A copy that shares only what never changes."""
-    if isinstance(thing, dict):
-        copy: Any = type(thing)()
-        copy.update({key: cloned(value) for key, value in thing.items()})
-        return copy
-    if isinstance(thing, list | set | deque):
-        return type(thing)([cloned(item) for item in thing])
-    if not is_mutable(thing):
-        return thing
-    copy = object.__new__(type(thing))
-    for name, value in attributes(thing).items():
-        if name != INTERNED:
-            object.__setattr__(copy, name, value if name in SHARED else cloned(value))
-    return copy
+    copier = COPIERS.get(type(thing))
+    return thing if copier is None else copier(thing)
+
+
+def _channel_state(channel: Any) -> Any:
+    # Numbers of frames only grow, and are without gaps here.
+    return (channel.untaken, tuple([f.item for f in channel.sent]), tuple([f.item for f in channel.backlog]))
+
+
+def _key_state(state: Any) -> Any:
+    windows = frozenset([(window, frozenset(content)) for window, content in state.windows.items()])
+    return (state.count, windows, state.epoch)
+
+
+def _oracle_state(oracle: Any) -> Any:
+    return (frozenset(oracle._seen), frozenset(oracle._windows.items()), frozenset(oracle._read.items()))
+
+
+def _object_state(thing: Any) -> Any:
+    return tuple(
+        [
+            value if type(value) in ATOMS else canonical(value)
+            for name, value in vars(thing).items()
+            if name not in SHARED and name != INTERNED
+        ]
+    )
+
+
+def _side_state(side: Any) -> Any:
+    return tuple([canonical(getattr(side, name)) for name in side.__slots__])
+
+
+def _dict_state(thing: Any) -> Any:
+    return frozenset([(key, value if type(value) in ATOMS else canonical(value)) for key, value in thing.items()])
+
+
+def _list_state(thing: Any) -> Any:
+    return tuple([canonical(item) for item in thing])
+
+
+STATES: dict[type, Callable[[Any], Any]] = {
+    **dict.fromkeys(OBJECTS, _object_state),
+    _Side: _side_state,
+    Channel: _channel_state,
+    KeyState: _key_state,
+    Oracle: _oracle_state,
+    dict: _dict_state,
+    list: _list_state,
+    deque: _list_state,
+    set: frozenset,
+}
 
 
 def canonical(thing: Any) -> Any:
     """Its state as something hashable; equal states behave alike."""
-    if isinstance(thing, Channel):
-        # Numbers of frames only grow, and are without gaps here.
-        return (thing.untaken, tuple(f.item for f in thing.sent), tuple(f.item for f in thing.backlog))
-    if isinstance(thing, KeyState):
-        windows = frozenset((window, frozenset(content)) for window, content in thing.windows.items())
-        return (thing.count, windows, thing.epoch)
-    if isinstance(thing, Oracle):
-        return canonical({name: value for name, value in vars(thing).items() if name in ("_seen", "_windows", "_read")})
-    if isinstance(thing, dict):
-        return frozenset((key, canonical(value)) for key, value in thing.items())
-    if isinstance(thing, set):
-        return frozenset(thing)
-    if isinstance(thing, list | deque):
-        return tuple(canonical(item) for item in thing)
-    if not is_mutable(thing):
-        return thing
-    return tuple(canonical(value) for name, value in attributes(thing).items() if name not in SHARED | {INTERNED})
+    state = STATES.get(type(thing))
+    return thing if state is None else state(thing)
 
 
 class ForkingWorld(World):
