@@ -247,7 +247,7 @@ class World:
     def _mail(self, sender: int, receiver: int) -> None:
         (incarnation, message), *rest = self.letters[sender, receiver]
         self.letters[sender, receiver] = tuple(rest)
-        if not self.is_current(incarnation):
+        if not self.is_current(incarnation, receiver):
             self.hit("stale letter dropped")
         elif receiver == COORDINATOR:
             self.coordinate(message if isinstance(message, cm.Connected) else cm.Reported(message))  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ class World:
             worker.take_mail(message)
             self._checked(worker)
 
-    def is_current(self, incarnation: int) -> bool:
+    def is_current(self, incarnation: int, receiver: int) -> bool:
         """S6: what an old incarnation sends is dropped."""
         return incarnation == self.incarnation
 

@@ -30,6 +30,9 @@ class Coordinator(cm.CoordinatorMachine):
     def _require(self, holds: bool, what: str) -> None:
         """Nothing is required."""
 
+    def _reported(self, report: Report) -> list[cm.Effect]:
+        return super()._reported(report) if self._moves else []
+
     def _forget(self, *kinds: type[Report]) -> None:
         self._missing = {report for report in self._missing if not isinstance(report, kinds)}
 
@@ -99,16 +102,21 @@ class ReleasesAfterOneWorker(Coordinator):
 
 
 class UninvolvedNotAsked(Coordinator):
-    """R7: only those that gain or lose slots must have ended."""
+    """R7: only those that gain or lose something must have ended."""
 
-    def _order_move(self) -> list[cm.Effect]:
-        effects, move = super()._order_move(), self._moves[0]
-        involved = {
-            worker for was, now in zip(self.table, move.table, strict=True) if was != now for worker in (was, now)
-        }
-        self._missing = {
-            report for report in self._missing if not isinstance(report, RegionDone) or report.worker in involved
-        }
+    def _maybe_end(self) -> list[cm.Effect]:
+        move = self._moves[0]
+        involved = {w for was, now in zip(self.table, move.table, strict=True) if was != now for w in (was, now)}
+        involved |= {worker for part in move.parts for worker in (part.giver, part.taker)}
+        kept = (self._missing, self._shipped, self._marked)
+        self._missing = {report for report in self._missing if report.worker in involved}
+        self._shipped, self._marked = (
+            {name: {pair for pair in missing if pair[0] in involved} for name, missing in waits.items()}
+            for waits in (self._shipped, self._marked)
+        )
+        effects = super()._maybe_end()
+        if self._moves and self._moves[0] is move:
+            self._missing, self._shipped, self._marked = kept
         return effects
 
 
