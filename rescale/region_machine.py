@@ -314,7 +314,9 @@ class RegionMachine:
         return [*self._advanced(exchange), Tell(ByeTaken(self.worker, exchange, sender))]
 
     def _to(self, what: str) -> None:
-        self.phase = TRANSITIONS[self.phase, what]
+        key = (self.phase, what)
+        self._require(key in TRANSITIONS, f"{what} is not expected")
+        self.phase = TRANSITIONS[key]
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:

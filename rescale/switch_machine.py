@@ -141,9 +141,7 @@ class SwitchMachine:
             case RescaleOrdered():
                 return self._rescale(event.order.move)
             case PartCame():
-                # Its giver may have heard of the move before this worker has.
-                self._came[event.part.move] = event.part
-                return self._maybe_switch() if self.phase is Phase.AWAITING else []
+                return self._part(event.part)
             case PollOrdered():
                 source = event.order.source
                 return [PollGained(source), Tell(PartsPolled(event.order.version, self.worker, source))]
@@ -162,20 +160,28 @@ class SwitchMachine:
         effects: list[Effect] = [FlushOutgoing()]
         # R2: hands over first, then waits, or two workers might wait for each other.
         effects += [HandOver(move.version, part) for part in move.parts if part.giver == self.worker]
-        self.phase = Phase.AWAITING
-        return effects + self._maybe_switch()
+        if self._awaits_parts(move):
+            self._to("rescale, parts awaited")
+            return effects
+        return effects + self._switch(move)
 
-    def _maybe_switch(self) -> list[Effect]:
+    def _part(self, part: PartHandedOver) -> list[Effect]:
+        # Its giver may have heard of the move before this worker has.
+        self._came[part.move] = part
         move = self._move
-        assert move is not None
-        awaited = [part for part in move.parts if part.taker == self.worker]
-        if any(part not in self._came for part in awaited):
+        if move is None or self._awaits_parts(move):
             return []
+        self._to("last part")
         # What regions have sent while parts were awaited was routed by the old table too.
-        effects: list[Effect] = [FlushOutgoing()] if awaited else []
-        effects += [TakePart(self._came.pop(part)) for part in awaited]
-        self.phase, self._move, self.version = Phase.STEADY, None, move.version
-        return [*effects, SwitchExchanges(move), Tell(Switched(move.version, self.worker))]
+        return [FlushOutgoing(), *self._switch(move)]
+
+    def _awaits_parts(self, move: Move) -> bool:
+        return any(part.taker == self.worker and part not in self._came for part in move.parts)
+
+    def _switch(self, move: Move) -> list[Effect]:
+        taken: list[Effect] = [TakePart(self._came.pop(part)) for part in move.parts if part.taker == self.worker]
+        self._move, self.version = None, move.version
+        return [*taken, SwitchExchanges(move), Tell(Switched(move.version, self.worker))]
 
     def _to(self, what: str) -> None:
         key = (self.phase, what)

@@ -1,7 +1,7 @@
 """All interleavings of tiny instances, to the end: a breadth-first search over the states of the model.
 
-Where an instance is ``eager``, a report is taken by the coordinator as soon as it has been made. That leaves nothing out
-as long as the order of reports changes neither what the coordinator holds nor what it sends to anybody, which
+Where an instance is ``eager``, a report is taken by the coordinator as soon as it has been made. That leaves nothing
+out as long as the order of reports changes neither what the coordinator holds nor what it sends to anybody, which
 tests/unit/workers/test_coordinator_machine.py checks, and no worker is sent two orders for one move.
 
 ``python -m tests.sim.exhaustive --seconds 600`` searches larger ones too, as deep as time allows.

@@ -46,12 +46,9 @@ class WaitsBeforeHandingOver(Switch):
         self._kept = tuple(effect for effect in effects if isinstance(effect, sm.HandOver))
         return [effect for effect in effects if not isinstance(effect, sm.HandOver)]
 
-    def _maybe_switch(self) -> list[sm.Effect]:
-        effects = super()._maybe_switch()
-        if not effects:
-            return []
+    def _switch(self, move: Move) -> list[sm.Effect]:
         kept, self._kept = self._kept, ()
-        return [*kept, *effects]
+        return [*kept, *super()._switch(move)]
 
 
 class FlushesBehindTheMarker(ModelWorker):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.placement import plan_moves
@@ -95,6 +97,18 @@ def test_r7_a_move_ends_with_the_last_report_whichever_it_is(number: int) -> Non
     assert machine.phase is cm.Phase.MOVING
     assert cm.Send(1, Leave()) in told(machine, last)
     machine.check()
+
+
+@given(st.permutations(range(13)))
+def test_the_order_of_reports_does_not_matter(order: list[int]) -> None:
+    def after(numbers: list[int]) -> tuple[object, ...]:
+        machine = made((0, 1), (0, 1, 0, 1), slots_max=8)
+        reports = all_reports(move_of(request(machine, 0)))
+        effects = told(machine, *(reports[number] for number in numbers))
+        state = {name: value for name, value in vars(machine).items() if name not in ("_plan_moves", "_topology")}
+        return state, sorted(map(repr, effects))
+
+    assert after(order) == after(sorted(order))
 
 
 def test_r7_moves_follow_each_other() -> None:

@@ -1,0 +1,47 @@
+"""Draws the state diagrams of docs/protocol.md from the machines' own tables: ``python -m tests.docs.diagrams``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+from malstrom_py.rescale import region_machine, switch_machine
+from malstrom_py.workers import coordinator_machine
+from tests.tree import ROOT
+
+PAGE = ROOT / "docs" / "protocol.md"
+
+Transitions = Mapping[tuple[StrEnum, str], StrEnum]
+
+MACHINES: dict[str, Transitions] = {
+    "region machine": region_machine.TRANSITIONS,
+    "switch machine": switch_machine.TRANSITIONS,
+    "coordinator machine": coordinator_machine.TRANSITIONS,
+}
+
+
+def diagram(transitions: Transitions) -> str:
+    """A Mermaid state diagram; the first state of the first transition is where the machine begins."""
+    first = next(iter(transitions))[0]
+    lines = ["stateDiagram-v2", f"    [*] --> {first.name}"]
+    phases = {state: None for (start, _), end in transitions.items() for state in (start, end)}
+    lines += [f"    {phase.name} : {phase.value}" for phase in phases]
+    lines += [f"    {start.name} --> {end.name} : {what}" for (start, what), end in transitions.items()]
+    return "\n".join(lines)
+
+
+def updated(page: str) -> str:
+    """The page with its diagrams drawn anew; each stands under a heading with its machine's name."""
+    for name, transitions in MACHINES.items():
+        block = f"```mermaid\n{diagram(transitions)}\n```"
+        page, times = re.subn(
+            rf"(?ms)^(### The {name}\n.*?)^```mermaid\n.*?^```$", lambda m, b=block: m[1] + b, page, count=1
+        )
+        if times != 1:
+            raise LookupError(f"docs/protocol.md has no diagram under a heading 'The {name}'")
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(updated(PAGE.read_text()))
