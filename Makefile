@@ -5,11 +5,13 @@ VENV   ?= .venv
 DEMO   ?= examples.flights
 BENCH  ?= bench.micro
 N      ?= 1000000
+SEEDS  ?= 100000
+SECONDS ?= 600
 
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types format docs docs-check coverage bench fuzz clean distclean
+.PHONY: help demo test lint types format docs docs-check coverage bench fuzz soak mutants exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +25,9 @@ help:
 	@echo "make coverage    every test, with the coverage of every module"
 	@echo "make bench       micro benchmarks, as ratios against plain loops"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
+	@echo "make soak        $(SEEDS) random runs of the rescale model (SEEDS=...)"
+	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
+	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
 	@echo "make clean       remove caches and builds; distclean removes $(VENV) too"
 
 demo: $(VENV)/.demo
@@ -57,6 +62,15 @@ bench: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev
 	@$(PY) -m tests.fuzz.codec --n $(N)
+
+soak: $(VENV)/.dev
+	@$(PY) -m tests.sim.soak --seeds $(SEEDS)
+
+mutants: $(VENV)/.dev
+	@$(PY) -m tests.sim.mutants
+
+exhaustive: $(VENV)/.dev
+	@$(PY) -m tests.sim.exhaustive --seconds $(SECONDS)
 
 clean:
 	@rm -rf build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis .import_linter_cache
