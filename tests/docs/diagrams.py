@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from malstrom_py.rescale import region_machine, switch_machine
 from malstrom_py.workers import coordinator_machine
@@ -12,7 +13,8 @@ from tests.tree import ROOT
 
 PAGE = ROOT / "docs" / "protocol.md"
 
-Transitions = Mapping[tuple[StrEnum, str], StrEnum]
+Transitions = Mapping[Any, StrEnum]
+"""(phase, what) -> phase."""
 
 MACHINES: dict[str, Transitions] = {
     "region machine": region_machine.TRANSITIONS,
@@ -35,9 +37,8 @@ def updated(page: str) -> str:
     """The page with its diagrams drawn anew; each stands under a heading with its machine's name."""
     for name, transitions in MACHINES.items():
         block = f"```mermaid\n{diagram(transitions)}\n```"
-        page, times = re.subn(
-            rf"(?ms)^(### The {name}\n.*?)^```mermaid\n.*?^```$", lambda m, b=block: m[1] + b, page, count=1
-        )
+        pattern = rf"(?ms)^(### The {name}\n.*?)^```mermaid\n.*?^```$"
+        page, times = re.subn(pattern, rf"\g<1>{block}", page, count=1)
         if times != 1:
             raise LookupError(f"docs/protocol.md has no diagram under a heading 'The {name}'")
     return page
