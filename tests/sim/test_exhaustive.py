@@ -12,6 +12,7 @@ from tests.sim.forking import ForkingWorld, cloned
 SMALL = [instance for instance in INSTANCES if instance.small]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("instance", SMALL, ids=lambda instance: instance.name)
 def test_every_interleaving_ends_as_it_should(instance: Instance, capsys: pytest.CaptureFixture[str]) -> None:
     found = search(instance)
