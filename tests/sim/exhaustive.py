@@ -65,7 +65,7 @@ INSTANCES = (
     _instance("chain 2 -> 1, one record", "chain", ONE, 2, (0,)),
     _instance("join 1 -> 2, two records", "join", TWO, 1, (0, 1), eager=True),
     _instance("two stages 1 -> 2, one record", "two stages", ONE, 1, (0, 1), small=False, eager=True),
-    _instance("chain 1 -> 2, two parts, two keys", "chain", PARTS, 1, (0, 1), small=False),
+    _instance("chain 1 -> 2, two parts, two keys", "chain", PARTS, 1, (0, 1)),
     _instance("join 1 -> 2, two records, all orders", "join", TWO, 1, (0, 1), small=False),
     _instance("chain 2 -> 3, two parts, two keys", "chain", PARTS, 2, (0, 1, 2), keys=3, small=False),
 )
