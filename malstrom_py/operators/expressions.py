@@ -51,22 +51,31 @@ class Expressions:
                 raise self._error(_WHOLE)
         return result
 
+    def filtered(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows of ``frame`` for which the expressions, seen to give booleans before, are true."""
+        return self._guarded(frame, lambda: frame.filter(self._expressions))
+
     def _evaluated(self, frame: pl.DataFrame) -> pl.DataFrame:
+        result = self._guarded(frame, lambda: self._apply(frame, self._expressions))
+        if result.height == 1 != frame.height:  # constants alone are one row to Polars
+            names = result.columns
+            result = self._guarded(frame, lambda: frame.with_columns(self._expressions).select(names))
+        if result.height != frame.height:
+            raise self._error(f"the expressions made {result.height} rows of {frame.height}: {_WHOLE}")
+        return result
+
+    def _guarded(self, frame: pl.DataFrame, evaluate: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        """What ``evaluate`` makes of ``frame``; an error of Polars as one that names the step and the columns."""
         from polars.exceptions import ColumnNotFoundError, PolarsError
 
         try:
-            result = self._apply(frame, self._expressions)
-            if result.height == 1 != frame.height:  # constants alone are one row to Polars
-                result = frame.with_columns(self._expressions).select(result.columns)
+            return evaluate()
         except ColumnNotFoundError as error:
             raise self._error(f"an expression names a column that is not there; there are {_listed(frame)}") from error
         except PolarsError as error:
             # Its text stays with it, the __cause__: it may tell a record's value.
             failed = f"an expression failed with {type(error).__name__} on columns {_typed(frame)}{_hint(frame)}"
             raise self._error(failed) from error
-        if result.height != frame.height:
-            raise self._error(f"the expressions made {result.height} rows of {frame.height}: {_WHOLE}")
-        return result
 
 
 def is_expression(thing: object) -> TypeGuard[pl.Expr]:
