@@ -140,9 +140,7 @@ def test_side_outputs_go_to_their_own_ports_in_order() -> None:
 
 
 def test_a_side_output_that_the_step_does_not_have_is_refused_and_named() -> None:
-    with pytest.raises(
-        OperatorError, match=r"'under-test' sent .* 'late', but its side outputs are 'odd', 'bad': "
-    ):
+    with pytest.raises(OperatorError, match=r"'under-test' sent .* 'late', but its side outputs are 'odd', 'bad': "):
         sent(checked(sides=["odd", "bad"]), with_sides())
     with pytest.raises(OperatorError, match="side output 'late', but it has none"):
         sent(checked(), with_sides())
