@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.column_step import ColumnStep
-from malstrom_py.operators.expressions import Expressions
+from malstrom_py.operators.expressions import Expressions, roots_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,7 +27,7 @@ class FilterColumns(ColumnStep):
     """
 
     def __init__(self, context: StepContext, *, predicate: pl.Expr) -> None:
-        super().__init__(context)
+        super().__init__(context, names=roots_of([predicate]))
         self._mask = Expressions([predicate], lambda frame, exprs: frame.select(exprs), self.error)
         self._is_seen = False
 
@@ -40,8 +40,8 @@ class FilterColumns(ColumnStep):
         columns = self.columns_of(batch)
         if self._is_seen and batch is columns and not columns.is_keyed and not columns.is_timed:
             # No other columns to keep in step, so no mask.
-            return columns.with_frame(self._mask.filtered(columns.frame))
-        mask = self._verdicts(columns.frame)
+            return columns.with_frame(self._mask.filtered(self.frame_of(columns)))
+        mask = self._verdicts(self.frame_of(columns))
         # Rows stay the very rows they were.
         return columns.where(mask) if batch is columns else batch.compress(mask.to_list())
 
