@@ -75,7 +75,7 @@ def test_a_column_of_none_takes_any_type() -> None:
     assert seen == ["null", "int64", "int64"]
 
 
-MIXED = {
+MIXED: dict[str, list[Any]] = {
     "int and float": [1, 2.5],
     "places": [Decimal("1.5"), Decimal("0.25")],
     "large int": [1, 2**63],
