@@ -43,10 +43,38 @@ def _plain_nested(kind: pa.DataType) -> pa.DataType:
         return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
     if types.is_fixed_size_list(kind):
         return pa.list_(plain_type(kind.value_type), kind.list_size)
-    if types.is_large_list(kind):
+    if types.is_large_list(kind) or types.is_large_list_view(kind):
         return pa.large_list(plain_type(kind.value_type))
-    if types.is_list(kind):
+    if types.is_list(kind) or types.is_list_view(kind):
         return pa.list_(plain_type(kind.value_type))
+    return kind
+
+
+def stored_type(kind: pa.DataType, *, times: bool = True) -> pa.DataType:
+    """``kind`` in the one form in which files hold it: no large, view or fixed-size layouts, times in microseconds.
+
+    Without ``times`` those stay as they are: of two types that are alike then, each holds the values of the other.
+
+    >>> import pyarrow as pa
+    >>> stored_type(pa.large_list(pa.large_string())), stored_type(pa.time64("ns"))
+    (ListType(list<item: string>), Time64Type(time64[us]))
+    """
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if times and types.is_time(kind):
+        return pa.time64("us")
+    if types.is_struct(kind):
+        return pa.struct([(field.name, stored_type(field.type, times=times)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(stored_type(kind.key_type, times=times), stored_type(kind.item_type, times=times))
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if is_list or types.is_list_view(kind) or types.is_large_list_view(kind):
+        return pa.list_(stored_type(kind.value_type, times=times))
     return kind
 
 
@@ -70,8 +98,8 @@ def recast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
     if column.type == kind:
         return column
-    if _has_list_of_none(column.type):
-        # Arrow casts a list of nulls that stays one into a broken array.
+    if _has_list_of_none(column.type) or _has_list_view(column.type):
+        # Arrow casts a list of nulls that stays one, and views of lists that are null, into broken arrays.
         return pa.array(column.to_pylist(), kind)
     return column.cast(kind)
 
@@ -83,6 +111,17 @@ def _has_list_of_none(kind: pa.DataType) -> bool:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return bool(types.is_null(kind.value_type)) or _has_list_of_none(kind.value_type)
     return bool(types.is_struct(kind)) and any(_has_list_of_none(field.type) for field in kind)
+
+
+def _has_list_view(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return True
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _has_list_view(kind.value_type)
+    return bool(types.is_struct(kind)) and any(_has_list_view(field.type) for field in kind)
 
 
 def wider_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
