@@ -101,7 +101,7 @@ def test_a_state_that_asks_for_a_workers_thing_is_told_that_no_worker_is_at_work
     with pytest.raises(PlanError, match=f"step 's': default {told}"):
         keyed().fold("s", max, default=lambda: [model()])
     with pytest.raises(PlanError, match=f"step 's': init of best {told}"):
-        keyed().aggregate("s", best=agg.custom(lambda: [model()], max, max, int))
+        keyed().aggregate("s", best=agg.custom(lambda: [model()], max, max, len))
 
 
 def test_an_init_that_raises_is_called_by_its_name() -> None:
