@@ -103,7 +103,8 @@ class WholeGroups:
     def _fits(self, group: int) -> bool:
         if self._given_up or self._sizes[group] > _GROUP_BYTES_MAX:
             return False
-        return self._rows[group] * self._row_bytes <= _DECODED_BYTES_MAX
+        rows: int = self._rows[group]
+        return rows * self._row_bytes <= _DECODED_BYTES_MAX
 
     def _measure(self, frame: pl.DataFrame) -> None:
         size = int(frame.estimated_size())
@@ -195,7 +196,8 @@ def _fixed_bytes(schema: pa.Schema) -> int:
     """What a row takes in the columns whose values are all of one size."""
     import pyarrow as pa
 
-    return sum(kind.bit_width for kind in schema.types if pa.types.is_primitive(kind) or pa.types.is_decimal(kind)) // 8
+    fixed = [kind for kind in schema.types if pa.types.is_primitive(kind) or pa.types.is_decimal(kind)]
+    return sum(int(kind.bit_width) for kind in fixed) // 8
 
 
 @cache

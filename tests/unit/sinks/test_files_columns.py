@@ -288,11 +288,12 @@ def test_parquet_has_one_form_whatever_the_layout_was_so_that_runs_can_be_read_t
     columns = pa.record_batch({name: pa.array([value, None], kind) for name, (kind, _, value) in WIDE.items()})
     rows = [values, dict.fromkeys(values)]
     expected = pa.schema([(name, stored) for name, (_, stored, _) in WIDE.items()])
-    for layout, batches in {
+    layouts: dict[str, list[Batch]] = {
         "columns": [ColumnBatch(columns)],
         "rows": [Batch(rows)],
         "both": [Batch(rows[1:]), ColumnBatch(columns), Batch(rows[:1])],
-    }.items():
+    }
+    for layout, batches in layouts.items():
         write(tmp_path / layout, *batches, file_bytes_max=1)
         for path in visible(tmp_path / layout):
             assert pq.ParquetFile(tmp_path / layout / path).schema_arrow == expected
