@@ -136,3 +136,27 @@ def test_t1_what_is_injected_behind_a_queued_watermark_is_late_by_it(restored: b
     executor.inject_events("b", [at("not late at b", 10)])
     executor.run()
     assert executor.take_all_sink_outputs() == {"out": ["not late at b", "on time"], "late": ["late"]}
+
+
+def two_readers() -> DagExecutor:
+    builder = DagBuilder().source("in").operator("bad").operator("b").connect("in", "bad").connect("in", "b")
+    builder.sink_for("bad", "inverse").sink_for("b", "out").sink_for("b:late", "late")
+    executor = DagExecutor.from_dag(builder.build())
+    executor.register_operator("bad", lambda n: 1 // n)
+    return executor
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_t1_so_is_what_is_injected_at_a_node_that_one_has_not_reached_for_another_raised(restored: bool) -> None:
+    executor = two_readers()
+    executor.inject_events("bad", [0])
+    with pytest.raises(OperatorError):
+        executor.process_watermark("in", 10)
+    if restored:
+        fresh = two_readers()
+        fresh.restore(executor.checkpoint())
+        executor = fresh
+    assert executor.watermark("b") is None
+    executor.inject_events("b", [at("late", 10), at("on time", 11)])
+    executor.run()
+    assert executor.take_all_sink_outputs() == {"out": ["on time"], "late": ["late"]}
