@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from malstrom_py.column_types import exact_type, only_nulls_widen, plain, recast, wider_type
+from malstrom_py.column_types import exact_type, only_nulls_widen, plain, plain_type, recast, wider_type
 from malstrom_py.errors import MalstromError
 from malstrom_py.value_kinds import Kinds
 
@@ -195,8 +195,9 @@ class RowColumns:
 
         try:
             array = pa.array(column)
-            wider = wider_type(known, exact_type(array.type) if self._exact else array.type)
-            if self._exact and not (only_nulls_widen(known, wider) and only_nulls_widen(exact_type(array.type), wider)):
+            found = exact_type(plain_type(array.type)) if self._exact else array.type
+            wider = wider_type(known, found)
+            if self._exact and not (only_nulls_widen(known, wider) and only_nulls_widen(found, wider)):
                 raise pa.ArrowInvalid("another type than before")
             return array if array.type == wider else pa.array(column, type=wider)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pyarrow as pa
@@ -191,3 +192,11 @@ def test_small_decimals_and_zones_that_are_offsets_keep_their_values() -> None:
     given = ColumnBatch(pa.RecordBatch.from_arrays([money, moments], names=["v", "at"]))
     kept = select("v", "at").push(given).batches()[0].values
     assert [(row["v"], row["at"]) for row in kept] == list(zip(money.to_pylist(), moments.to_pylist(), strict=True))
+
+
+def test_rows_with_moments_of_any_zone_are_one_column() -> None:
+    zones = [dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=30)), ZoneInfo("Europe/Oslo")]
+    rows = [{"at": dt.datetime(2024, 5, 1, 12, tzinfo=zone)} for zone in zones]
+    for batches in ([Batch(rows)], [Batch([row]) for row in rows]):
+        step = select("at").push(*batches)
+        assert [row for batch in step.batches() for row in batch.values] == rows
