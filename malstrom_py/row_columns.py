@@ -55,11 +55,11 @@ class RowColumns:
     floats, structs get more fields; anything else is an error, made of its message by ``error``. ``schema`` is the
     widest so far (None before the first row), and `widened` brings an earlier record batch to it.
 
-    >>> from malstrom_py.errors import SinkError
     ``exact`` is for whom batches are gone before the next one comes: what could only be told by widening later is
     refused, wherever the batches are cut: ints beside floats, Decimals of different places, rows and structs of
     different fields. ``names``: only these fields are looked at; a row that lacks one has None there.
 
+    >>> from malstrom_py.errors import SinkError
     >>> columns = RowColumns(SinkError)
     >>> columns.convert([{"n": 1}, {"n": None}]).to_pydict()
     {'n': [1, None]}

@@ -115,18 +115,18 @@ def roots_of(expressions: Sequence[pl.Expr]) -> list[str] | None:
 
     >>> import polars as pl
     >>> roots_of([pl.col("b") * 2, pl.col("a")]), roots_of([pl.all()])
-    (['b', 'a'], None)
+    (['a', 'b'], None)
     """
-    names: dict[str, None] = {}
+    names: set[str] = set()
     left = list(expressions)
     for expression in left:
         if expression.meta.is_column():
-            names |= dict.fromkeys(expression.meta.root_names())
+            names.update(expression.meta.root_names())
         elif expression.meta.is_column_selection():
             return None
         else:
             left.extend(expression.meta.pop())
-    return list(names) or None
+    return sorted(names) or None
 
 
 def _column(name: str) -> pl.Expr:
