@@ -23,7 +23,7 @@ help:
 	@echo "make docs        the API reference, generated from the docstrings, into docs-out/"
 	@echo "make docs-check  run the code of README and docs, follow their links"
 	@echo "make coverage    every test, with the coverage of every module"
-	@echo "make bench       micro benchmarks, as ratios against plain loops"
+	@echo "make bench       micro benchmarks, as ratios against plain loops; BENCH=bench.macro.columns: columns beside Polars"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make soak        $(SEEDS) random runs of the rescale model (SEEDS=...)"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"

@@ -8,22 +8,26 @@ returned. ``field`` is what of a value is aggregated: a function, a column's nam
   decides; filter it out first. ``count``, ``first``, ``last`` and ``n_unique`` take None like any value.
 - NaN makes ``sum``, ``mean`` and ``std`` NaN for good. It is neither smaller nor larger than anything, so ``min`` and
   ``max`` keep what they had; one that begins with NaN stays NaN.
-- ``sum``, ``min``, ``max`` and ``mean`` give numbers of the kind they are given (int, float, Decimal, Fraction).
+- ``sum``, ``min``, ``max`` and ``mean`` give numbers of the kind they are given (int, float, Decimal).
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from types import FunctionType
+from typing import Any, Final, Generic, TypeVar
 
+from malstrom_py.arguments import is_coroutine_function
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.failures import describe_function
 
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EXPRESSION: Final = "malstrom_expression"
 
 Field = Callable[[Any], Any] | str | None
 """What of a value is aggregated: a function, a column's name, or None for the value itself."""
@@ -139,7 +143,7 @@ def last(field: Field = None) -> Aggregation[Any, Any]:
 
 def n_unique(field: Field = None) -> Aggregation[tuple[set[Any], bool], int]:
     """The number of different values, which must be hashable. What is equal in Python is one, as 1, 1.0 and True are,
-    and so are all NaN.
+    and so are all NaN; but not the NaN within tuples, which are equal only where they are the same object.
 
     Exact, so the state of a key holds each of its different values once: it is bounded only if these are.
     """
@@ -173,12 +177,15 @@ def custom(
         PlanError: one of them is no function.
     """
     for name, function in (("init", init), ("add", add), ("merge", merge), ("finish", finish)):
-        if not callable(function) or inspect.iscoroutinefunction(function):
-            raise PlanError(f"agg.custom: {name} is a function, got {type(function).__name__}")
+        if not callable(function) or is_coroutine_function(function):
+            got = "a coroutine function" if callable(function) else type(function).__name__
+            raise PlanError(f"agg.custom: {name} is a function, got {got}")
     return Aggregation("custom", init, add, merge, finish)
 
 
 def _field(field: Field, name: str) -> Field:
+    if is_coroutine_function(field):
+        raise PlanError(f"agg.{name}: {describe_function(field)} is a coroutine function, which is not awaited here")
     if field is None or isinstance(field, str) or callable(field):
         return field
     raise PlanError(
@@ -187,6 +194,23 @@ def _field(field: Field, name: str) -> Field:
     )
 
 
+def expression_of(function: object) -> str | None:
+    """What ``function``, one of ours, does, as an expression of ``{state}`` and ``{value}``; None of any other.
+
+    Written out, it saves a call for each record. A state that is finished so is one of at least one value.
+    """
+    return vars(function).get(_EXPRESSION) if isinstance(function, FunctionType) else None
+
+
+def _written(expression: str) -> Callable[[F], F]:
+    def note(function: F) -> F:
+        vars(function)[_EXPRESSION] = expression
+        return function
+
+    return note
+
+
+@_written("{state}")
 def _same(state: Any) -> Any:
     return state
 
@@ -195,20 +219,24 @@ def _nothing() -> Any:
     return None
 
 
+@_written("{state} + 1")
 def _one_more(seen: int, value: Any) -> int:
     return seen + 1
 
 
+@_written("{state} + {value}")
 def _plus(left: Any, right: Any) -> Any:
     return left + right
 
 
+@_written("{value} if {value} < ({value} if {state} is None else {state}) or {state} is None else {state}")
 def _smaller(state: Any, value: Any) -> Any:
     # The first value is compared as well, with itself: one without order must not stay and spoil the others.
     smaller = value < (value if state is None else state)
     return value if smaller or state is None else state
 
 
+@_written("{value} if {value} > ({value} if {state} is None else {state}) or {state} is None else {state}")
 def _larger(state: Any, value: Any) -> Any:
     larger = value > (value if state is None else state)
     return value if larger or state is None else state
@@ -226,6 +254,7 @@ def _no_mean() -> tuple[int, Any]:
     return 0, 0
 
 
+@_written("({state}[0] + 1, {state}[1] + {value})")
 def _mean_add(state: tuple[int, Any], value: Any) -> tuple[int, Any]:
     seen, total = state
     return seen + 1, total + value
@@ -235,6 +264,7 @@ def _mean_merge(left: tuple[int, Any], right: tuple[int, Any]) -> tuple[int, Any
     return left[0] + right[0], left[1] + right[1]
 
 
+@_written("{state}[1] / {state}[0]")
 def _mean(state: tuple[int, Any]) -> Any:
     seen, total = state
     return total / seen if seen else None
@@ -266,6 +296,7 @@ def _std(state: tuple[int, Any, Any]) -> float | None:
     return math.sqrt(squares / (seen - 1)) if seen > 1 else None
 
 
+@_written("{state} or ({value},)")
 def _first_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return state or (value,)
 
@@ -274,6 +305,7 @@ def _first_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ..
     return left or right
 
 
+@_written("({value},)")
 def _last_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return (value,)
 
@@ -282,6 +314,7 @@ def _last_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...
     return right or left
 
 
+@_written("{state}[0]")
 def _only(state: tuple[Any, ...]) -> Any:
     return state[0] if state else None
 

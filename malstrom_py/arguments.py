@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Final
@@ -21,11 +22,36 @@ def refuse_class(thing: object, step: str) -> None:
 
 
 def function_of(function: object, step: str) -> Any:
-    """``function``, if it can be called, else `PlanError` naming ``step``."""
+    """``function``, if it can be called and gives its result at once, else `PlanError` naming ``step``."""
+    function = callable_of(function, step)
+    if is_coroutine_function(function) or _is_of_kind(function, inspect.isasyncgenfunction):
+        raise PlanError(
+            f"step {step!r}: {describe_function(function)} is an asynchronous function, async def …, which is not "
+            f"awaited here: pass an ordinary function, or use enrich on a keyed stream, which awaits one per record"
+        )
+    return function
+
+
+def callable_of(function: object, step: str) -> Any:
+    """``function``, if it can be called in any way, else `PlanError` naming ``step``."""
     check_name(step, "step")  # before it stands in a message: name and function may have been swapped
     if not callable(function):
         raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
     return function
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether calling ``function`` gives a coroutine; also of an object with an asynchronous ``__call__``."""
+    return _is_of_kind(function, inspect.iscoroutinefunction)
+
+
+def _is_of_kind(function: object, is_kind: Callable[[Any], bool]) -> bool:
+    if isinstance(function, type):
+        return False
+    try:
+        return is_kind(function) or is_kind(getattr(function, "__call__", None))  # noqa: B004
+    except Exception:  # of the user's own __getattr__, which may answer to any name, and raise anything
+        return False
 
 
 def refuse_policy(on_error: str, step: str, what: str) -> None:
@@ -59,15 +85,6 @@ def short(thing: object) -> str:
     return type(thing).__name__ if text.startswith("<") else text
 
 
-def column_of(function: object) -> str | None:
-    """The column that ``function`` looks up, where `field_getter` made it of a column's name; else None.
-
-    >>> column_of(field_getter("price", "sum")), column_of(len)
-    ('price', None)
-    """
-    return function.__reduce__()[1][0] if isinstance(function, itemgetter) else None
-
-
 def sides_of(sides: object, step: str) -> tuple[str, ...]:
     """``sides`` as names of side outputs of a step, each legal and there once, none if None, else `PlanError`."""
     if not isinstance(sides, list | tuple | None):
@@ -80,17 +97,24 @@ def sides_of(sides: object, step: str) -> tuple[str, ...]:
     return named
 
 
-def kind_of_default(default: object, step: str) -> type:
-    """The type of the states that ``default`` makes, else `PlanError`. It is called once for that."""
-    if not callable(default):
-        raise PlanError(
-            f"step {step!r}: default is a function that makes a state, such as default=list, "
-            f"got {type(default).__name__}"
-        )
+def kind_of_default(default: object, step: str, *, what: str = "default") -> type:
+    """The type of the states that ``default`` makes, else `PlanError`. It is called once for that.
+
+    ``what`` is how the user has called it.
+    """
+    if not callable(default) or is_coroutine_function(default):
+        got = "a coroutine function" if callable(default) else type(default).__name__
+        called = what.partition(" ")[0]
+        raise PlanError(f"step {step!r}: {what} is a function that makes a state, such as {called}=list, got {got}")
+    where = "" if isinstance(default, type) else f" (in {describe_function(default)})"
     try:
         return default if isinstance(default, type) else type(default())
+    except PlanError as error:  # of ours, so its text tells no value: per_worker, which has no worker to ask here
+        raise PlanError(
+            f"step {step!r}: {what} is called once while the job is built, and failed there{where}: {error}"
+        ) from error
     except Exception as error:
         raise PlanError(
-            f"step {step!r}: default raised {type(error).__name__} (in {describe_function(default)}): it is called "
-            f"without arguments, and returns the state of a key that has none"
+            f"step {step!r}: {what} raised {type(error).__name__}{where} when it was called while the job was built: "
+            f"it is called without arguments, and returns the state of a key that has none"
         ) from error

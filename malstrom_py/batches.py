@@ -12,6 +12,8 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, final
 
 from malstrom_py.column_rows import python_values, rows_of
+from malstrom_py.column_types import for_polars
+from malstrom_py.errors import CodecError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -160,7 +162,7 @@ class ColumnBatch(Batch):
         if self._frame is None:
             import polars as pl
 
-            self._frame = pl.DataFrame(self._columns)
+            self._frame = pl.DataFrame(for_polars(self._columns))
         return self._frame
 
     @property
@@ -346,4 +348,6 @@ def _arrow_of(frame: pl.DataFrame, schema: pa.Schema | None) -> pa.RecordBatch:
     table = frame.to_arrow()
     table = table if schema is None else table.cast(schema)
     batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:  # more than one column of Arrow can hold
+        raise CodecError(f"{frame.height} rows are too large for one batch of columns: send fewer rows at once")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from malstrom_py.agg import Aggregation
-from malstrom_py.arguments import at_least, field_getter, function_of, kind_of_default, sides_of
+from malstrom_py.arguments import at_least, field_getter, function_of, is_coroutine_function, kind_of_default, sides_of
 from malstrom_py.cache import Cache
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.names import check_name
 from malstrom_py.operators.aggregate import Aggregate
 from malstrom_py.operators.base import OnError, OperatorFactory
-from malstrom_py.operators.calls import Asking, is_coroutine_function
+from malstrom_py.operators.calls import Asking
 from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.count import Count
 from malstrom_py.operators.distinct import Distinct
@@ -248,7 +248,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
                     f"step {name!r}: {label} is an aggregate, which agg.count() or agg.sum('price') return, "
                     f"got {type(one).__name__}"
                 )
-            self._default(one.init, name)
+            self._default(one.init, name, f"init of {label}")
         detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
         factory = partial(Aggregate, aggregations=aggs)
         return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail)
@@ -335,8 +335,10 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         kept = Cache(ttl=cache) if isinstance(cache, timedelta) else cache
         if kept is not None and not isinstance(kept, Cache):
             raise PlanError(f"step {name!r}: cache is an mp.Cache(…), or a timedelta, got {type(cache).__name__}")
-        if combine is not None and is_coroutine_function(function_of(combine, name)):
+        if is_coroutine_function(combine):
             raise PlanError(f"step {name!r}: combine is an ordinary function of value and info: let async_fn await")
+        if combine is not None:
+            function_of(combine, name)
         factory = partial(Enrich, asking=asking, by=_by(by, name), cache=kept, combine=combine)
         return self._then("enrich", name, factory, async_fn, on_error=on_error)
 
@@ -347,11 +349,11 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
                 f"and generate_epochs before key_by, and go on with its on-time stream"
             )
 
-    def _default(self, default: object, step: str) -> Any:
+    def _default(self, default: object, step: str, what: str = "default") -> Any:
         """``default`` if it can make a state. It is called here once, so that what it makes may be persisted."""
         if default is None:
             return None
-        self.job.register_state(kind_of_default(default, step))
+        self.job.register_state(kind_of_default(default, step, what=what))
         return default
 
     if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again

@@ -9,11 +9,11 @@ the way back.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from malstrom_py.column_types import plain, recast, wider_type
+from malstrom_py.column_types import exact_type, only_nulls_widen, plain, plain_type, recast, wider_type
 from malstrom_py.errors import MalstromError
 from malstrom_py.value_kinds import Kinds
 
@@ -55,6 +55,10 @@ class RowColumns:
     floats, structs get more fields; anything else is an error, made of its message by ``error``. ``schema`` is the
     widest so far (None before the first row), and `widened` brings an earlier record batch to it.
 
+    ``exact`` is for whom batches are gone before the next one comes: what could only be told by widening later is
+    refused, wherever the batches are cut: ints beside floats, Decimals of different places, rows and structs of
+    different fields. ``names``: only these fields are looked at; a row that lacks one has None there.
+
     >>> from malstrom_py.errors import SinkError
     >>> columns = RowColumns(SinkError)
     >>> columns.convert([{"n": 1}, {"n": None}]).to_pydict()
@@ -66,10 +70,14 @@ class RowColumns:
     malstrom_py.errors.SinkError: columns 'm' are not among those of the first batch ('n'): give every value ...
     """
 
-    def __init__(self, error: Callable[[str], MalstromError]) -> None:
+    def __init__(
+        self, error: Callable[[str], MalstromError], *, exact: bool = False, names: Sequence[str] | None = None
+    ) -> None:
         self._error = error
+        self._exact = exact
+        self._names = names
         self._schema: pa.Schema | None = None
-        self._kinds = Kinds(error)
+        self._kinds = Kinds(error, exact=exact)
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -85,6 +93,10 @@ class RowColumns:
         if not values:
             return self._no_rows()
         rows = fields_of(values)
+        if self._names is not None:
+            rows = self._chosen(rows)
+        elif self._exact:
+            self._check_alike(rows)
         names = list(dict.fromkeys(chain.from_iterable(rows))) if self._schema is None else set().union(*rows)
         leading = leading or {}
         known = self._known(names, leading)
@@ -123,6 +135,24 @@ class RowColumns:
             except pa.ArrowException:
                 raise self._unfit(field.name, f"{column.type} that cannot be written as {field.type}") from None
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _chosen(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Each row's fields of ``names``; the error if no row so far has had one of them, for that is a mistake."""
+        names = self._names or ()
+        if self._schema is None and (missing := set(names).difference(*rows)):
+            there = _listed(set().union(*rows))
+            raise self._error(f"an expression names columns that are not there: {_listed(missing)}; there are {there}")
+        return [{name: row.get(name) for name in names} for row in rows]
+
+    def _check_alike(self, rows: list[dict[str, Any]]) -> None:
+        fields = rows[0].keys() if self._schema is None else set(self._schema.names)
+        for row in rows:
+            if row.keys() != fields:
+                other = _listed(set(row.keys()).symmetric_difference(fields))
+                raise self._error(
+                    f"rows have different fields ({other}): give every value the same ones, in a map step for "
+                    f"instance, with None where there is nothing"
+                )
 
     def _no_rows(self) -> pa.RecordBatch:
         import pyarrow as pa
@@ -165,7 +195,10 @@ class RowColumns:
 
         try:
             array = pa.array(column)
-            wider = wider_type(known, array.type)
+            found = exact_type(plain_type(array.type)) if self._exact else array.type
+            wider = wider_type(known, found)
+            if self._exact and not (only_nulls_widen(known, wider) and only_nulls_widen(found, wider)):
+                raise pa.ArrowInvalid("another type than before")
             return array if array.type == wider else pa.array(column, type=wider)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             kinds = _listed({type(value).__name__ for value in column if value is not None})

@@ -2,7 +2,7 @@
 
 Arrow makes dates of datetimes, drops or invents zones, makes bytes of text, numbers of bools, or refuses, depending on
 which value of a batch comes first. So a column holds one of these kinds from its first value on, and refuses the
-others; whole numbers alone may stand beside floats.
+others; whole numbers alone may stand beside floats, and not even they where kinds are `exact`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ _ZONED: Final = "datetime with a zone"
 class Kinds:
     """The kind of each column, and of each field and list inside it, as far as it matters.
 
-    ``error`` makes the error that is raised of its message.
+    ``error`` makes the error that is raised of its message. ``exact``: ints and floats are two kinds, Decimals of
+    different places are, so are dicts of different fields, and an int has 64 bits: for whom batches are gone before
+    the next one comes, so that nothing can be widened later.
     """
 
-    def __init__(self, error: Callable[[str], MalstromError]) -> None:
+    def __init__(self, error: Callable[[str], MalstromError], *, exact: bool = False) -> None:
         self._error = error
+        self._exact = exact
         self._known: dict[str, str] = {}
 
     def check(self, name: str, values: Sequence[Any]) -> None:
@@ -62,7 +65,7 @@ class Kinds:
                 found |= {_ZONED if value.tzinfo else _NAIVE for value in values if isinstance(value, datetime)}
             else:
                 found.update([told for classes, told in _KIND_OF if issubclass(kind, classes)][:1])
-        self._learn(name, found)
+        self._learn(name, _exactly(found, values) if self._exact else found)
         if any(issubclass(kind, dict) for kind in types):
             self._check_fields(name, [value for value in values if isinstance(value, dict)])
         if any(issubclass(kind, list | tuple) for kind in types):
@@ -83,7 +86,7 @@ class Kinds:
 
     def _learn(self, name: str, found: set[str]) -> None:
         kinds = found | ({self._known[name]} if name in self._known else set())
-        if kinds == {"int", "float"}:
+        if kinds == {"int", "float"} and not self._exact:
             kinds = {"float"}
         if len(kinds) > 1:
             raise self._error(f"column {name!r} holds {' and '.join(sorted(kinds))}: make them alike in a map step")
@@ -97,6 +100,17 @@ class Kinds:
                 fields.setdefault(field, []).append(value)
         for field, values in fields.items():
             self.check(f"{name}.{field}", values)
+
+
+def _exactly(found: set[str], values: Sequence[Any]) -> set[str]:
+    """``found``, told apart further: Decimals by their places, ints by whether they fit, dicts by their fields."""
+    if "Decimal" in found:
+        places = {value.as_tuple().exponent for value in values if isinstance(value, Decimal)}
+        found = (found - {"Decimal"}) | {f"Decimal with exponent {exponent}" for exponent in places}
+    if "int" in found and any(type(value) is int and not -(1 << 63) <= value < 1 << 63 for value in values):
+        found = found | {"int beyond 64 bits"}
+    fields = {tuple(sorted(map(str, value))) for value in values if isinstance(value, dict)}
+    return found | {f"dict of {', '.join(names) or 'nothing'}" for names in fields}
 
 
 def _kinds_of_type(kind: pa.DataType) -> set[str]:

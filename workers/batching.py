@@ -26,7 +26,7 @@ class Batching:
     rows_max: int = 1024
     bytes_max: int = 1 << 20
     linger_s: float = 0.005
-    columns_rows_max: int = 65_536
+    columns_rows_max: int = 131_072
     credit: Credit = field(default_factory=Credit)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,6 @@ over the batches it reads itself. Memory is that of a process of its own, over a
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import malstrom_py as mp
-from bench.micro import machine
+from bench.micro import machine, memory
 from bench.micro.timing import interleave, ratios, spread
 from malstrom_py import sinks, sources
 from malstrom_py.batches import Batch, ColumnBatch
@@ -169,7 +168,7 @@ def peak_mb(path: Path) -> float:
 def tell_peak(path: str) -> None:
     """Run the chain here and print the largest resident size in MB."""
     job_tally(Path(path))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(memory.peak_mb())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

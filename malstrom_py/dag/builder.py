@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from malstrom_py.dag.schemas import check_schema, mismatch
-from malstrom_py.dag.topology import LATE, MAIN, Dag, DagNode, Edge, NodeType, cycle_in, topological
+from malstrom_py.dag.topology import LATE, MAIN, UNTIMED, Dag, DagNode, Edge, NodeType, cycle_in, listed, topological
 from malstrom_py.errors import PlanError
 from malstrom_py.names import check_name
-
-_NAMED_MAX: Final = 20
 
 
 @dataclass(slots=True)
@@ -71,7 +68,8 @@ class DagBuilder:
         """A node that an operator can be registered for; without one it passes records through.
 
         ``schema`` is what it takes and what it gives; ``input_schema`` and ``output_schema`` say these apart.
-        ``outputs`` are its side outputs, by port from 1 up; without it they are those that `connect` names.
+        ``outputs`` are its side outputs, by port from 1 up; without it they are those that `connect` names. ``late``
+        and ``dead_letters`` count behind the others.
         """
         takes = check_schema(schema if input_schema is None else input_schema, name)
         gives = check_schema(schema if output_schema is None else output_schema, name)
@@ -118,7 +116,10 @@ class DagBuilder:
         return Dag(nodes, {node.name: rank for rank, node in enumerate(nodes)})
 
     def _frozen(self, name: str, draft: _Draft) -> DagNode:
-        return DagNode(name, draft.type, tuple(draft.inputs), tuple(draft.outputs), draft.takes, draft.gives)
+        # What any node may have stands behind its own, so that it is nobody's port by the order of some calls.
+        own = [output for output in draft.outputs if output not in UNTIMED]
+        outputs = (*own, *(output for output in UNTIMED if output in draft.outputs))
+        return DagNode(name, draft.type, tuple(draft.inputs), outputs, draft.takes, draft.gives)
 
     def _check_connected(self) -> None:
         read = {edge.node for draft in self._nodes.values() for edge in draft.inputs}
@@ -132,6 +133,10 @@ class DagBuilder:
                 )
 
     def _check_new(self, name: str, kind: NodeType) -> None:
+        if not isinstance(name, str):
+            raise PlanError(
+                f"the name of a {kind} is a str, got {type(name).__name__}: it is the node's id in checkpoints"
+            )
         check_name(name, "node")
         if name in self._nodes:
             raise PlanError(
@@ -146,9 +151,8 @@ class DagBuilder:
 
     def _find(self, name: str) -> _Draft:
         if not isinstance(name, str) or name not in self._nodes:
-            there = ", ".join(map(repr, islice(self._nodes, _NAMED_MAX))) or "none"
-            more = ", …" if len(self._nodes) > _NAMED_MAX else ""
-            raise PlanError(f"the graph has no node {name!r}; it has {there}{more}. Add it before it is connected")
+            there = listed(self._nodes) or "none"
+            raise PlanError(f"the graph has no node {name!r}; it has {there}. Add it before it is connected")
         return self._nodes[name]
 
     def _edge(self, upstream: str, output: str | None, downstream: str, target: _Draft) -> Edge:

@@ -14,10 +14,10 @@ from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec, TypeTable, can_register
 from malstrom_py.dag.events import batches_of, batches_of_all, split_late, time_of
-from malstrom_py.dag.images import bundle, image_of_bytes, image_to_bytes, restore_failed, unbundle
+from malstrom_py.dag.images import bundle, image_of_bytes, image_to_bytes, unbundle
 from malstrom_py.dag.metrics import DagMetrics, NodeMetrics, dag_metrics, node_metrics, reset
 from malstrom_py.dag.registration import Kind, Registered, registration_of
-from malstrom_py.dag.restoring import restored
+from malstrom_py.dag.restoring import restored, watermarks_of
 from malstrom_py.dag.running import Means, Running
 from malstrom_py.dag.topology import Dag, NodeType
 from malstrom_py.errors import DagError, PlanError
@@ -37,7 +37,8 @@ class DagExecutor:
     goes to the node's side output ``late``, if that is read, and is counted. Not for several threads at once.
 
     An error of an operator reaches the caller of the method that ran it. The batch that it was given is gone: an event,
-    or the events that were handed in together. What else was under way stays queued, and the next call goes on with it.
+    or the events that were handed in together; states that it has changed by then stay changed. A watermark is not
+    gone: it, and what else was under way, stays queued, and the next call goes on with it.
 
     >>> from malstrom_py import DataMessage
     >>> from malstrom_py.dag import DagBuilder, DagExecutor
@@ -126,7 +127,7 @@ class DagExecutor:
 
         Raises:
             NodeNotFound: there is no such source.
-            DagError: a timestamp is none.
+            DagError: a timestamp is none; or a key cannot be hashed, or is NaN.
             OperatorError: an operator raised.
         """
         rank = self._dag.rank(source, NodeType.SOURCE)
@@ -161,7 +162,8 @@ class DagExecutor:
     def fire_timers(self, time: int) -> None:
         """Fire the timers up to ``time`` of every node, but none above the node's own watermark (T6).
 
-        A watermark that moves has fired them already, so this is for those that are left: behind one that raised.
+        A watermark that moves has fired them already, so this is for those that are left: set for a time that had
+        passed, behind one that raised. What is queued is processed first, as by `run`.
         """
         time = time_of(time, "the time of timers")
         running = self._start()
@@ -311,16 +313,9 @@ class DagExecutor:
         Raises:
             RestoreFailed: a node is not in the graph, or a watermark no int64. Nothing has changed.
         """
-        times = {}
-        for name, time in watermarks.items():
-            if name not in self._dag.ranks:
-                raise restore_failed(name, "the graph has no such node")
-            try:
-                times[self._dag.ranks[name]] = time_of(time, "a watermark", name)
-            except DagError as error:
-                raise restore_failed(name, str(error)) from error
+        times = watermarks_of(self._dag, watermarks)
         running = self._start()
-        for rank, time in sorted(times.items()):
+        for rank, time in times.items():
             if time > running.executor.epoch(rank):
                 running.advance(rank, time)
         self._run()

@@ -15,6 +15,7 @@ from malstrom_py.errors import DagError
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
 
 _INTS: Final = frozenset((int,))
+_ALWAYS_KEYS: Final = frozenset((type(None), str, int, bytes, bool))
 
 
 def batches_of(event: Any, node: str, part: str | None) -> list[Batch]:
@@ -25,6 +26,7 @@ def batches_of(event: Any, node: str, part: str | None) -> list[Batch]:
     kind = type(event)
     if kind is DataMessage:
         times = None if event.timestamp is None else _times([event.timestamp], node)
+        _check_keys([event.key], node)
         return [Batch([event.value], keys=[event.key], timestamps=times, part=part)]
     if kind is list and event and all(type(one) is DataMessage for one in event):
         return _batches(event, node, part)
@@ -35,6 +37,12 @@ def batches_of(event: Any, node: str, part: str | None) -> list[Batch]:
 
 def batches_of_all(events: Iterable[Any] | Batch, node: str, part: str | None) -> list[Batch]:
     """The same for many events: a `Batch`, or values and messages one by one."""
+    if not isinstance(events, Iterable | Batch):
+        raise DagError(
+            f"node {node!r}: events are a list of values or messages, or a Batch, got {type(events).__name__}: "
+            f"write [event] for a single one",
+            node=node,
+        )
     return batches_of(events, node, part) if isinstance(events, Batch) else _batches(events, node, part)
 
 
@@ -78,6 +86,7 @@ def _batches(events: Iterable[Any], node: str, part: str | None) -> list[Batch]:
     batches = []
     for untimed, run in groupby(rows, key=lambda row: row[2] is None):
         keys, values, times = (list(column) for column in zip(*run, strict=True))
+        _check_keys(keys, node)
         batches.append(Batch(values, keys=keys, timestamps=None if untimed else _times(times, node), part=part))
     return batches
 
@@ -87,15 +96,39 @@ def _checked(batch: Batch, node: str, part: str | None) -> Batch:
     for column in (batch.keys, batch.timestamps):
         if column is not None and len(column) != rows:
             raise DagError(f"node {node!r}: keys, values and timestamps of a batch are lists of one length", node=node)
-    times = None if batch.timestamps is None else _times(batch.timestamps, node)
+    times = None if batch.timestamps is None else list(_times(batch.timestamps, node))
+    if batch.keys is not None:
+        _check_keys(batch.keys, node)
     checked: Batch
     if isinstance(batch, ColumnBatch):
         # A copy that shares the columns, for what was handed in is not changed.
         checked = batch.cut(0, rows) if batch.is_keyed else batch.with_keys([None] * rows)
         checked.part = part or batch.part
         return checked
-    keys = [None] * rows if batch.keys is None else batch.keys
-    return Batch(batch.values, keys=keys, timestamps=times, part=part or batch.part)
+    # Copies, for what is queued, or waits in a sink, must not change with what the caller keeps.
+    keys = [None] * rows if batch.keys is None else list(batch.keys)
+    return Batch(list(batch.values), keys=keys, timestamps=times, part=part or batch.part)
+
+
+def _check_keys(keys: list[Any], node: str) -> None:
+    """`DagError` if one of ``keys`` would be found nowhere: it cannot be hashed, or is not equal to itself."""
+    if _ALWAYS_KEYS.issuperset(map(type, keys)):
+        return
+    for key in keys:
+        try:
+            hash(key)
+        except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+            raise DagError(
+                f"node {node!r}: a key of type {type(key).__name__} cannot be hashed: give the event a key that is "
+                f"immutable, for instance a tuple instead of a list",
+                node=node,
+            ) from error
+        if isinstance(key, float) and key != key:
+            raise DagError(
+                f"node {node!r}: a key is NaN, which equals no key, itself included: give the event another one, "
+                f"for instance None",
+                node=node,
+            )
 
 
 def _times(times: list[Any], node: str) -> list[int]:

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Final, TypeVar
 
 from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.errors import InternalError
+from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Counters, Operator, Outlet
 from malstrom_py.time import Frontier
@@ -47,10 +47,12 @@ class _Node:
         "_arrived",
         "_behind",
         "_epochs",
+        "_exchanged",
         "_inputs",
         "_ready",
         "_run",
         "_targets",
+        "again",
         "counters",
         "epoch",
         "frontier",
@@ -68,7 +70,8 @@ class _Node:
         self.counters.rows_out = [0] * len(spec.epochs)
         self._inputs = max(1, len(spec.inputs) or spec.channels)
         self._arrived: dict[int, int] = {}
-        self.frontier = Frontier(self._inputs, exchanged=not spec.inputs)
+        self._exchanged = not spec.inputs
+        self.frontier = Frontier(self._inputs, exchanged=self._exchanged)
         self.epoch = MIN_EPOCH
         self.queue: list[tuple[int, Batch | Control]] = []
         self._epochs = spec.epochs
@@ -76,6 +79,7 @@ class _Node:
         self._ready = ready
         self._run = run
         self._behind: list[_Node] | None = None
+        self.again: list[tuple[int, Batch | Control]] = []
 
     def connect(self, port: int, target: _Node, index: int) -> None:
         self._targets[port].append((target, index))
@@ -89,6 +93,17 @@ class _Node:
         if messages and not self.queue:
             heappush(self._ready, self.rank)
         self.queue[:0] = messages
+
+    def take_back(self, index: int, message: Epoch, before: int) -> None:
+        """Have ``message`` come again, for its hook has raised: the frontier that it moved is ``before`` once more."""
+        if self.epoch >= self.frontier.time:
+            return  # it was passed on before the hook raised
+        times = self.frontier.inputs()
+        times[index] = before
+        self.frontier = Frontier(self._inputs, exchanged=self._exchanged)
+        for number, time in enumerate(times):
+            self.frontier.advance(number, time)
+        self.again.append((index, message))
 
     def has_all(self, message: StateMessage) -> bool:
         """Whether ``message`` has now come on every input, so that it is handled once, behind all data before it."""
@@ -105,7 +120,13 @@ class _Node:
             rows = len(message)
             if not rows:
                 return
-            self.counters.rows_out[port] += rows
+            try:
+                self.counters.rows_out[port] += rows
+            except IndexError as error:
+                raise OperatorError(
+                    f"step {self.name!r} sent to its output {port}, but it has {len(self._targets)}, numbered from 0",
+                    step=self.name,
+                ) from error
         elif type(message) is Epoch:
             self.epoch = message.time
         for target, index in self._targets[port]:
@@ -189,8 +210,9 @@ class Executor:
                 for index, message in left:
                     self._deliver(node, index, message)
             except BaseException:
-                # The message that raised is gone; those behind it stay queued, as those of other nodes do.
-                node.put_back(list(left))
+                # A batch that raised is gone, an epoch comes again. What is behind it stays queued, as at other nodes.
+                again, node.again = node.again, []
+                node.put_back([*again, *left])
                 raise
 
     def operator(self, node: int) -> Operator | None:
@@ -237,6 +259,7 @@ class Executor:
         if isinstance(message, Batch):
             self._deliver_batch(node, operator, message)
         elif isinstance(message, Epoch):
+            before = node.frontier.time
             merged = node.frontier.advance(index, message.time, idle=message.idle)
             if merged is None:
                 node.counters.held += 1
@@ -246,7 +269,11 @@ class Executor:
             if operator is None:
                 node.forward(epoch)
             else:
-                operator.on_epoch(epoch, node)
+                try:
+                    operator.on_epoch(epoch, node)
+                except BaseException:
+                    node.take_back(index, message, before)
+                    raise
         elif operator is None:
             if isinstance(message, PartMessage) or node.has_all(message):
                 node.forward(message)

@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from malstrom_py.arguments import refuse_policy
+from malstrom_py.dag.steps import check_step
 from malstrom_py.dag.topology import DEAD_LETTERS, DagNode
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import KeyedLogic, hooks_of, stateless_hooks_of
 from malstrom_py.operators.base import OnError, Operator, OperatorFactory, StepContext
+from malstrom_py.operators.generate_epochs import GenerateEpochs
 from malstrom_py.operators.map import Map
 from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.stateless_op import StatelessOp
@@ -35,6 +37,8 @@ class Registered:
     factory: OperatorFactory
     label: str
     on_error: OnError = "fail"
+    sends_late: bool = False
+    """Whether its second stream is the output ``late``."""
 
     def build(self, context: StepContext) -> Operator:
         """The operator, new. `PlanError` naming the node if the factory gives none."""
@@ -63,10 +67,11 @@ def registration_of(
         raise PlanError(f"node {name!r}: default is a function that makes a state, got {type(default).__name__}")
     if not callable(operator) and kind in ("function", "factory"):
         raise PlanError(f"node {name!r}: a {kind} can be called, but {type(operator).__name__} cannot")
+    step = check_step(operator, node, on_error) if kind == "factory" else None
     factory, label = _factory(operator, node, kind, default)
     if kind == "stateful" and "on_batch" in hooks_of(operator, name):
         refuse_policy(on_error, name, "on_batch")
-    return Registered(factory, label, on_error)
+    return Registered(factory, label, on_error, step is not None and issubclass(step, GenerateEpochs))
 
 
 def context_of(node: DagNode, on_error: OnError, **given: Any) -> StepContext:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from malstrom_py.dag.collected import Collected
+from malstrom_py.dag.events import time_of
 from malstrom_py.dag.images import Image, restore_failed
 from malstrom_py.dag.outlets import Nowhere
 from malstrom_py.dag.registration import Registered
 from malstrom_py.dag.running import Means, Running, keeps_parts
 from malstrom_py.dag.topology import Dag, DagNode
-from malstrom_py.errors import MalstromError, OperatorError, RestoreFailed
+from malstrom_py.errors import DagError, MalstromError, OperatorError, RestoreFailed
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.keyed import StatefulOperator
@@ -36,6 +37,21 @@ def restored(dag: Dag, registered: Mapping[str, Registered], means: Means, image
     for rank, node in enumerate(dag.nodes):
         _resume(running, rank, node, images[node.name])
     return running
+
+
+def watermarks_of(dag: Dag, watermarks: object) -> dict[int, int]:
+    """``watermarks``, node -> time, by rank in topological order. `RestoreFailed` names the one that is none."""
+    if not isinstance(watermarks, Mapping):
+        raise restore_failed("", f"watermarks are a mapping of node -> time, got {type(watermarks).__name__}")
+    times = {}
+    for name, time in watermarks.items():
+        if not isinstance(name, str) or name not in dag.ranks:
+            raise restore_failed(str(name), "the graph has no such node")
+        try:
+            times[dag.ranks[name]] = time_of(time, "a watermark", name)
+        except DagError as error:
+            raise restore_failed(name, str(error)) from error
+    return dict(sorted(times.items()))
 
 
 def _check(node: DagNode, image: Image, label: str) -> None:
@@ -79,6 +95,7 @@ def _resume(running: Running, rank: int, node: DagNode, image: Image) -> None:
             _take_back(node.name, operator, image.state)
     for index, message in image.queue:
         executor.push(rank, message, index=order[index])
+        running.interrupted = True
 
 
 def _tell(name: str, operator: Operator, epoch: int) -> None:

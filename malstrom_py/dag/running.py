@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from malstrom_py.batches import Batch
@@ -42,13 +42,15 @@ class Running:
     """The nodes of ``dag`` with what is ``registered`` for them. `open` comes before the first event."""
 
     def __init__(self, dag: Dag, registered: Mapping[str, Registered], means: Means) -> None:
-        self.dag = dag
+        self.dag = with_ports(dag, registered)
         self.waiting: set[str] = set()
         """The sinks that have something to take."""
+        self.interrupted = False
+        """Whether watermarks may be queued between two calls: an operator has raised, or so it was when restored."""
         self._registered = registered
         self._means = means
-        self.operators = [self._operator(node) for node in dag.nodes]
-        specs = [self._spec(node, operator) for node, operator in zip(dag.nodes, self.operators, strict=True)]
+        self.operators = [self._operator(node) for node in self.dag.nodes]
+        specs = [self._spec(node, operator) for node, operator in zip(self.dag.nodes, self.operators, strict=True)]
         self.executor = Executor(specs, measured=means.measured)
         self._holding = [
             (rank, operator)
@@ -85,6 +87,7 @@ class Running:
 
     def run(self, work: Callable[[], None]) -> None:
         """Do ``work``, then wait for what steps hold back: calls that ``enrich`` has made, and that are under way."""
+        self.interrupted = True
         work()
         wake = self._means.resources.wake
         while any(operator.awaiting for _, operator in self._holding):
@@ -92,6 +95,7 @@ class Running:
             self.executor.run()
             if not left and wake.wait(_WATCH_S):
                 wake.clear()
+        self.interrupted = False
 
     def close(self) -> None:
         """Have operators give up what they have open. The first error is raised when all have."""
@@ -107,12 +111,15 @@ class Running:
             raise errors[0]
 
     def reached(self, rank: int) -> int:
-        """The watermark of a node, for what comes in now: a source may have one queued, when an operator has raised."""
+        """The watermark of a node, for what comes in now: behind those that are queued, when an operator has raised."""
         frontier = self.executor.frontier(rank)
-        if self.dag.nodes[rank].type is not NodeType.SOURCE:
+        if not self.interrupted:
             return frontier
-        queued = (message.time for _, message in self.executor.queued(rank) if isinstance(message, Epoch))
-        return max(queued, default=frontier)
+        inputs = self.executor.merged(rank).inputs()
+        for index, message in self.executor.queued(rank):
+            if isinstance(message, Epoch):
+                inputs[index] = max(inputs[index], message.time)
+        return max(frontier, min(inputs))
 
     def enter(self, rank: int, on_time: Batch | None, late: Batch | None) -> None:
         """Queue records at a node; the late ones go to its output ``late``, or into the count and no further."""
@@ -170,6 +177,19 @@ class Running:
             executor.queued(rank),
             operator.kept() if isinstance(operator, Collected) else [],
         )
+
+
+def with_ports(dag: Dag, registered: Mapping[str, Registered]) -> Dag:
+    """``dag``, where what sends to ``late`` itself has that output also if nothing reads it."""
+    lacking = {
+        node.name
+        for node in dag.nodes
+        if LATE not in node.outputs and node.name in registered and registered[node.name].sends_late
+    }
+    if not lacking:
+        return dag
+    nodes = [replace(node, outputs=(LATE, *node.outputs)) if node.name in lacking else node for node in dag.nodes]
+    return replace(dag, nodes=tuple(nodes))
 
 
 def keeps_parts(operator: Operator | None) -> bool:

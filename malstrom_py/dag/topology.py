@@ -20,7 +20,8 @@ LATE: Final = "late"
 DEAD_LETTERS: Final = "dead_letters"
 """The output for records that a node with ``on_error="dead-letter"`` could not take. It carries none either."""
 
-UNTIMED: Final = frozenset((LATE, DEAD_LETTERS))
+UNTIMED: Final = (LATE, DEAD_LETTERS)
+"""The outputs that any node may have, in the order of their ports, which are behind those of its own."""
 
 _NAMED_MAX: Final = 20
 
@@ -48,6 +49,8 @@ class Edge:
 class DagNode:
     """One node: its name, its type, what it reads, and its side outputs in the order of their ports, 1 and up.
 
+    Its own outputs come first; ``late`` and ``dead_letters`` stand behind them, whenever they were named.
+
     ``takes`` and ``gives`` are the schemas of its input and its main output, None where nothing was said.
     """
 
@@ -57,6 +60,11 @@ class DagNode:
     outputs: tuple[str, ...] = ()
     takes: Any = None
     gives: Any = None
+
+    @property
+    def own_outputs(self) -> tuple[str, ...]:
+        """The side outputs that its operator sends to: all but those that any node may have."""
+        return tuple(output for output in self.outputs if output not in UNTIMED)
 
     def port(self, output: str) -> int | None:
         """The port of an output; None if there is none of that name."""
@@ -93,10 +101,10 @@ class Dag:
         """Where a node stands in ``nodes``. `NodeNotFound` if there is none of that name, or not ``of`` that type."""
         rank = self.ranks.get(name) if isinstance(name, str) else None
         if rank is None:
-            raise NodeNotFound(f"the graph has no node {name!r}; its nodes are {_listed(self.ranks)}", node=str(name))
+            raise NodeNotFound(f"the graph has no node {name!r}; its nodes are {listed(self.ranks)}", node=str(name))
         kind = self.nodes[rank].type
         if of is not None and kind is not of:
-            there = f"its {of}s are {_listed(self._of(of))}"
+            there = f"its {of}s are {listed(self._of(of)) or 'none'}"
             raise NodeNotFound(f"{name!r} is no {of} ({kind}); {there}", node=name)
         return rank
 
@@ -104,7 +112,8 @@ class Dag:
         return tuple(node.name for node in self.nodes if node.type is kind)
 
 
-def _listed(names: Collection[str]) -> str:
+def listed(names: Collection[str]) -> str:
+    """The first of ``names``, as a message shows them; empty if there are none."""
     shown = ", ".join(map(repr, islice(names, _NAMED_MAX)))
     return f"{shown}, …" if len(names) > _NAMED_MAX else shown
 

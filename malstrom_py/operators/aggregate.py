@@ -8,29 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
-from malstrom_py import agg
-from malstrom_py.agg import Aggregation
+from malstrom_py.agg import Aggregation, expression_of
 from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import KeyedOperator, Rows
-
-WRITTEN_OUT: Final[Mapping[int, str]] = {
-    id(agg.count().add): "{state} + 1",
-    id(agg.sum().add): "{state} + {value}",
-    id(agg.min().add): "{value} if {value} < ({value} if {state} is None else {state}) or {state} is None else {state}",
-    id(agg.max().add): "{value} if {value} > ({value} if {state} is None else {state}) or {state} is None else {state}",
-    id(agg.mean().add): "({state}[0] + 1, {state}[1] + {value})",
-    id(agg.mean().finish): "{state}[1] / {state}[0]",
-    id(agg.first().add): "{state} or ({value},)",
-    id(agg.last().add): "({value},)",
-    id(agg.last().finish): "{state}[0]",
-    id(agg.sum().finish): "{state}",
-}
-"""What functions of ours do, by their ids, as expressions, which save a call for each record. A state that is finished
-here is one of at least one value.
-"""
 
 Loop = Callable[[Rows, list[Any], dict[Any, Any]], None]
 """Takes rows until they end; appends one result per row, after the state of its key is set."""
@@ -88,6 +71,7 @@ def unrolled(
     It is written out because an inner loop over the aggregates would take longer than they do. A key's states stand in
     a tuple, by the names of the aggregates in their order, so that the order of the arguments does not matter.
 
+    >>> from malstrom_py import agg
     >>> loop, _ = unrolled({"n": agg.count(), "total": agg.sum("price")})
     >>> results, states = [], {}
     >>> loop(iter([("a", {"price": 2}), ("a", {"price": 5})]), results, states)
@@ -108,8 +92,8 @@ def unrolled(
     for last in (False, True):
         for number, one in ones.items():
             if (one.check is not None) is last:
-                add = WRITTEN_OUT.get(id(one.add), f"add{number}({{state}}, {{value}})")
-                finish = WRITTEN_OUT.get(id(one.finish), f"finish{number}({{state}})")
+                add = expression_of(one.add) or f"add{number}({{state}}, {{value}})"
+                finish = expression_of(one.finish) or f"finish{number}({{state}})"
                 names = {"state": f"state{number}", "value": taken[number]}
                 lines.append((f"state{number} = {add.format(**names)}", blamed(one)))
                 lines.append((f"result{number} = {finish.format(**names)}", blamed(one, finishing=True)))

@@ -7,7 +7,6 @@ Rule: what a call has come to reaches the worker through one queue and is looked
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
-from malstrom_py.arguments import at_least, function_of
+from malstrom_py.arguments import at_least, callable_of, is_coroutine_function
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import DeadlineError, PlanError
 from malstrom_py.loop_thread import LoopThread
@@ -43,7 +42,7 @@ class Asking:
 
     def checked(self, step: str) -> Asking:
         """It, if it makes sense, else `PlanError` naming ``step``."""
-        function = function_of(self.function, step)
+        function = callable_of(self.function, step)
         if not is_coroutine_function(function):
             raise PlanError(
                 f"step {step!r}: enrich takes a coroutine function, async def …, and {describe_function(function)} is "
@@ -73,23 +72,26 @@ class Asking:
         return (self.retries + 1) * self.timeout_s + pauses_s + _GRACE_S
 
 
-def is_coroutine_function(function: object) -> bool:
-    """Whether calling ``function`` gives a coroutine; also of an object with an asynchronous ``__call__``."""
-    if isinstance(function, type):
-        return False
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
 class Call:
-    """One call, about ``thing``. Once it is ``done``, either ``error`` is there or ``answer`` counts."""
+    """One call, about ``thing``. Once it is ``done``, either ``error`` is there or ``answer`` counts. ``made``: whether
+    it is one of the function at all; where not, ``error`` is of what came before.
+    """
 
-    __slots__ = ("answer", "done", "error", "thing")
+    __slots__ = ("answer", "done", "error", "made", "thing")
 
     def __init__(self, thing: Any, answer: Any = None, *, done: bool = False) -> None:
         self.thing = thing
         self.answer = answer
         self.error: BaseException | None = None
         self.done = done
+        self.made = True
+
+    @classmethod
+    def unmade(cls, thing: Any, error: Exception) -> Call:
+        """The call about ``thing`` that cannot be made because of ``error``."""
+        call = cls(thing, done=True)
+        call.error, call.made = error, False
+        return call
 
 
 class Calls:
@@ -211,15 +213,19 @@ class Calls:
         attempt = 0
         while True:
             scope = asyncio.timeout(asking.timeout_s)
+            late = TimeoutError(f"no answer within {asking.timeout_s:g} s")
+            error: BaseException
             try:
                 async with scope:
-                    return await asking.function(thing)
-            except (Exception, asyncio.CancelledError) as error:
-                attempt += 1
-                if isinstance(error, TimeoutError) and scope.expired():
-                    error = TimeoutError(f"no answer within {asking.timeout_s:g} s")
-                if attempt > asking.retries or _is_cancelled():
-                    raise error from None
+                    answer = await asking.function(thing)
+                if not scope.expired():
+                    return answer
+                error = late  # it has swallowed its cancellation: an answer that comes too late is none
+            except (Exception, asyncio.CancelledError) as raised:
+                error = late if isinstance(raised, TimeoutError) and scope.expired() else raised
+            attempt += 1
+            if attempt > asking.retries or _is_cancelled():
+                raise error from None
             await asyncio.sleep(asking.pause_s(attempt))
 
     async def _cancel(self) -> None:

@@ -36,7 +36,7 @@ from malstrom_py.messages import (
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.calls import Asking, Call, Calls
 from malstrom_py.operators.failures import Failures, call_each, describe_function
-from malstrom_py.operators.held import Held, Rows, decoded, encoded, merged
+from malstrom_py.operators.held import Gathered, Held, decoded, encoded, merged
 from malstrom_py.operators.keyed import distinct, keys_of
 
 
@@ -172,7 +172,7 @@ class Enrich(Operator):
                     else:
                         call = Call(thing, answer, done=True)
             except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
-                raise self._not_hashable(thing) from error
+                call = Call.unmade(thing, self._not_hashable(thing, error))
             calls.append(call)
         return calls
 
@@ -186,8 +186,7 @@ class Enrich(Operator):
             try:
                 thing = row.key if self._by is None else self._by(row.value)
             except Exception as error:
-                row.call = Call(None, done=True)
-                row.call.error = error
+                row.call = Call.unmade(None, error)
             else:
                 (row.call,) = self._ask([thing])
         self._calls.start()
@@ -206,7 +205,7 @@ class Enrich(Operator):
         """Send what is done and has nothing before it that is not: how many records and epochs."""
         self._come_back(self._calls.take())
         queue, before = self._queue, len(self._queue)
-        rows = Rows(out)
+        rows = Gathered(out)
         while queue:
             entry = queue[0]
             if isinstance(entry, Epoch):
@@ -217,11 +216,16 @@ class Enrich(Operator):
                 break
             else:
                 queue.popleft()
-                self._finish(entry, entry.call, rows, out)
+                try:
+                    self._finish(entry, entry.call, rows, out)
+                except BaseException:
+                    rows.send()
+                    out.drain()  # or it would be lost: what was done before leaves, whenever the answers came
+                    raise
         rows.send()
         return before - len(queue)
 
-    def _finish(self, entry: Held, call: Call, rows: Rows, out: Outlet) -> None:
+    def _finish(self, entry: Held, call: Call, rows: Gathered, out: Outlet) -> None:
         if entry.image is not None and encoded([entry], self.context) != entry.image:
             raise OperatorError(
                 f"step {self.context.step!r} changed a value while it waited (in "
@@ -230,15 +234,17 @@ class Enrich(Operator):
                 step=self.context.step,
                 key=entry.key,
             )
-        blame: object = self._asking.function
+        blame: object = self._asking.function if call.made else self._by
         error = call.error
+        value: Any = None
         if error is None:
             try:
-                pair = (entry.value, call.answer)
-                rows.add(entry, pair if self._combine is None else self._combine(*pair))
-                return
+                value = (entry.value, call.answer) if self._combine is None else self._combine(entry.value, call.answer)
             except Exception as raised:
-                error, blame = raised, self._combine or blame
+                error, blame = raised, self._combine
+        if error is None:
+            rows.add(entry, value)
+            return
         if not isinstance(error, Exception):
             raise error
         self._failures.record(error, blame, entry.as_batch(), 0, out)
@@ -262,11 +268,13 @@ class Enrich(Operator):
     def _keys(self) -> set[Any]:
         return {entry.key for entry in self._queue if isinstance(entry, Held)}
 
-    def _not_hashable(self, thing: object) -> OperatorError:
+    def _not_hashable(self, thing: object, why: Exception) -> OperatorError:
         where = "the key" if self._by is None else f"what {describe_function(self._by)} returns"
-        return OperatorError(
+        error = OperatorError(
             f"step {self.context.step!r}: {where} is of type {type(thing).__name__}, which cannot be hashed, so no "
             f"answer can be kept for it. Return something immutable, for instance a tuple instead of a list, or leave "
             f"out cache=.",
             step=self.context.step,
         )
+        error.__cause__ = why
+        return error

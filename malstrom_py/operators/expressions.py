@@ -14,6 +14,7 @@ from malstrom_py.errors import OperatorError, PlanError
 if TYPE_CHECKING:
     import polars as pl
 
+_TRIALS: Final = 8
 _WHOLE: Final = (
     "an expression looks at more than its own row (an aggregate, a sort, a shift, …), so its result would depend on "
     "where batches are cut: use a keyed step, such as count, sum or aggregate, for that"
@@ -24,7 +25,7 @@ class Expressions:
     """Polars expressions at work on one step's batches.
 
     ``apply`` makes a frame of a frame: ``DataFrame.select`` or ``with_columns``, say. Those of ``unsure`` are compared
-    on the first batch of several rows: all rows at once must give what each half gives.
+    on the first few batches of several rows: all rows at once must give what each half gives.
     """
 
     def __init__(
@@ -36,13 +37,17 @@ class Expressions:
         self._expressions = expressions
         self._apply = apply
         self._error = error
-        self._unsure = any(works_row_by_row(expression) is None for expression in expressions)
+        verdicts = [works_row_by_row(expression) for expression in expressions]
+        if False in verdicts:
+            raise error(_WHOLE)
+        # How many batches are yet to be evaluated in halves as well: those of rows that are all alike tell nothing.
+        self._unsure = _TRIALS if None in verdicts else 0
 
     def __call__(self, frame: pl.DataFrame) -> pl.DataFrame:
         """What the expressions make of ``frame``, row for row."""
         result = self._evaluated(frame)
         if self._unsure and frame.height > 1:
-            self._unsure = False
+            self._unsure -= 1
             middle = frame.height // 2
             halves = [self._evaluated(frame.slice(0, middle)), self._evaluated(frame.slice(middle))]
             if not all(
@@ -51,22 +56,31 @@ class Expressions:
                 raise self._error(_WHOLE)
         return result
 
-    def _evaluated(self, frame: pl.DataFrame) -> pl.DataFrame:
-        from polars.exceptions import ColumnNotFoundError, PolarsError
+    def filtered(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows of ``frame`` for which the expressions, seen to give booleans before, are true."""
+        return self._guarded(frame, lambda: frame.filter(self._expressions))
 
-        try:
-            result = self._apply(frame, self._expressions)
-            if result.height == 1 != frame.height:  # constants alone are one row to Polars
-                result = frame.with_columns(self._expressions).select(result.columns)
-        except ColumnNotFoundError as error:
-            raise self._error(f"an expression names a column that is not there; there are {_listed(frame)}") from error
-        except PolarsError as error:
-            # Its text stays with it, the __cause__: it may tell a record's value.
-            failed = f"an expression failed with {type(error).__name__} on columns {_typed(frame)}{_hint(frame)}"
-            raise self._error(failed) from error
+    def _evaluated(self, frame: pl.DataFrame) -> pl.DataFrame:
+        result = self._guarded(frame, lambda: self._apply(frame, self._expressions))
+        if result.height == 1 != frame.height:  # constants alone are one row to Polars
+            names = result.columns
+            result = self._guarded(frame, lambda: frame.with_columns(self._expressions).select(names))
         if result.height != frame.height:
             raise self._error(f"the expressions made {result.height} rows of {frame.height}: {_WHOLE}")
         return result
+
+    def _guarded(self, frame: pl.DataFrame, evaluate: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        """What ``evaluate`` makes of ``frame``; an error of Polars as one that names the step and the columns."""
+        from polars.exceptions import ColumnNotFoundError, PanicException
+
+        try:
+            return evaluate()
+        except ColumnNotFoundError as error:
+            raise self._error(f"an expression names a column that is not there; there are {_listed(frame)}") from error
+        except (Exception, PanicException) as error:  # also what a function of the user's inside it raises
+            # Its text stays with it, the __cause__: it may tell a record's value.
+            failed = f"an expression failed with {type(error).__name__} on columns {_typed(frame)}{_hint(frame)}"
+            raise self._error(failed) from error
 
 
 def is_expression(thing: object) -> TypeGuard[pl.Expr]:
@@ -80,11 +94,9 @@ def expressions_of(given: Sequence[object], named: Mapping[str, object], step: s
 
     PlanError: something else, none at all, or one that looks at more than its own row.
     """
-    import polars as pl
-
     expressions: list[pl.Expr] = []
     for name, thing in [*((None, thing) for thing in given), *named.items()]:
-        expression = pl.col(thing) if isinstance(thing, str) else thing
+        expression = _column(thing) if isinstance(thing, str) else thing
         if not is_expression(expression):
             raise PlanError(
                 f"step {step!r}: expected Polars expressions or names of columns, got {type(thing).__name__}: "
@@ -96,6 +108,33 @@ def expressions_of(given: Sequence[object], named: Mapping[str, object], step: s
     if not expressions:
         raise PlanError(f"step {step!r}: pass at least one Polars expression or name of a column")
     return expressions
+
+
+def roots_of(expressions: Sequence[pl.Expr]) -> list[str] | None:
+    """The columns that ``expressions`` look at; None where that cannot be told before, or they look at none.
+
+    >>> import polars as pl
+    >>> roots_of([pl.col("b") * 2, pl.col("a")]), roots_of([pl.all()])
+    (['a', 'b'], None)
+    """
+    names: set[str] = set()
+    left = list(expressions)
+    for expression in left:
+        if expression.meta.is_column():
+            names.update(expression.meta.root_names())
+        elif expression.meta.is_column_selection():
+            return None
+        else:
+            left.extend(expression.meta.pop())
+    return sorted(names) or None
+
+
+def _column(name: str) -> pl.Expr:
+    """The column of exactly that name, which is no pattern."""
+    import polars as pl
+
+    is_pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
+    return pl.selectors.by_name(name).as_expr() if is_pattern else pl.col(name)
 
 
 def works_row_by_row(expression: pl.Expr) -> bool | None:

@@ -12,13 +12,16 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeGuard
 
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError, shown
 from malstrom_py.messages import DeadLetter
 from malstrom_py.operators.base import Outlet, StepContext
 
 PER_WORKER: Final = "per_worker"
 """The ``rule`` of an `OperatorError` that says that a worker lacks what its records need: no policy covers that."""
+
+_FIELDS_MAX: Final = 12
+"""How many columns an error message lists."""
 
 
 def describe_function(function: object) -> str:
@@ -29,12 +32,47 @@ def describe_function(function: object) -> str:
     """
     while isinstance(function, functools.partial):
         function = function.func
-    if isinstance(function, operator.itemgetter):
-        return f"column {function.__reduce__()[1][0]!r}"
+    named = column_of(function)
+    if named is not None:
+        return f"column {named!r}"
     try:
         return _described(function)
     except Exception:  # of the user's own __getattr__, which may answer to any name, and raise anything
         return type(function).__qualname__
+
+
+def column_of(function: object) -> str | None:
+    """The column that ``function`` looks up, where it was made of a column's name; else None.
+
+    >>> column_of(operator.itemgetter("price")), column_of(len)
+    ('price', None)
+    """
+    return function.__reduce__()[1][0] if isinstance(function, operator.itemgetter) else None
+
+
+def _of_column(name: str, batch: Batch, index: int) -> str:
+    """What to do about row ``index``, which failed by its column ``name``: it has none, or one that cannot be taken."""
+    if isinstance(batch, ColumnBatch):
+        names: list[str] = batch.columns.schema.names
+        fields: list[Any] | None = names
+        found = name in names
+        of = "the batch of columns"
+    else:
+        value = batch.values[index]
+        fields = list(value) if isinstance(value, dict) else None
+        of = f"a value of type {type(value).__name__}"
+        try:
+            operator.itemgetter(name)(value)
+            found = True
+        except Exception:
+            found = False
+    if found:
+        return f" in column {name!r}. Filter such values out before it"
+    if fields is None:
+        return f": {of} has no columns to look up by name. Pass a function, such as lambda value: value.{name}"
+    known = ", ".join(shown(field) for field in fields[:_FIELDS_MAX] if isinstance(field, str))
+    more = ", …" if len(fields) > _FIELDS_MAX else ""
+    return f": {of} has no column {name!r}, only {known or 'none'}{more}. Name one that it has"
 
 
 def _described(function: object) -> str:
@@ -81,8 +119,12 @@ class Failures:
         key = batch.keys[index] if batch.keys is not None else None
         timestamp = batch.timestamps[index] if batch.timestamps is not None else None
         context = self._context
+        if isinstance(error, OperatorError) and context.on_error == "fail" and error.step == context.step:
+            raise error  # it says already what it has to say
         if context.on_error == "fail" or _lacks_resource(error):
-            raise self.error(error, function, key=key) from error
+            named = None if _lacks_resource(error) else column_of(function)
+            remedy = "" if named is None else _of_column(named, batch, index)
+            raise self.error(error, function, key=key, remedy=remedy) from error
         if context.on_error == "skip":
             context.counters.skipped += 1
         else:
@@ -97,10 +139,13 @@ class Failures:
             keys = [letter.key] if self._context.keyed is None else None
             out.send(Batch([letter], keys=keys, part=part), self._context.dead_letter_port)
 
-    def error(self, error: Exception, function: object, *, key: Any = None, policy: bool = True) -> OperatorError:
+    def error(
+        self, error: Exception, function: object, *, key: Any = None, policy: bool = True, remedy: str = ""
+    ) -> OperatorError:
         """``error`` as the `OperatorError` that names this step; for the caller to raise.
 
-        ``policy``: whether ``on_error`` has a say, which it has only about single records.
+        ``policy``: whether ``on_error`` has a say, which it has only about single records. ``remedy`` says where and
+        what to do, where there is more to say than which ``function`` to mend.
         """
         if _lacks_resource(error):
             step = self._context.step
@@ -110,7 +155,8 @@ class Failures:
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {shown(key)}"
         # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.
-        remedy = f" in {where}. Mend the function" if where else ". Filter such values out before it"
+        if not remedy:
+            remedy = f" in {where}. Mend the function" if where else ". Filter such values out before it"
         other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
         return OperatorError(
             f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",

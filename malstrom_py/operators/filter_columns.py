@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.column_step import ColumnStep
-from malstrom_py.operators.expressions import Expressions
+from malstrom_py.operators.expressions import Expressions, roots_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,19 +27,30 @@ class FilterColumns(ColumnStep):
     """
 
     def __init__(self, context: StepContext, *, predicate: pl.Expr) -> None:
-        super().__init__(context)
+        super().__init__(context, names=roots_of([predicate]))
         self._mask = Expressions([predicate], lambda frame, exprs: frame.select(exprs), self.error)
+        self._is_seen = False
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        kept = self._kept(batch)
+        self.counters.filtered += len(batch) - len(kept)
+        out.send(kept)
+
+    def _kept(self, batch: Batch) -> Batch:
+        columns = self.columns_of(batch)
+        if self._is_seen and batch is columns and not columns.is_keyed and not columns.is_timed:
+            # No other columns to keep in step, so no mask.
+            return columns.with_frame(self._mask.filtered(self.frame_of(columns)))
+        mask = self._verdicts(self.frame_of(columns))
+        # Rows stay the very rows they were.
+        return columns.where(mask) if batch is columns else batch.compress(mask.to_list())
+
+    def _verdicts(self, frame: pl.DataFrame) -> pl.Series:
         import polars as pl
 
-        columns = self.columns_of(batch)
-        verdicts = self._mask(columns.frame)
+        verdicts = self._mask(frame)
         if verdicts.width != 1 or verdicts.dtypes[0] not in (pl.Boolean, pl.Null):
             kinds = ", ".join(map(str, verdicts.dtypes))
             raise self.error(f"filter takes one expression that gives booleans, this one gave {kinds}")
-        mask = verdicts.to_series().cast(pl.Boolean)
-        # Rows stay the very rows they were.
-        kept = columns.where(mask) if batch is columns else batch.compress(mask.to_list())
-        self.counters.filtered += len(batch) - len(kept)
-        out.send(kept)
+        self._is_seen = self._is_seen or frame.height > 1
+        return verdicts.to_series().cast(pl.Boolean)

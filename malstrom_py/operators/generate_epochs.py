@@ -145,7 +145,13 @@ class GenerateEpochs(Operator):
                 step=self.context.step,
             )
         part = self._parts.get(batch.part)
-        if part is None or (batch.time_column is None and batch.timestamps is None):
+        if batch.time_column is None and batch.timestamps is None:
+            raise OperatorError(
+                f"step {self.context.step!r} was sent records whose timestamps are missing: it makes event time of "
+                f"them (T1), so give each record one before this step",
+                step=self.context.step,
+            )
+        if part is None:
             raise InternalError(f"step {self.context.step!r} was sent {batch} of part {batch.part!r}, not open here")
         return part
 

@@ -32,7 +32,7 @@ class Held:
         return Batch([self.value], keys=[self.key], timestamps=None if self.timestamp is None else [self.timestamp])
 
 
-class Rows:
+class Gathered:
     """Rows on their way to ``out``, gathered until an epoch comes between them."""
 
     __slots__ = ("_keys", "_out", "_timestamps", "_values")

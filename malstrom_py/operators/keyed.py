@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from malstrom_py.arguments import column_of
 from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.failures import Failures, call_each, column_of
 from malstrom_py.state import KeyedState
 
 Rows = Iterator[tuple[Any, Any]]

@@ -52,6 +52,9 @@ class MapBatches(ColumnStep):
 
         if not isinstance(made, pa.RecordBatch):
             raise self._broken(f"returned a {type(made).__name__}: return a pyarrow.RecordBatch")
+        names = made.schema.names
+        if len(set(names)) < len(names):
+            raise self._broken("returned two columns of the same name: rename one")
         aligned = given.is_keyed or given.is_timed
         if aligned and made.num_rows != len(given):
             raise self._broken(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.column_step import ColumnStep
-from malstrom_py.operators.expressions import Expressions
+from malstrom_py.operators.expressions import Expressions, roots_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,9 +29,9 @@ class Select(ColumnStep):
     """
 
     def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
-        super().__init__(context)
+        super().__init__(context, names=roots_of(expressions))
         self._select = Expressions(expressions, lambda frame, exprs: frame.select(exprs), self.error)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         columns = self.columns_of(batch)
-        out.send(columns.with_frame(self._select(columns.frame)))
+        out.send(columns.with_frame(self._select(self.frame_of(columns))))

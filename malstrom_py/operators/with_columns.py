@@ -33,4 +33,4 @@ class WithColumns(ColumnStep):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         columns = self.columns_of(batch)
-        out.send(columns.with_frame(self._extend(columns.frame)))
+        out.send(columns.with_frame(self._extend(self.frame_of(columns))))

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from bench.macro import columns
 from bench.micro import __main__ as micro
 from bench.micro import exchange, inputs, memory, spikes, state, timing
 from bench.micro.workloads import WORKLOADS, Workload
@@ -158,3 +159,10 @@ def test_the_spikes_run_and_agree(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert [letter for letter in "abcdefg" if f"({letter})" not in printed] == []
     assert "extend(map(fn)) kept 3 of 1000 rows" in printed
+
+
+def test_chains_of_columns_compute_what_polars_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert columns.main(["--n", "3000", "--reps", "1"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in columns.PAIRS)
+    assert "over four times the rows" in said

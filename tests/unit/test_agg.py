@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py import agg
-from malstrom_py.agg import Aggregation
+import malstrom_py as mp
+from malstrom_py import agg, sources
+from malstrom_py.agg import Aggregation, expression_of
 from malstrom_py.codec import Codec
 from malstrom_py.errors import PlanError
 from malstrom_py.testing.exact import same
@@ -224,6 +226,41 @@ def test_a_state_is_plain_data_that_comes_back_as_it_was(values: list[Any]) -> N
 def test_an_aggregate_can_be_shipped_and_does_the_same_there(one: Aggregation[Any, Any]) -> None:
     copy = cloudpickle.loads(cloudpickle.dumps(one))
     assert copy.finish(state_of(copy, [3, 5])) == one.finish(state_of(one, [3, 5]))
+
+
+EVERY = [agg.count(), agg.sum(), agg.min(), agg.max(), agg.mean(), agg.std(), agg.first(), agg.last(), agg.n_unique()]
+
+
+@pytest.mark.parametrize("one", EVERY, ids=repr)
+@given(values=st.lists(st.integers(), min_size=1, max_size=8))
+def test_an_expression_does_what_its_function_does(one: Aggregation[Any, Any], values: list[int]) -> None:
+    state = one.init()
+    add, finish = expression_of(one.add), expression_of(one.finish)
+    for value in values:
+        if add is not None:
+            written = eval(add.format(state="state", value="value"), {"state": state, "value": value})
+            assert written == one.add(state, value)
+        state = one.add(state, value)
+    if finish is not None:
+        assert eval(finish.format(state="state"), {"state": state}) == one.finish(state)
+
+
+def test_functions_of_others_have_no_expression() -> None:
+    def own(state: int, value: int) -> int:
+        return state - value
+
+    assert [expression_of(function) for function in (own, int, max, str.upper)] == [None] * 4
+    changed = replace(agg.sum(), add=own)
+    assert mp.collect(mp.Job("j").source("in", sources.Memory([1, 2])).key_by("k", bool).aggregate("a", n=changed)) == [
+        {"n": -1},
+        {"n": -3},
+    ]
+
+
+def test_nan_is_one_value_but_not_within_tuples() -> None:
+    of_values = agg.n_unique()
+    assert of_values.finish(state_of(of_values, [float("nan"), float("nan"), 1.0])) == 2
+    assert of_values.finish(state_of(of_values, [(float("nan"),), (float("nan"),)])) == 2
 
 
 def test_an_aggregate_tells_what_it_is_of() -> None:

@@ -71,7 +71,7 @@ def test_it_is_closed_at_the_workers_end(make: Any, close: Any, told: str) -> No
     handle = per_worker(lambda: make(journal), close)
     run(lambda _: handle().name)
     assert journal == ["client made", told]
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("malstrom")] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("malstrom-worker-")] == []
 
 
 @pytest.mark.parametrize("thing", [object(), None, threading, Client, {"close": 1}], ids=repr)

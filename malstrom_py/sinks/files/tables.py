@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from malstrom_py.batches import Batch
+from malstrom_py.column_types import stored_type
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.columns import Columns
 from malstrom_py.sinks.files.encoders import Piece
@@ -27,7 +30,12 @@ _PAGE_BYTES: Final = 1 << 18
 _CHUNK_BYTES: Final = 1 << 18
 """What one column of a row group should have on average: readers like few large chunks."""
 
+_CAST_BYTES_MAX: Final = 1 << 30
+"""Half of what the offsets of a plain string column reach."""
+
 _TOLD_MAX: Final = 20
+
+_REMEDY: Final = "cast it to another type, or leave it out, in a map step"
 
 
 class _TableEncoder:
@@ -45,6 +53,10 @@ class _TableEncoder:
         return min(HELD_BYTES_MAX, max(GROUP_BYTES, columns * _CHUNK_BYTES))
 
     def pieces(self, batch: Batch) -> Iterable[Piece[pa.RecordBatch]]:
+        with self._arrow_errors():
+            return self._pieces(batch)
+
+    def _pieces(self, batch: Batch) -> list[Piece[pa.RecordBatch]]:
         partitions, columns = self._columns.convert(batch)
         self._check(columns.schema)
         if not self._partition_by:
@@ -57,19 +69,35 @@ class _TableEncoder:
         import pyarrow as pa
 
         schema = self._columns.schema
-        return _piece(folder, pa.concat_batches([self._columns.widened(content, schema) for content in contents]))
+        with self._arrow_errors():
+            return _piece(folder, pa.concat_batches([self._columns.widened(content, schema) for content in contents]))
 
     def write(self, folder: str, contents: Sequence[pa.RecordBatch]) -> None:
         import pyarrow as pa
 
         schema = self._schema_in_file()
-        table = pa.Table.from_batches([self._columns.widened(content, schema) for content in contents])
+        pieces = chain.from_iterable(map(_castable, contents))
+        with self._arrow_errors():
+            table = pa.Table.from_batches([self._columns.widened(piece, schema) for piece in pieces])
         for start in range(0, len(table), GROUP_ROWS):
             self._write_table(folder, table.slice(start, GROUP_ROWS))
             self._files.roll(folder)
 
     def finish(self) -> None:
         self._files.finish_all()
+
+    @contextmanager
+    def _arrow_errors(self) -> Iterator[None]:
+        """What Arrow refuses besides, as an error that names the columns it may be."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except pa.ArrowException as error:
+            columns = _listed(list(self._columns.schema or ()))
+            raise SinkError(
+                f"the columns {columns} cannot be written ({type(error).__name__}): {_REMEDY}, or send smaller batches"
+            ) from error
 
     def _check(self, schema: pa.Schema) -> None:
         """Raise `SinkError` for types the format has no place for."""
@@ -120,12 +148,15 @@ class CsvEncoder(_TableEncoder):
         try:
             pa_csv.write_csv(table, stream, pa_csv.WriteOptions(include_header=is_new))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise SinkError(f"csv cannot hold one of {_told(table.schema)}: use parquet or json") from None
+            told = _told(table, pa_csv.write_csv)
+            raise SinkError(f"csv cannot hold {told}: {_REMEDY}, or use parquet or json") from None
 
 
 class ParquetEncoder(_TableEncoder):
-    """Row groups of at most `GROUP_ROWS` rows. All files of one pre-commit get the same schema: those written before
-    a column's type widened are written again."""
+    """Row groups of at most `GROUP_ROWS` rows. Types are `stored_type`, whatever the layout was.
+
+    All files of one pre-commit get the same schema: those written before a column's type widened are written again.
+    """
 
     def finish(self) -> None:
         super().finish()
@@ -135,13 +166,18 @@ class ParquetEncoder(_TableEncoder):
         for narrow in [file for file in self._files.written if not schema.equals(file.schema)]:
             self._write_again(narrow, schema)
 
+    def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
+        return super()._type_in_file(stored_type(kind))
+
     def _write_table(self, folder: str, table: pa.Table) -> None:
         import pyarrow as pa
+        import pyarrow.parquet as pq
 
         try:
             self._writer(folder, table.schema).write_table(table, row_group_size=GROUP_ROWS)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise SinkError(f"parquet cannot hold one of {_told(table.schema)}: use json") from None
+            told = _told(table, pq.write_table)
+            raise SinkError(f"parquet cannot hold {told}: {_REMEDY}, or use json") from None
 
     def _writer(self, folder: str, schema: pa.Schema) -> pq.ParquetWriter:
         """What writes into the open file of ``folder``, if it is of this schema, or else into a new one."""
@@ -171,6 +207,32 @@ def _piece(folder: str, columns: pa.RecordBatch) -> Piece[pa.RecordBatch]:
     return Piece(folder, columns, rows, columns.nbytes + columns.num_columns * _COLUMN_BYTES)
 
 
-def _told(schema: pa.Schema) -> str:
-    shown = ", ".join(f"{field.name!r}: {field.type}" for field in list(schema)[:_TOLD_MAX])
-    return f"the columns {shown}" + (f" and {len(schema) - _TOLD_MAX} more" if len(schema) > _TOLD_MAX else "")
+def _told(table: pa.Table, write: Callable[[pa.Table, pa.NativeFile], None]) -> str:
+    """The columns that ``write`` refuses; all of them, if it takes each by itself."""
+    import pyarrow as pa
+
+    refused = []
+    for field in table.schema:
+        try:
+            write(table.select([field.name]), pa.BufferOutputStream())
+        except pa.ArrowException:
+            refused.append(field)
+    found = refused or list(table.schema)
+    return f"{'' if refused else 'one of '}{'column' if len(found) == 1 else 'the columns'} {_listed(found)}"
+
+
+def _listed(fields: Sequence[pa.Field]) -> str:
+    shown = ", ".join(f"{field.name!r}: {field.type}" for field in fields[:_TOLD_MAX])
+    return shown + (f" and {len(fields) - _TOLD_MAX} more" if len(fields) > _TOLD_MAX else "")
+
+
+def _castable(content: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """``content`` in pieces whose texts fit the offsets of plain strings, each with memory of its own."""
+    import pyarrow as pa
+
+    if content.nbytes <= _CAST_BYTES_MAX or len(content) <= 1:
+        yield content
+        return
+    middle = len(content) // 2
+    for start, end in ((0, middle), (middle, len(content))):
+        yield from _castable(content.take(pa.array(range(start, end), pa.int64())))

@@ -25,7 +25,7 @@ from malstrom_py.sources.files.listing import (
     list_files,
 )
 from malstrom_py.sources.files.options import checked_options
-from malstrom_py.sources.files.reading import Reading, Types, source_errors
+from malstrom_py.sources.files.reading import TYPES_FILES, Reading, Types, source_errors
 from malstrom_py.sources.files.sections import Section, section_of
 from malstrom_py.sources.files.watching import watched_folders
 
@@ -34,7 +34,6 @@ V_co = TypeVar("V_co", covariant=True)
 _OPEN_MAX: Final = 256
 _PARQUET_OPEN_MAX: Final = 16
 _SPLIT_BYTES: Final = 128 << 20
-_TYPES_FILES: Final = 8
 
 
 class Files(Generic[V_co]):
@@ -163,7 +162,7 @@ class Files(Generic[V_co]):
 
     def list_parts(self) -> Sequence[Part]:
         if self._watched:
-            self._start([file for watched in self._watched for file in watched.first_files(_TYPES_FILES)])
+            self._start([file for watched in self._watched for file in watched.first_files(TYPES_FILES)])
             return [watched.part for watched in self._watched]
         files = [str(file) for file in list_files(self._patterns, self._reading.base)]
         self._know_format(files)
@@ -242,7 +241,7 @@ class Files(Generic[V_co]):
         try:
             self._types_by(files)
         except SourceError:
-            self._types_files = list(files[:_TYPES_FILES])
+            self._types_files = list(files[:TYPES_FILES])
 
     def _types_by(self, files: Sequence[str]) -> Types:
         """The types that all parts share; found by ``files`` if they are not known yet."""

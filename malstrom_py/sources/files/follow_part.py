@@ -13,12 +13,11 @@ from typing import Any, Final
 
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.files.lazy_part import OpenedFile
-from malstrom_py.sources.files.reading import Reading, Types, is_missing, source_errors
+from malstrom_py.sources.files.reading import TYPES_FILES, Reading, Types, is_missing, source_errors
 from malstrom_py.sources.files.sections import Section
 from malstrom_py.sources.files.watching import WatchedFolder
 
 _FILES_PER_POLL: Final = 64
-_TYPES_FILES: Final = 8
 
 
 class FollowPart:
@@ -112,7 +111,7 @@ class FollowPart:
             return self._open_again(self._resume)
         if not self._new:
             return None
-        files = [self._watched.path(name) for name in islice(self._new, _TYPES_FILES)]
+        files = [self._watched.path(name) for name in islice(self._new, TYPES_FILES)]
         name = self._new.popleft()
         try:
             types = self._find_types(files) if self._types.schema is None else self._types

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,21 @@ _BUFFER_BYTES: Final = 1 << 16
 _KEPT_MAX: Final = 4
 
 
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """Which file it was that stood at ``path`` when it was opened."""
+
+    path: Path
+    identity: tuple[int, ...]
+
+    def is_there(self) -> bool:
+        """Whether the very same file stands there still, and was not written to."""
+        try:
+            return _identity(self.path.stat()) == self.identity
+        except OSError:
+            return False
+
+
 class Footers:
     """Keeps the footers of the files opened last. A copy, also one on another worker, begins with none."""
 
@@ -30,10 +46,13 @@ class Footers:
 
     def open(self, path: Path) -> pq.ParquetFile:
         """The file, its footer known; `SourceError` if it is no Parquet file."""
+        return self.open_known(path)[0]
+
+    def open_known(self, path: Path) -> tuple[pq.ParquetFile, KnownFile]:
+        """`open`, and which file that was."""
         file = path.open("rb")
         try:
-            status = os.fstat(file.fileno())
-            identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            identity = _identity(os.fstat(file.fileno()))
             opened = _opened(file, self._kept.pop(identity, None))
         except BaseException:
             file.close()
@@ -41,7 +60,11 @@ class Footers:
         self._kept[identity] = opened.metadata
         if len(self._kept) > _KEPT_MAX:
             self._kept.popitem(last=False)
-        return opened
+        return opened, KnownFile(path, identity)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def parquet_types(path: Path, footers: Footers) -> Iterator[pa.Schema]:

@@ -7,15 +7,16 @@ file holds in smaller types is widened, anything else is refused when the file i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.batches import ColumnBatch
+from malstrom_py.column_types import recast, stored_type
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.footers import KnownFile
 from malstrom_py.sources.files.runs import Cursor, Malformed, Run
 from malstrom_py.sources.files.schema import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed
-from malstrom_py.sources.files.whole_groups import WholeGroups, whole_groups
+from malstrom_py.sources.files.whole_groups import WholeGroups, can_swell, whole_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,8 +32,8 @@ _WHOLE_ROWS_MIN: Final = 1 << 14
 class ParquetPart:
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
-    ``schema`` are the columns and types of every row; ``first`` names the file they came from. With ``path``, where the
-    file stands, `poll_columns` may read row groups as wholes.
+    ``schema`` are the columns and types of every row; ``first`` names the file they came from. With ``known``, what
+    file it is, `poll_columns` may read row groups as wholes.
     """
 
     def __init__(
@@ -45,11 +46,11 @@ class ParquetPart:
         first: str,
         position: dict[str, Any],
         remembered: dict[str, Any],
-        path: Path | None = None,
+        known: KnownFile | None = None,
     ) -> None:
         self._name = name
         self._file = file
-        self._path = path
+        self._known = known
         self._groups: WholeGroups | None = None
         self._schema = schema
         self._remembered = remembered
@@ -69,7 +70,8 @@ class ParquetPart:
         self._skip: int = position["records"]
         self._finished = False
         self._cursor = Cursor()
-        self._row_bytes = 1
+        self._row_bytes = self._seen_row_bytes = 1
+        self._can_swell = can_swell(file.metadata, schema.names)
         self._whole = False
         self._batches: Iterator[pa.RecordBatch] | None = None
 
@@ -79,8 +81,12 @@ class ParquetPart:
 
     def poll_columns(self, rows_max: int) -> Any:
         """`poll` for who takes columns as they come: gives a `ColumnBatch` or a record batch."""
-        if self._groups is None and self._path is not None and rows_max >= _WHOLE_ROWS_MIN:
-            self._groups = whole_groups(self._path, self._file, self._schema, self._stop)
+        # What cannot be told by the footer is told by the first batch: how large the rows are once they are read.
+        may_be_whole = not self._can_swell and rows_max >= _WHOLE_ROWS_MIN
+        if self._groups is None and self._known is not None and may_be_whole:
+            self._groups = whole_groups(
+                self._name, self._known, self._file, self._schema, self._stop, row_bytes=self._seen_row_bytes
+            )
         return self._poll(rows_max)
 
     def _poll(self, rows_max: int) -> Any:
@@ -124,8 +130,9 @@ class ParquetPart:
             return None
         if self._batches is None:
             group = self._file.metadata.row_group(self._row_group)
-            self._row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+            self._row_bytes = max(self._seen_row_bytes, group.total_byte_size // max(1, group.num_rows))
         wanted = min(self._skip, _SKIP_ROWS) or max(rows_max, _BATCH_ROWS_MIN)
+        wanted = min(wanted, _BATCH_ROWS_MIN) if self._can_swell else wanted
         rows = max(1, min(wanted, _BATCH_BYTES_MAX // self._row_bytes))
         threaded, batches = rows >= _THREADED_ROWS_MIN, self._batches
         if batches is None:
@@ -139,7 +146,9 @@ class ParquetPart:
         batch: pa.RecordBatch | None = next(batches, None)
         if batch is not None and len(batch):
             # Values that are stored once and repeated take more in memory than the footer says.
-            self._row_bytes = max(self._row_bytes, batch.nbytes // len(batch))
+            self._seen_row_bytes = max(1, batch.nbytes // len(batch))
+            self._row_bytes = max(self._row_bytes, self._seen_row_bytes)
+            self._can_swell = False
         return batch
 
     def _load_whole(self) -> bool:
@@ -181,7 +190,7 @@ class ParquetPart:
 
         batch = batch.select(self._schema.names)
         try:
-            columns = [column.cast(kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
+            columns = [recast(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
         except pa.ArrowInvalid:
             if len(batch) == 1:
                 return [Malformed(f"a value does not fit its column's type ({self._lossy(batch)})", _as_text(batch))]
@@ -195,21 +204,22 @@ class ParquetPart:
         found = []
         for field, column in zip(self._schema, row.columns, strict=True):
             try:
-                column.cast(field.type)
+                recast(column, field.type)
             except pa.ArrowInvalid:
                 found.append(f"{field.name!r}: {column.type} as {field.type}")
         return ", ".join(found)
 
 
 def _check_types(path: str, found: pa.Schema, first: str, expected: pa.Schema) -> None:
-    """`SourceError` unless each column's type is the expected one or widens to it."""
+    """`SourceError` unless each column's type is the expected one, another layout of it, or widens to it."""
     import pyarrow as pa
 
     for field in expected:
         kind = found.field(field.name).type
         try:
-            both = [pa.schema([(field.name, field.type)]), pa.schema([(field.name, kind)])]
-            fits = pa.unify_schemas(both, promote_options="permissive").field(0).type == field.type
+            held, given = stored_type(field.type, times=False), stored_type(kind, times=False)
+            both = [pa.schema([(field.name, held)]), pa.schema([(field.name, given)])]
+            fits = pa.unify_schemas(both, promote_options="permissive").field(0).type == held
         except pa.ArrowException:
             fits = False
         if not fits:

@@ -28,7 +28,9 @@ from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unrea
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_INFERENCE_FILES: Final = 8
+TYPES_FILES: Final = 8
+"""How many files at most tell the types of the columns."""
+
 _INFERENCE_FRAMES: Final = 16
 
 
@@ -117,15 +119,16 @@ class Reading:
     ) -> FramedPart | ParquetPart:
         """``section``, called ``name`` in messages, from ``position`` on; ``remembered`` goes into all positions."""
         if self.options.format == "parquet":
+            file, known = self.footers.open_known(self.base / section.file)
             return ParquetPart(
                 name,
-                self.footers.open(self.base / section.file),
+                file,
                 stop=section.stop if section.unit == "rowgroups" else None,
                 schema=_unpacked(types),
                 first=types.first,
                 position=position,
                 remembered=remembered,
-                path=self.base / section.file,
+                known=known,
             )
         if self.options.format == "csv":
             return self._open_csv(name, section, types, position, remembered)
@@ -162,7 +165,7 @@ class Reading:
 
     def _schemas(self, files: Sequence[str], asked: list[str]) -> Iterator[pa.Schema]:
         """What the files say of their columns, as far as it is taken; ``asked`` grows by the file that said it."""
-        for index, file in enumerate(files[:_INFERENCE_FILES]):
+        for index, file in enumerate(files[:TYPES_FILES]):
             try:
                 with source_errors(file):
                     for schema in self._schemas_of(file, 1 if index else _INFERENCE_FRAMES):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def without_nanoseconds(found: pa.DataType) -> pa.DataType:
-    """``found`` with microseconds in place of nanoseconds, inside lists and structs too.
+    """``found`` with microseconds in place of nanoseconds, inside lists and structs too, and lists in place of views.
 
     >>> import pyarrow as pa
     >>> without_nanoseconds(pa.list_(pa.timestamp("ns", "UTC")))
@@ -31,9 +31,9 @@ def without_nanoseconds(found: pa.DataType) -> pa.DataType:
         return pa.duration("us")
     if types.is_time64(found) and found.unit == "ns":
         return pa.time64("us")
-    if types.is_list(found):
+    if types.is_list(found) or types.is_list_view(found):
         return pa.list_(found.value_field.with_type(without_nanoseconds(found.value_type)))
-    if types.is_large_list(found):
+    if types.is_large_list(found) or types.is_large_list_view(found):
         return pa.large_list(found.value_field.with_type(without_nanoseconds(found.value_type)))
     if types.is_struct(found):
         return pa.struct([field.with_type(without_nanoseconds(field.type)) for field in found])

@@ -98,6 +98,14 @@ def file_changed(name: str, where: str = "") -> SourceError:
     )
 
 
+def file_replaced(name: str) -> SourceError:
+    """The error for a file that is not the one any more that was opened; for the caller to raise."""
+    return SourceError(
+        f"{name} was replaced, written to or removed while it was read: the file changed since it was opened. "
+        f"Leave files as they are while a job reads them; restore the file, or start the job without resuming."
+    )
+
+
 def why_unreadable(error: BaseException) -> str:
     """What a read error means, in words that name no content of the file."""
     if isinstance(error, EOFError) or "Truncated compressed stream" in str(error):

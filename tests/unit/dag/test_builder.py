@@ -242,3 +242,18 @@ def test_a_graph_of_ten_thousand_nodes_is_built() -> None:
     dag = builder.sink_for(previous, "out").build()
     assert isinstance(dag, Dag)
     assert [node.name for node in dag.nodes][:3] == ["s", "n0", "n1"]
+
+
+def test_a_name_that_is_no_str_is_told_as_one_of_a_node() -> None:
+    for call in (DagBuilder.source, DagBuilder.operator):
+        with pytest.raises(PlanError, match=r"the name of a (source|operator) is a str, got int") as caught:
+            call(DagBuilder(), 5)  # type: ignore[arg-type]
+        assert ".map" not in str(caught.value)
+
+
+def test_of_many_nodes_the_first_are_named() -> None:
+    builder = DagBuilder()
+    for number in range(30):
+        builder.source(f"s{number}")
+    with pytest.raises(PlanError, match=r"no node 'x'; it has 's0', 's1', .*'s19', …. Add it"):
+        builder.sink_for("x", "out")

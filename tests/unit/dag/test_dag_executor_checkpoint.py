@@ -391,3 +391,9 @@ class Basket0:
 
 def fill_from(message: DataMessage[Any, Any], key_state: Basket0, output: Output[Any, Any]) -> Basket0:
     return Basket0(key_state.items + 1)
+
+
+@pytest.mark.parametrize("watermarks", [None, 5, [("in", 5)], {5: 5}])
+def test_watermarks_that_are_none_cannot_be_restored(watermarks: Any) -> None:
+    with pytest.raises(RestoreFailed, match=r"watermarks are a mapping|the graph has no such node"):
+        line(None).restore_watermarks(watermarks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from malstrom_py.batches import Batch
 from malstrom_py.dag import DagBuilder, DagExecutor
-from malstrom_py.errors import OperatorError, PlanError
+from malstrom_py.errors import DagError, OperatorError, PlanError
 from malstrom_py.logic import Output
 from malstrom_py.messages import DataMessage, DeadLetter
 from malstrom_py.operators.base import OnError, Operator, Outlet, StepContext
@@ -155,10 +156,30 @@ def grow(message: DataMessage[Any, int], state: list[int], output: Output[Any, l
     return [*state, message.value]
 
 
-def test_a_key_that_cannot_be_hashed_is_told_where_state_is_kept() -> None:
-    with pytest.raises(OperatorError, match="step 'a': a key of type list cannot be hashed"):
-        line(total).process_event("in", at(1, None, ["k"]))
-    line(None).process_event("in", at(1, None, ["k"]))
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (["k"], "a key of type list cannot be hashed"),
+        (float("nan"), "a key is NaN"),
+        (("a", []), "a key of type tuple cannot be hashed"),
+    ],
+)
+def test_a_key_that_would_be_found_nowhere_is_told_when_its_event_is_handed_in(key: Any, why: str) -> None:
+    event = at(1, None, key)
+    handed_in: list[Callable[[DagExecutor], None]] = [
+        lambda executor: executor.process_event("in", event),
+        lambda executor: executor.process_event("in", [at(1, None, "k"), event]),
+        lambda executor: executor.process_events("in", ["k", event]),
+        lambda executor: executor.process_event("in", Batch([1], keys=[key])),
+        lambda executor: executor.inject_events("a", [event]),
+    ]
+    for hand_in in handed_in:
+        executor = line(total)
+        with pytest.raises(DagError, match=f"node '(in|a)': {why}") as caught:
+            hand_in(executor)
+        assert "key_by" not in str(caught.value)
+        executor.run()
+        assert executor.take_all_sink_outputs() == {}
 
 
 def test_outputs_keep_the_key_of_their_input() -> None:

@@ -119,33 +119,48 @@ def test_fire_timers_without_a_watermark_fires_nothing() -> None:
     assert executor.take_sink_outputs("out") == []
 
 
+class Overdue(KeyedLogic[Any, Any, Any, Any]):
+    """Sets timers for times that have passed, those in the value; raises once when the first rings that is bad."""
+
+    def __init__(self, bad: int) -> None:
+        self.bad = bad
+
+    def on_data(self, message: DataMessage[Any, Any], key_state: Any, output: Output[Any, Any]) -> Any:
+        for time in message.value:
+            output.set_timer(message.key, time)
+        return "set"
+
+    def on_timer(self, key: Any, time: int, key_state: Any, output: Output[Any, Any]) -> Any:
+        if time == self.bad:
+            raise ValueError
+        output.emit(key, time, time + 100)
+        return key_state
+
+
 def test_fire_timers_fires_what_one_that_raised_has_left_up_to_the_time_and_the_nodes_own_watermark() -> None:
-    executor = joined(Alarm(0))
-    events = [at("bad", 1, "x"), *(at(time, time, "y") for time in (2, 3, 5, 8))]
-    executor.process_events("left", events)
+    executor = joined(Overdue(1))
     executor.process_watermark("left", 7)
+    executor.process_watermark("right", 6)
     with pytest.raises(OperatorError, match="step 'join' failed for key 'x': ValueError"):
-        executor.process_watermark("right", 6)
+        executor.process_event("left", at([1, 2, 3, 5, 8], 50, "x"))
     executor.fire_timers(1)
     assert executor.take_sink_outputs("out") == []
     executor.fire_timers(3)
     assert executor.take_sink_outputs("out") == [2, 3]
     executor.fire_timers(1000)
-    assert executor.take_sink_outputs("out", messages=True) == [at(5, 5, "y")]
+    assert executor.take_sink_outputs("out", messages=True) == [at(5, 105, "x")]
     executor.process_watermark("right", 8)
     executor.process_watermark("left", 8)
     assert executor.take_sink_outputs("out") == [8]
 
 
 def test_what_fire_timers_sends_reaches_timers_further_down_in_the_same_call() -> None:
-    executor = line(Alarm(0), Alarm(1))
-    executor.process_events("in", [at("bad", 1, "x"), at("a", 2, "y")])
+    executor = line(Overdue(1), Alarm(-200))
+    executor.process_watermark("in", 10)
     with pytest.raises(OperatorError):
-        executor.process_watermark("in", 10)
-    executor.fire_timers(10)
-    assert executor.take_sink_outputs("out") == []  # "b" has had no watermark: its own has not come
-    executor.process_watermark("in", 11)
-    assert executor.take_sink_outputs("out", messages=True) == [at("a", 3, "y")]
+        executor.process_event("in", at([1, 2], 50, "x"))
+    with pytest.raises(OperatorError, match="step 'b' sent a record at -98"):  # so the timer of "b" has rung
+        executor.fire_timers(10)
 
 
 def late_graph() -> DagExecutor:

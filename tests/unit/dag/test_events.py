@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.dag import DagExecutor
 from malstrom_py.dag.events import batches_of, batches_of_all, split_late, time_of
 from malstrom_py.errors import DagError
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
+from tests.unit.dag.graphs import at, line
 
 Row = tuple[Any, Any, int | None]
 
@@ -108,3 +111,20 @@ def test_columns_are_split_without_making_rows() -> None:
     assert isinstance(late, ColumnBatch)
     assert (on_time.rows_made, late.rows_made, batch.rows_made) == (False, False, False)
     assert (on_time.values, late.values) == ([{"n": 2}], [{"n": 1}, {"n": 3}])
+
+
+@pytest.mark.parametrize("call", [DagExecutor.process_events, DagExecutor.inject_events])
+def test_many_events_that_are_none_are_told(call: Callable[[DagExecutor, str, Any], None]) -> None:
+    with pytest.raises(DagError, match=r"node 'in': events are a list of .*, got int: write \[event\]"):
+        call(line(None), "in", 5)
+
+
+def test_a_batch_that_was_handed_in_is_not_shared_with_the_caller() -> None:
+    values, keys, times = [1, 2], ["a", "b"], [5, 6]
+    executor = line(None)
+    executor.inject_events("a", Batch(values, keys=keys, timestamps=times))
+    values.clear()
+    keys.clear()
+    times.clear()
+    executor.run()
+    assert executor.take_sink_outputs("out", messages=True) == [at(1, 5, "a"), at(2, 6, "b")]

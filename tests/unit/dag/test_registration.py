@@ -187,7 +187,13 @@ def test_a_context_has_the_port_of_dead_letters_if_they_are_asked_for_and_read()
 
 @pytest.mark.parametrize(
     ("thing", "label"),
-    [(one, "function"), (two, "stateless"), (three, "stateful"), (Count, "Count"), (partial(Filter), "Filter")],
+    [
+        (one, "function"),
+        (two, "stateless"),
+        (three, "stateful"),
+        (Count, "Count"),
+        (partial(Filter, predicate=bool), "Filter"),
+    ],
 )
 def test_a_label_says_whose_state_it_would_be(thing: Any, label: str) -> None:
     assert registration_of(thing, NODE, default=None, on_error="fail", kind=None).label == label

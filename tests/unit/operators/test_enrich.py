@@ -220,18 +220,30 @@ class Unhashable:
         raise ValueError("secret")
 
 
-@pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
 @pytest.mark.parametrize("thing", [[1], {"a": 1}, Unhashable()], ids=lambda thing: type(thing).__name__)
-def test_what_cannot_be_hashed_cannot_be_kept(on_error: OnError, thing: Any) -> None:
+def test_what_cannot_be_hashed_cannot_be_kept(thing: Any) -> None:
     def city(value: int) -> Any:
         return thing
 
-    with enriching({"on_error": on_error}, cache=Cache(), by=city) as step:
+    with enriching(cache=Cache(), by=city) as step:
         with pytest.raises(
             OperatorError, match=r"what .*city at .* returns is of type \w+, which cannot be hashed"
         ) as e:
             step.push(keyed("a"))
         assert "secret" not in str(e.value)
+        assert isinstance(e.value.__cause__, ValueError if isinstance(thing, Unhashable) else TypeError)
+
+
+@pytest.mark.parametrize(("on_error", "skipped", "letters"), [("skip", 1, []), ("dead-letter", 0, [1])])
+def test_the_policy_decides_about_what_cannot_be_hashed(on_error: OnError, skipped: int, letters: list[int]) -> None:
+    with enriching({"on_error": on_error}, cache=Cache(), by=lambda n: [n] if n == 1 else n) as step:
+        step.desk.answer(0, 2)
+        step.push(keyed("a", "b", "c"))
+        step.settle()
+        assert (step.values(), step.counters.skipped) == ([(0, "0"), (2, "2")], skipped)
+        buried = step.dead_letters if letters else []
+        assert [letter.value for letter in buried] == letters
+        assert all("cannot be hashed" in letter.error for letter in buried)
 
 
 def test_without_a_cache_the_thing_need_not_be_hashable() -> None:

@@ -15,6 +15,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.errors import DeadlineError, OperatorError, PlanError
 from malstrom_py.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators import calls
+from malstrom_py.operators.held import encoded
 from malstrom_py.testing import OperatorTester
 from tests.unit.operators.desk import enriching
 
@@ -70,6 +71,41 @@ def test_skipped_records_are_counted_and_leave_no_gap() -> None:
         assert (step.values(), step.epochs(), step.counters.skipped) == ([(0, "A"), (2, "C")], [50], 1)
 
 
+@pytest.mark.parametrize("stop", [ValueError, SystemExit])
+def test_what_was_done_before_a_failure_leaves_in_order(stop: type[BaseException]) -> None:
+    with enriching({"timed": True}) as step:
+        step.push(keyed("a", "b", "c", "d", timed=True))
+        step.desk.wait(4)
+        step.desk.answer("d", "b", "a")
+        step.desk.answer("c", error=stop())
+        with pytest.raises(OperatorError if issubclass(stop, Exception) else stop):
+            step.settle()
+        assert step.values() == [(0, "A"), (1, "B")]
+
+
+def test_a_combine_that_raises_holds_back_nothing_before_it() -> None:
+    with enriching(combine=lambda number, info: (info, 1 // (1 - number))) as step:
+        step.push(keyed("a", "b", "c"))
+        step.desk.wait(3)
+        step.desk.answer("c", "b", "a")
+        with pytest.raises(OperatorError, match="for key 'b': ZeroDivisionError"):
+            step.settle()
+        assert step.values() == [("A", 1)]
+
+
+def test_a_by_that_raises_on_a_restored_record_is_blamed_itself() -> None:
+    def halves(value: int) -> int:
+        raise LookupError("secret")
+
+    with enriching(by=str) as step:
+        step.push(keyed("a"))
+        state = encoded(step.step._queue, step.step.context)
+    with enriching(by=halves) as step:
+        step.step.restore(state)
+        with pytest.raises(OperatorError, match=r"for key 'a': LookupError in .*halves at "):
+            step.settle()
+
+
 def test_dead_letters_hold_the_record_and_what_was_said() -> None:
     with enriching({"on_error": "dead-letter", "timed": True}) as step:
         step.desk.answer("b", error=ValueError("no such city"))
@@ -120,6 +156,27 @@ def test_each_attempt_ends_after_its_time() -> None:
     tester = OperatorTester(lambda s: s.enrich("e", hang, retries=1, on_error="dead-letter", **options), keyed=True)
     letters: list[Any] = tester.send_local([("a", 1)]).step().receive_dead_letters()
     assert [letter.value.error for letter in letters] == ["TimeoutError: no answer within 0.01 s"]
+
+
+def test_an_answer_behind_a_swallowed_cancellation_comes_too_late() -> None:
+    asked: list[str] = []
+
+    async def swallow(key: str) -> str:
+        asked.append(key)
+        if len(asked) == 3:
+            return "in time"
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "too late"
+        return "never"
+
+    options: dict[str, Any] = {"timeout_s": 0.01, "retry_backoff_s": 0}
+    tester = OperatorTester(lambda s: s.enrich("e", swallow, retries=1, on_error="dead-letter", **options), keyed=True)
+    letters: list[Any] = tester.send_local([("a", 1)]).step().receive_dead_letters()
+    assert [letter.value.error for letter in letters] == ["TimeoutError: no answer within 0.01 s"]
+    with OperatorTester(lambda s: s.enrich("e", swallow, **{**options, "timeout_s": 30.0}), keyed=True) as tester:
+        assert [m.value for m in tester.send_local([("a", 1)]).step().receive_local()] == [(1, "in time")]  # type: ignore[union-attr]
 
 
 def test_a_timeout_of_the_function_itself_is_told_as_it_is() -> None:

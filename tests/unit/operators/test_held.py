@@ -12,7 +12,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.errors import CodecError
 from malstrom_py.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.held import Held, Rows, decoded, encoded, merged
+from malstrom_py.operators.held import Gathered, Held, decoded, encoded, merged
 
 CONTEXT = StepContext("test", "under-test")
 
@@ -102,7 +102,7 @@ class Sent:
 
 def test_rows_leave_as_one_batch_that_is_timed_as_a_whole() -> None:
     sent: Any = Sent()
-    rows = Rows(sent)
+    rows = Gathered(sent)
     for timestamp in (1, 2, None, 3):
         rows.add(Held("a", None, timestamp), "value")
     rows.send()

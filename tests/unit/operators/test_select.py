@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pyarrow as pa
@@ -138,3 +139,64 @@ def test_times_and_dates_come_back_as_they_were() -> None:
     moment = dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)
     row = {"at": moment, "day": moment.date(), "time": dt.time(1, 2, 3, 4), "took": dt.timedelta(seconds=1)}
     assert select(pl.all()).push(Batch([row])).batches()[0].values == [row]
+
+
+def test_of_rows_only_the_columns_that_are_named_are_looked_at() -> None:
+    rows = [{"n": 1, "odd": [1, "x"]}, {"n": 2, "other": {1}}, {"odd": object()}]
+    assert select(m=pl.col("n") * 2).push(Batch(rows)).batches()[0].values == [{"m": 2}, {"m": 4}, {"m": None}]
+
+
+@pytest.mark.parametrize("name", ["*", "^n$", "^.*$"])
+def test_a_name_is_no_pattern(name: str) -> None:
+    step = select(name).push(ColumnBatch(pa.RecordBatch.from_pydict({name: [1], "n": [2]})))
+    assert step.batches()[0].values == [{name: 1}]
+
+
+def test_an_error_of_a_function_inside_an_expression_names_the_step() -> None:
+    def fails(value: int) -> int:
+        raise ZeroDivisionError(value)
+
+    with pytest.raises(OperatorError, match="'under-test': an expression failed with "):
+        select(pl.col("n").map_elements(fails, return_dtype=pl.Int64)).push(columns(n=[1, 2]))
+
+
+def test_a_function_of_whole_columns_is_found_behind_batches_that_do_not_show_it() -> None:
+    running = pl.struct("n").map_batches(lambda s: s.struct.field("n").cum_sum(), return_dtype=pl.Int64)
+    step = select(running)
+    step.push(columns(n=[0, 0, 0]))
+    with pytest.raises(OperatorError, match="more than its own row"):
+        step.push(columns(n=[1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([10**40], pa.decimal256(50, 0)),
+        pa.array([[1, 2], None], pa.list_(pa.int64(), 2)),
+        pa.array([0], pa.timestamp("us", "No/Where")),
+    ],
+    ids=["decimal256", "fixed-size list", "zone"],
+)
+def test_a_type_that_polars_cannot_have_is_an_error_that_names_the_column(column: pa.Array) -> None:
+    try:
+        step = select("n").push(ColumnBatch(pa.RecordBatch.from_arrays([column], names=["n"])))
+    except OperatorError as error:
+        assert "column 'n' of Arrow type" in str(error)  # noqa: PT017  newer versions of Polars may have it
+    else:
+        assert [row["n"] for row in step.batches()[0].values] == column.to_pylist()
+
+
+def test_small_decimals_and_zones_that_are_offsets_keep_their_values() -> None:
+    money = pa.array(["1.50", "-2.25"]).cast(pa.decimal128(12, 2)).cast(pa.decimal64(12, 2))
+    moments = pa.array([0, 1], pa.timestamp("us", "+05:30"))
+    given = ColumnBatch(pa.RecordBatch.from_arrays([money, moments], names=["v", "at"]))
+    kept = select("v", "at").push(given).batches()[0].values
+    assert [(row["v"], row["at"]) for row in kept] == list(zip(money.to_pylist(), moments.to_pylist(), strict=True))
+
+
+def test_rows_with_moments_of_any_zone_are_one_column() -> None:
+    zones = [dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=30)), ZoneInfo("Europe/Oslo")]
+    rows = [{"at": dt.datetime(2024, 5, 1, 12, tzinfo=zone)} for zone in zones]
+    for batches in ([Batch(rows)], [Batch([row]) for row in rows]):
+        step = select("at").push(*batches)
+        assert [row for batch in step.batches() for row in batch.values] == rows

@@ -15,10 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from malstrom_py import sources
 from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.column_rows import python_values
 from malstrom_py.errors import SinkError
+from malstrom_py.sinks.files import tables
 from tests.unit.sinks.writing import Format, visible, write
+from tests.unit.sources.reading import read_source
 
 FORMATS: list[Format] = ["csv", "json", "parquet"]
 
@@ -265,3 +268,49 @@ def test_frames_of_polars_are_columns(tmp_path: Path) -> None:
     write(tmp_path, ColumnBatch(None, frame=frame), Batch(frame.to_dicts()), partition_by="kind")
     found = [row for path in visible(tmp_path) for row in pq.ParquetFile(tmp_path / path).read().to_pylist()]
     assert found == [row for row in frame.drop("kind").to_dicts() for _ in range(2)]
+
+
+WIDE: dict[str, tuple[pa.DataType, pa.DataType, Any]] = {
+    "text": (pa.large_string(), pa.string(), "é"),
+    "view": (pa.string_view(), pa.string(), "x" * 20),
+    "bytes": (pa.large_binary(), pa.binary(), b"x"),
+    "list": (pa.large_list(pa.large_string()), pa.list_(pa.string()), ["a", None]),
+    "array": (pa.list_(pa.int64(), 2), pa.list_(pa.int64()), [1, 2]),
+    "list_view": (pa.list_view(pa.int64()), pa.list_(pa.int64()), [1, 2]),
+    "struct": (pa.struct([("t", pa.large_string())]), pa.struct([("t", pa.string())]), {"t": "a"}),
+    "seconds": (pa.time32("s"), pa.time64("us"), dt.time(1, 2, 3)),
+    "nanoseconds": (pa.time64("ns"), pa.time64("us"), dt.time(1, 2, 3, 4)),
+}
+
+
+def test_parquet_has_one_form_whatever_the_layout_was_so_that_runs_can_be_read_together(tmp_path: Path) -> None:
+    values = {name: value for name, (_, _, value) in WIDE.items()}
+    columns = pa.record_batch({name: pa.array([value, None], kind) for name, (kind, _, value) in WIDE.items()})
+    rows = [values, dict.fromkeys(values)]
+    expected = pa.schema([(name, stored) for name, (_, stored, _) in WIDE.items()])
+    layouts: dict[str, list[Batch]] = {
+        "columns": [ColumnBatch(columns)],
+        "rows": [Batch(rows)],
+        "both": [Batch(rows[1:]), ColumnBatch(columns), Batch(rows[:1])],
+    }
+    for layout, batches in layouts.items():
+        write(tmp_path / layout, *batches, file_bytes_max=1)
+        for path in visible(tmp_path / layout):
+            assert pq.ParquetFile(tmp_path / layout / path).schema_arrow == expected
+    assert read_source(sources.Files([tmp_path / "columns/*", tmp_path / "rows/*"])) == rows * 2
+
+
+def test_batches_beyond_the_offsets_of_plain_strings_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_CAST_BYTES_MAX", 100)
+    texts = ["x" * number for number in range(99)]
+    write(tmp_path, ColumnBatch(pa.record_batch({"t": pa.array(texts, pa.large_string())})))
+    assert pq.ParquetFile(tmp_path / visible(tmp_path)[0]).read()["t"].to_pylist() == texts
+
+
+def test_the_column_that_cannot_be_written_is_named_alone(tmp_path: Path) -> None:
+    columns = {"ok": pa.array([1]), "at": pa.array([2**60], pa.timestamp("s"))}
+    with pytest.raises(SinkError, match=r"^parquet cannot hold column 'at': timestamp\[s\]: cast it"):
+        write(tmp_path, ColumnBatch(pa.record_batch(columns)))
+    ids = {"ok": pa.array([1]), "id": pa.array([b"x" * 16], pa.uuid())}
+    with pytest.raises(SinkError, match=r"^csv cannot hold column 'id': extension<arrow.uuid>: cast it"):
+        write(tmp_path, ColumnBatch(pa.record_batch(ids)), format="csv")

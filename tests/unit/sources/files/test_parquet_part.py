@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from malstrom_py.batches import ColumnBatch
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files import Files, parquet_part
 from tests.unit.sources.reading import Bad, file_with, polls, read_source
@@ -159,3 +162,78 @@ def test_types_are_found_once_for_each_batch_size(tmp_path: Path) -> None:
         part.close()
         assert [index for index, row in enumerate(rows) if isinstance(row, Bad)] == list(range(42, 30_000, 5000))
         assert rows[43]["at"] == dt.datetime(1970, 1, 1, microsecond=43)  # noqa: DTZ001
+
+
+def by_columns(path: Path, sizes: list[int]) -> list[Any]:
+    """The batches of polls of a part by columns."""
+    source = Files(path)
+    part: Any = source.build_part(source.list_parts()[0], None)
+    try:
+        return [part.poll_columns(size) for size in sizes]
+    finally:
+        part.close()
+
+
+LAYOUTS: list[list[tuple[pa.DataType, Any]]] = [
+    [(pa.string(), "é"), (pa.large_string(), "b"), (pa.string_view(), "c" * 20)],
+    [(pa.binary(), b"a"), (pa.large_binary(), b"b"), (pa.binary_view(), b"c" * 20)],
+    [
+        (pa.list_(pa.int64()), [1]),
+        (pa.large_list(pa.int32()), [2, 3]),
+        (pa.list_(pa.int64(), 2), [4, 5]),
+        (pa.list_view(pa.int64()), [6]),
+    ],
+    [
+        (pa.struct([("t", pa.string()), ("l", pa.list_(pa.string()))]), {"t": "a", "l": ["b", None]}),
+        (pa.struct([("t", pa.large_string()), ("l", pa.large_list(pa.large_string()))]), {"t": "c", "l": []}),
+    ],
+]
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS, ids=lambda layouts: str(layouts[0][0]))
+def test_layouts_of_one_type_may_differ_between_files(layouts: list[tuple[pa.DataType, Any]], tmp_path: Path) -> None:
+    for first in range(len(layouts)):
+        if not (order := [layouts[first], *layouts[:first], *layouts[first + 1 :]]):
+            continue
+        if "int32" in str(order[0][0]) or "[2]" in str(order[0][0]):
+            continue  # whose numbers are narrower, or whose length is the type's
+        (folder := tmp_path / str(first)).mkdir()
+        for number, (kind, value) in enumerate(order):
+            parquet(folder, f"{number}.parquet", {"v": pa.array([None, value, None], kind)})
+        found = read_source(Files(folder / "*.parquet"))
+        assert [row["v"] for row in found] == [value for _, one in order for value in (None, one, None)]
+
+
+def test_times_of_old_files_are_the_same_by_rows_and_by_columns(tmp_path: Path) -> None:
+    times = pa.array([1, None] * 20_000, pa.timestamp("us"))
+    options: dict[str, Any] = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    path = parquet(tmp_path, "a.parquet", {"at": times}, row_group_size=20_000, **options)
+    batches = by_columns(path, [10, 1 << 15, 1 << 15])
+    frames = [batch.frame if isinstance(batch, ColumnBatch) else pl.DataFrame(batch) for batch in batches]
+    assert [frame.schema for frame in frames] == [{"at": pl.Datetime("us")}] * 3
+
+
+def test_the_first_batch_is_small_where_texts_may_be_far_larger_than_the_file(tmp_path: Path) -> None:
+    path = parquet(tmp_path, "a.parquet", {"t": ["x" * 100_000] * 30_000})
+    assert path.stat().st_size < 50_000
+    first, second = by_columns(path, [1 << 17, 1 << 17])
+    assert len(first) == 1024
+    assert isinstance(second, pa.RecordBatch)  # not a whole group
+    assert len(second) * 100_000 <= 1 << 24
+
+
+def test_a_file_that_is_replaced_while_its_row_groups_are_read_whole_is_told(tmp_path: Path) -> None:
+    path = parquet(tmp_path, "a.parquet", {"n": list(range(60_000))}, row_group_size=20_000)
+    source = Files(path)
+    part: Any = source.build_part(source.list_parts()[0], None)
+    part.poll_columns(1 << 15)
+    parquet(tmp_path, "a.parquet", {"n": list(range(60_000, 120_000))}, row_group_size=20_000)
+    with pytest.raises(SourceError, match=r"a\.parquet was replaced.*the file changed"):
+        part.poll_columns(1 << 15)
+    part.close()
+
+
+def test_a_name_that_is_no_utf8_is_read_by_columns_too(tmp_path: Path) -> None:
+    path = parquet(tmp_path, "a.parquet", {"n": list(range(20_000))})
+    path = path.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))
+    assert [len(batch) for batch in by_columns(path, [10, 1 << 15, 1 << 15])] == [10, 1014, 20_000 - 1024]
