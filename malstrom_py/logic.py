@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from malstrom_py.arguments import is_coroutine_function
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import DataMessage, Epoch
 
@@ -221,4 +222,11 @@ def _hooks(logic: object, step: str, known: Sequence[str], base: type) -> dict[s
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
             raise PlanError(f"step {step!r}: {kind.__name__}.{name} is no hook of this step; {hint}")
     hooks = {name: getattr(logic, name) for name in wanted if getattr(kind, name) is not getattr(base, name, None)}
-    return {"on_data": logic} if not hooks and callable(logic) else hooks
+    hooks = {"on_data": logic} if not hooks and callable(logic) else hooks
+    for name, hook in hooks.items():
+        if is_coroutine_function(hook):
+            raise PlanError(
+                f"step {step!r}: {name} is a coroutine function, which nobody would await: make it a plain one, and "
+                f"use enrich for calls that wait"
+            )
+    return hooks

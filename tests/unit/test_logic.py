@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.logic import KeyedLogic, Output, hooks_of
+from malstrom_py.logic import KeyedLogic, Output, hooks_of, stateless_hooks_of
 from malstrom_py.messages import DataMessage, Epoch
 
 
@@ -154,3 +154,18 @@ def test_an_output_says_whether_side_outputs_were_used() -> None:
     assert not output.sided
     output.side("odd")
     assert output.sided
+
+
+def test_a_hook_that_nobody_would_await_is_refused() -> None:
+    async def look_up(message: Any, state: Any, output: Any) -> None:
+        """Never runs."""
+
+    class Waits(KeyedLogic[Any, Any, Any, Any]):
+        async def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
+            """Never runs."""
+
+    for logic in (look_up, Waits()):
+        with pytest.raises(PlanError, match="step 'wait': on_data is a coroutine function"):
+            hooks_of(logic, "wait")
+    with pytest.raises(PlanError, match="use enrich"):
+        stateless_hooks_of(look_up, "wait")
