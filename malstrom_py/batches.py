@@ -219,7 +219,8 @@ class ColumnBatch(Batch):
         return 0 if self._frame is None else self._frame.height
 
     def __repr__(self) -> str:
-        return f"ColumnBatch({len(self)} rows of {', '.join(self.frame.columns)})"
+        names = self.frame.columns if self._columns is None else self._columns.schema.names
+        return f"ColumnBatch({len(self)} rows of {', '.join(names)})"
 
     def with_values(self, values: list[Any]) -> Batch:
         return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)

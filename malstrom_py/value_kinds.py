@@ -103,14 +103,15 @@ class Kinds:
 
 
 def _exactly(found: set[str], values: Sequence[Any]) -> set[str]:
-    """``found``, told apart further: Decimals by their places, ints by whether they fit, dicts by their fields."""
+    """``found``, told apart further: Decimals by their places, ints by whether they fit, dicts of different fields."""
     if "Decimal" in found:
         places = {value.as_tuple().exponent for value in values if isinstance(value, Decimal)}
         found = (found - {"Decimal"}) | {f"Decimal with exponent {exponent}" for exponent in places}
     if "int" in found and any(type(value) is int and not -(1 << 63) <= value < 1 << 63 for value in values):
         found = found | {"int beyond 64 bits"}
-    fields = {tuple(sorted(map(str, value))) for value in values if isinstance(value, dict)}
-    return found | {f"dict of {', '.join(names) or 'nothing'}" for names in fields}
+    # Without the names of the fields: those of a dict that is a mapping may be data.
+    fields = {frozenset(value) for value in values if isinstance(value, dict)}
+    return found | {"dict", "dict of other fields"} if len(fields) > 1 else found
 
 
 def _kinds_of_type(kind: pa.DataType) -> set[str]:

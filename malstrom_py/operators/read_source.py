@@ -33,6 +33,7 @@ from malstrom_py.worker_info import WorkerId, WorkerInfo
 
 _BACKOFF_MIN_S: Final = 0.001
 _BACKOFF_MAX_S: Final = 0.5
+_COLUMN_BYTES: Final = 16
 _OPEN_MAX: Final = 256
 _ROWS_FIRST: Final = 4
 _POLL_MAX_S: Final = 0.1
@@ -200,7 +201,7 @@ class ReadSource(Operator):
 
         A part is asked for few rows at first, then for twice as many each time, up to ``rows_max`` and to about
         ``bytes_max``, and for fewer again when it takes long: so that a slow one does not hold up the others. One that
-        gives columns is asked for up to ``columns_rows_max`` rows, and for as many more bytes.
+        gives columns is asked for up to ``columns_rows_max`` rows; where these are more, for sixteen times the bytes.
         """
         for _ in range(len(self._readers)):
             reader = self._readers.popleft()
@@ -211,7 +212,7 @@ class ReadSource(Operator):
             most = columns_rows_max if reader.gives_columns and columns_rows_max is not None else rows_max
             cap = most if self._rows_cap is None else min(most, self._rows_cap)
             read = self._poll_part(reader, min(reader.rows, cap), out)
-            reader.adapt(clock.monotonic_s() - started_s, most, bytes_max * max(1, most // rows_max))
+            reader.adapt(clock.monotonic_s() - started_s, most, bytes_max * (_COLUMN_BYTES if most > rows_max else 1))
             if read:
                 reader.came()
             else:

@@ -121,3 +121,8 @@ def test_nanoseconds_come_as_python_s_own_types_or_not_at_all() -> None:
     fine = pa.RecordBatch.from_arrays([pa.array([1], pa.timestamp("ns"))], names=["at"])
     with pytest.raises(CodecError, match=r"column 'at' of Arrow type timestamp\[ns\]"):
         rows_of(fine)
+
+
+def test_it_is_shown_without_asking_polars() -> None:
+    odd = pa.RecordBatch.from_arrays([pa.array([10**40], pa.decimal256(50, 0))], names=["n"])
+    assert repr(ColumnBatch(odd)) == "ColumnBatch(1 rows of n)"

@@ -90,14 +90,14 @@ class ParquetPart:
         return self._poll(rows_max)
 
     def _poll(self, rows_max: int) -> Any:
-        import polars.exceptions
         import pyarrow as pa
+        from polars.exceptions import PanicException, PolarsError
 
         try:
             while self._cursor.is_empty():
                 if self._finished or not (self._load_whole() or self._load(rows_max)):
                     return None
-        except (OSError, pa.ArrowException, polars.exceptions.PolarsError) as error:
+        except (OSError, pa.ArrowException, PolarsError, PanicException) as error:
             raise SourceError(
                 f"{self._name} failed in row group {self._row_group} after {self._rows()} rows were read: "
                 f"{type(error).__name__}. The file is damaged or cannot be read: replace it."

@@ -10,13 +10,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
-from malstrom_py.messages import StateMessage
+from malstrom_py.batches import Batch
+from malstrom_py.messages import AbsBarrier, Epoch, StateMessage
 from malstrom_py.operators.calls import Asking
 from malstrom_py.operators.enrich import Enrich
 from malstrom_py.resources import Resources
+from malstrom_py.testing import CapturingPersistenceBackend
 from tests.unit.operators.stepping import Stepped
 
 WAIT_S = 20.0
+TIMED: dict[str, Any] = {"timed": True}
 
 
 class Desk:
@@ -109,3 +112,24 @@ def enriching(stepping: dict[str, Any] | None = None, **options: Any) -> Iterato
             step.step.close()
             resources.close()
     assert set(threading.enumerate()) <= before
+
+
+def row(key: str, value: Any, timestamp: int) -> Batch:
+    return Batch([value], keys=[key], timestamps=[timestamp])
+
+
+def told(step: Enriching) -> list[Any]:
+    """What has come out: epochs, and values with what was said about them."""
+    found: list[Any] = []
+    for message in step.messages():
+        if isinstance(message, Batch):
+            found += message.values
+        elif isinstance(message, Epoch):
+            found.append(message)
+    return found
+
+
+def barrier(step: Enriching) -> bytes:
+    backend = CapturingPersistenceBackend()
+    step.send(AbsBarrier("s", backend))
+    return backend.states["under-test"]

@@ -14,35 +14,10 @@ from malstrom_py.cache import Cache
 from malstrom_py.errors import CodecError, OperatorError
 from malstrom_py.messages import (
     MAX_EPOCH,
-    AbsBarrier,
     Epoch,
 )
-from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester
-from tests.unit.operators.desk import Enriching, enriching
-
-TIMED: dict[str, Any] = {"timed": True}
-
-
-def row(key: str, value: Any, timestamp: int) -> Batch:
-    return Batch([value], keys=[key], timestamps=[timestamp])
-
-
-def told(step: Enriching) -> list[Any]:
-    """What has come out: epochs, and values with what was said about them."""
-    found: list[Any] = []
-    for message in step.messages():
-        if isinstance(message, Batch):
-            found += message.values
-        elif isinstance(message, Epoch):
-            found.append(message)
-    return found
-
-
-def barrier(step: Enriching) -> bytes:
-    backend = CapturingPersistenceBackend()
-    step.send(AbsBarrier("s", backend))
-    return backend.states["under-test"]
-
+from malstrom_py.testing import OperatorTester
+from tests.unit.operators.desk import TIMED, barrier, enriching, row, told
 
 # Barriers.
 

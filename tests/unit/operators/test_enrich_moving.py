@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.batches import Batch
 from malstrom_py.errors import DeadlineError
 from malstrom_py.messages import (
     AbsBarrier,
@@ -25,31 +24,7 @@ from malstrom_py.messages import (
 )
 from malstrom_py.operators import calls
 from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester, Persisted
-from tests.unit.operators.desk import Enriching, enriching
-
-TIMED: dict[str, Any] = {"timed": True}
-
-
-def row(key: str, value: Any, timestamp: int) -> Batch:
-    return Batch([value], keys=[key], timestamps=[timestamp])
-
-
-def told(step: Enriching) -> list[Any]:
-    """What has come out: epochs, and values with what was said about them."""
-    found: list[Any] = []
-    for message in step.messages():
-        if isinstance(message, Batch):
-            found += message.values
-        elif isinstance(message, Epoch):
-            found.append(message)
-    return found
-
-
-def barrier(step: Enriching) -> bytes:
-    backend = CapturingPersistenceBackend()
-    step.send(AbsBarrier("s", backend))
-    return backend.states["under-test"]
-
+from tests.unit.operators.desk import TIMED, Enriching, enriching, row, told
 
 # Moving state.
 

@@ -100,6 +100,12 @@ def test_rows_of_different_fields_are_refused_wherever_batches_are_cut(rows: lis
             mapped(lambda batch: batch).push(*batches)
 
 
+def test_keys_of_a_dict_inside_a_value_may_be_data_and_stand_in_no_message() -> None:
+    with pytest.raises(OperatorError, match="'n' holds dict and dict of other fields") as raised:
+        mapped(lambda batch: batch).push(Batch([{"n": {"secret": 1}}, {"n": {"other": 1}}]))
+    assert "secret" not in str(raised.value)
+
+
 def test_decimals_of_one_scale_have_one_type_however_many_digits() -> None:
     rows = [{"n": Decimal("1.50")}, {"n": Decimal("123456.25")}, {"n": None}]
     seen: set[str] = set()
