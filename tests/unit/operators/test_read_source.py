@@ -6,6 +6,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from malstrom_py.batches import Batch
