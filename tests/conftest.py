@@ -4,6 +4,7 @@ footnote; and no generated case fails for having taken long."""
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,11 @@ from hypothesis import settings
 settings.register_profile("unhurried", deadline=None, print_blob=True)
 if not os.environ.get("CI"):
     settings.load_profile("unhurried")
+
+
+# Who starts the tests in the background of a shell without job control has them ignore Ctrl-C, which is tested here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _excused(config: pytest.Config) -> int:
