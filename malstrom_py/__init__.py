@@ -15,12 +15,17 @@ from malstrom_py.cache import Cache
 from malstrom_py.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
 from malstrom_py.errors import (
     CodecError,
+    ControlError,
     DagError,
     DeadlineError,
     InternalError,
+    JobEnded,
+    JobNotFound,
+    JobRunning,
     MalformedRecord,
     MalstromError,
     NodeNotFound,
+    OperationInProgress,
     OperatorError,
     PeerError,
     PlanError,
@@ -49,7 +54,10 @@ from malstrom_py.rescale.channel import Credit
 from malstrom_py.resources import PerWorker, per_worker
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.in_process import InProcess, collect, run
+from malstrom_py.workers.job_status import JobStatus
+from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.result import RunResult, StepCounts
 
 __version__ = "0.1.0"
@@ -62,6 +70,7 @@ __all__ = [
     "Cache",
     "CodecError",
     "Collect",
+    "ControlError",
     "Credit",
     "DagError",
     "DataMessage",
@@ -74,11 +83,17 @@ __all__ = [
     "InternalError",
     "Interrogate",
     "Job",
+    "JobEnded",
+    "JobHandle",
+    "JobNotFound",
+    "JobRunning",
+    "JobStatus",
     "KeyedLogic",
     "KeyedStreamBuilder",
     "MalformedRecord",
     "MalstromError",
     "NodeNotFound",
+    "OperationInProgress",
     "OperatorError",
     "Output",
     "PeerError",
@@ -87,6 +102,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Rescale",
+    "RescaleReport",
     "RestoreFailed",
     "RunResult",
     "SinkError",

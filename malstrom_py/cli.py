@@ -1,4 +1,4 @@
-"""The command line ``malstrom``: run a job, explain it, and see whether this machine can run one.
+"""The command line ``malstrom``: run a job, explain it, command one that runs, and see what this machine can do.
 
 Rule: standard output belongs to the job and to what was asked for. What went wrong is told on standard error, after
 ``error:``, with the user's own file and line; a traceback comes only if ``--traceback`` asks for it.
@@ -11,11 +11,8 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import os
 import pkgutil
 import sys
-import sysconfig
-import traceback as tracebacks
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,30 +22,19 @@ from typing import Annotated, Any, Final
 import typer
 
 import malstrom_py as mp
-from malstrom_py.errors import shown
+from malstrom_py import cli_jobs
+from malstrom_py.cli_telling import (
+    FAILED,
+    UserCodeFailed,
+    WrongCommand,
+    exit_text,
+    print_out,
+    telling,
+    users_place,
+)
 from malstrom_py.operators.failures import told
 
-FAILED: Final = 1
-WRONG_COMMAND: Final = 2
-INTERRUPTED: Final = 130
-
 _DEFAULT_NAME: Final = "job"
-_PACKAGE: Final = Path(mp.__file__).parent
-_OURS: Final = (str(_PACKAGE), *(str((_PACKAGE / room).resolve()) for room in ("workers", "rescale")), "<frozen ")
-_LIBRARIES: Final = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
-
-
-class WrongCommand(Exception):
-    """What was asked for is not there, or no job."""
-
-
-class NotPrinted(Exception):
-    """Standard output could not be written."""
-
-
-class UserCodeFailed(Exception):
-    """The user's own module or function raised before there was a job; what it raised is the ``__cause__``."""
-
 
 app = typer.Typer(
     help="Runs and explains stream processing jobs.",
@@ -73,8 +59,8 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the who
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        with _told(traceback=False):
-            _print(f"malstrom {mp.__version__}")
+        with telling(traceback=False):
+            print_out(f"malstrom {mp.__version__}")
         raise typer.Exit
 
 
@@ -95,15 +81,20 @@ def run(
     batch_rows: Annotated[
         int | None, typer.Option(min=1, help="Rows per batch at most.", show_default=str(mp.Batching().rows_max))
     ] = None,
+    no_control: Annotated[
+        bool, typer.Option("--no-control", help="Open no control socket: other commands will not find the job.")
+    ] = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Run a job to its end.
 
-    It runs in this process. Progress and the counts of the run go to standard error.
+    It runs in this process. Progress and the counts of the run go to standard error. Meanwhile the commands status,
+    rescale and stop find it by the name of the job, also in another terminal.
     """
-    with _told(traceback):
+    with telling(traceback):
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
-        result = mp.run(load_job(job), workers, batch=batching, progress=False if quiet else None)
+        runtime = mp.InProcess(workers, batch=batching, progress=False if quiet else None)
+        result = runtime.run(load_job(job), control=not no_control)
         if not quiet:
             typer.echo(str(result), err=True)
 
@@ -115,9 +106,9 @@ def explain(
     traceback: TracebackOption = False,
 ) -> None:
     """Print the steps of a job, without running it."""
-    with _told(traceback):
+    with telling(traceback):
         loaded = load_job(job)
-        _print(loaded.to_mermaid() if mermaid else loaded.explain())
+        print_out(loaded.to_mermaid() if mermaid else loaded.explain())
 
 
 @app.command()
@@ -129,10 +120,13 @@ def doctor() -> None:
     from malstrom_py.doctor import examine
 
     findings = examine()
-    with _told(traceback=False):
-        _print("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
+    with telling(traceback=False):
+        print_out("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
     if any(finding.is_fatal for finding in findings):
         raise typer.Exit(FAILED)
+
+
+cli_jobs.add_commands(app)
 
 
 def load_job(spec: str) -> mp.Job:
@@ -166,7 +160,7 @@ def _load_module(name: str) -> ModuleType:
         error = failure.__cause__
         missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
         # The module itself is missing only if none of the user's own lines was running when that was found.
-        if missing and f"{name}.".startswith(f"{missing}.") and _users_place(error) is None:
+        if missing and f"{name}.".startswith(f"{missing}.") and users_place(error) is None:
             raise WrongCommand(_no_such_module(name, missing)) from None
         raise
 
@@ -225,103 +219,11 @@ def _users_code(doing: str) -> Iterator[None]:
         raise
     except SystemExit as error:
         raise UserCodeFailed(
-            f"{doing} ended the program ({_exit(error)}), so there is no job to run. Put such a call under "
+            f"{doing} ended the program ({exit_text(error)}), so there is no job to run. Put such a call under "
             f"if __name__ == '__main__'"
         ) from error
     except Exception as error:
         raise UserCodeFailed(f"{doing} failed: {told(error)}") from error
-
-
-@contextmanager
-def _told(traceback: bool) -> Iterator[None]:
-    """What is raised inside is told on standard error, and becomes the exit code."""
-    try:
-        yield
-    except WrongCommand as error:
-        _tell("error", str(error))
-        raise typer.Exit(WRONG_COMMAND) from None
-    except KeyboardInterrupt as error:
-        _tell("interrupted", *getattr(error, "__notes__", ()) or ("nothing had run yet",))
-        raise typer.Exit(INTERRUPTED) from None
-    except (typer.Exit, BrokenPipeError):
-        raise  # Whoever read standard output went away; typer ends quietly.
-    except SystemExit as error:
-        _tell("error", f"a function of the job ended the program ({_exit(error)}), before the job was done")
-        raise typer.Exit(FAILED) from None
-    except Exception as error:
-        if traceback:
-            tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
-        _tell("error", *_story(error, traceback))
-        raise typer.Exit(FAILED) from None
-
-
-def _tell(what: str, *lines: str) -> None:
-    typer.echo(f"{what}: " + "\n  ".join(lines), err=True)
-
-
-def _print(text: str) -> None:
-    """Print on standard output, which may be a full disk."""
-    try:
-        typer.echo(text)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # What is left in the buffer would be tried, and complained about, once more when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise NotPrinted(f"standard output cannot be written: {error.strerror}") from error
-
-
-def _exit(error: SystemExit) -> str:
-    return f"sys.exit({'' if error.code is None else shown(error.code)})"
-
-
-def _story(error: Exception, traceback: bool) -> list[str]:
-    """What happened, where in the user's code it came from, and what else went wrong meanwhile.
-
-    The text of a foreign error may hold values of records: it is for those who ask for the ``traceback``.
-    """
-    if isinstance(error, NotPrinted):
-        return [str(error)]
-    if not isinstance(error, mp.MalstromError | UserCodeFailed):
-        return [f"unexpected {type(error).__name__}", "this is a bug of malstrom-py; --traceback shows where"]
-    lines = [str(error)]
-    origin = _origin(error)
-    if origin is not error and not isinstance(origin, mp.MalstromError):
-        cause = told(origin) if traceback or isinstance(origin, OSError) else type(origin).__name__
-        if cause not in lines[0] and not isinstance(error, UserCodeFailed):
-            lines.append(f"caused by {cause}")
-        place = _users_place(origin)
-        if place is not None:
-            lines.append(f"raised at {place}")
-    elif (place := _users_place(error)) is not None:
-        lines.append(f"at {place}")
-    return lines + list(getattr(error, "__notes__", ()))
-
-
-def _origin(error: BaseException) -> BaseException:
-    """The first cause of all; causes may go round in a circle, for ``raise e from e`` is legal."""
-    seen = [error]
-    while (cause := seen[-1].__cause__) is not None and cause not in seen:
-        seen.append(cause)
-    return seen[-1]
-
-
-def _users_place(error: BaseException | None) -> str | None:
-    """The user's innermost line that was running: ``file:line, in function``; None if none was."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{_shown(error.filename)}:{error.lineno}"
-    frames = tracebacks.extract_tb(error.__traceback__) if error is not None else []
-    for frame in reversed(frames):
-        if not frame.filename.startswith(_OURS + _LIBRARIES):
-            where = f"{_shown(frame.filename)}:{frame.lineno}"
-            return where if frame.name == "<module>" else f"{where}, in {frame.name}"
-    return None
-
-
-def _shown(file: str) -> str:
-    """A path as short as it can be written from here."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _no_such_module(name: str, missing: str) -> str:

@@ -9,6 +9,11 @@ MalstromError
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 ├── PeerError            another worker broke the rules of a channel, or is gone
 ├── DeadlineError        a wait took longer than it may; says which one, and how long
+├── ControlError         a running job cannot be reached by its name, or what reached it makes no sense
+│   ├── JobNotFound      no job of that name runs here; names those that do
+│   └── JobRunning       a job of that name runs already
+├── JobEnded             the job has ended, so nothing can be asked of it any more; says how
+├── OperationInProgress  a wait ran out while what was waited for goes on, or it stands in the way of another
 ├── DagError             a `DagExecutor` cannot do what it was asked to; names the node
 │   ├── NodeNotFound     the graph has no such node, source or sink
 │   └── RestoreFailed    a checkpoint cannot be restored; names node and reason, and nothing has changed
@@ -111,6 +116,54 @@ class DeadlineError(MalstromError):
         super().__init__(message)
         self.wait = wait
         self.deadline_s = deadline_s
+
+
+class ControlError(MalstromError):
+    """A running job cannot be reached through its control socket, or what came through it makes no sense.
+
+    Attribute: ``job`` (its name, empty where none is concerned).
+    """
+
+    def __init__(self, message: str, *, job: str = "") -> None:
+        super().__init__(message)
+        self.job = job
+
+
+class JobNotFound(ControlError):
+    """No job of that name is reached from here. Attributes: ``job``, and ``running``: the names of those that can."""
+
+    def __init__(self, message: str, *, job: str = "", running: tuple[str, ...] = ()) -> None:
+        super().__init__(message, job=job)
+        self.running = running
+
+
+class JobRunning(ControlError):
+    """A job of that name runs already, in this process or in another one of this user; nothing was started."""
+
+
+class JobEnded(MalstromError):
+    """The job has ended, so it cannot do what it was asked to.
+
+    Attributes: ``job`` (its name) and ``how`` ("finished": its sinks have committed; "failed"; "stopped": by a user,
+    without drain; empty where that is not known, for it ran in another process).
+    """
+
+    def __init__(self, message: str, *, job: str = "", how: str = "") -> None:
+        super().__init__(message)
+        self.job = job
+        self.how = how
+
+
+class OperationInProgress(MalstromError):
+    """A wait ran out while what was waited for goes on, or one operation stands in the way of another.
+
+    Attributes: ``job`` (its name) and ``operation`` (what goes on: "run", "rescale" or "stop").
+    """
+
+    def __init__(self, message: str, *, job: str = "", operation: str = "") -> None:
+        super().__init__(message)
+        self.job = job
+        self.operation = operation
 
 
 class DagError(MalstromError):

@@ -4,7 +4,9 @@ footnote; and no generated case fails for having taken long."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -18,6 +20,16 @@ if not os.environ.get("CI"):
 # Who starts the tests in the background of a shell without job control has them ignore Ctrl-C, which is tested here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The names of running jobs are this run's own, also in the processes it starts: two runs of the tests at the same time,
+# or a job that somebody runs, are not in each other's way.
+_RUNTIME = tempfile.mkdtemp(prefix="malstrom-tests-")
+os.environ["XDG_RUNTIME_DIR"] = _RUNTIME
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    shutil.rmtree(_RUNTIME, ignore_errors=True)
 
 
 def _excused(config: pytest.Config) -> int:

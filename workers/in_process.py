@@ -14,13 +14,17 @@ from malstrom_py.plan import Plan
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.commit import FinalCommit
+from malstrom_py.workers.control_socket import ControlSocket
+from malstrom_py.workers.controls import WORKERS_MAX, Controls, WakefulClock
 from malstrom_py.workers.crew import Crew
+from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.interrupts import Interrupts
 from malstrom_py.workers.progress import Progress, progress_for
+from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.started import LocalJob, conduct
 from malstrom_py.workers.tracebacks import outermost
 
-WORKERS_MAX: Final = 128
 _CLOCK: Final = ("now_s", "monotonic_s", "sleep_s")
 
 V = TypeVar("V")
@@ -65,16 +69,55 @@ class InProcess:
         self._progress = progress
         self._checks = checks
 
-    def run(self, job: Job) -> RunResult:
+    def run(self, job: Job, *, control: bool = False) -> RunResult:
         """Run ``job`` to its end, then commit its sinks.
 
         On an error or Ctrl-C the sinks discard what is not committed and the error is raised; a Ctrl-C
-        (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it.
+        (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it. ``control``: as in `start`.
         """
         try:
-            return self.run_plan(_checked(job, "InProcess.run").plan())
+            plan = _checked(job, "InProcess.run").plan()
+            if not control:
+                return self.run_plan(plan)
+            controls = Controls(plan.job)
+            run = self._controlled(plan, controls, progress_for(plan, self._progress))
+            return conduct(run, controls, ControlSocket(controls))
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
+
+    def start(self, job: Job, *, control: bool = True) -> JobHandle:
+        """Run ``job`` in a thread of its own, and return a handle on it at once.
+
+        While it runs its name is taken in this process and, with ``control``, for all processes of this user, which
+        find it by that name: `JobHandle.attach`, ``malstrom status``, ``rescale`` and ``stop``. Progress is shown only
+        where the runtime was made with ``progress=True``.
+
+        >>> import malstrom_py as mp
+        >>> from itertools import count
+        >>> from malstrom_py import sinks, sources
+        >>> job, out = mp.Job("docs-start"), sinks.Memory()
+        >>> job.source("in", sources.Generator(lambda part, start: count(start))).sink("out", out)
+        >>> handle = mp.InProcess().start(job, control=False)
+        >>> handle.stop()
+        >>> len(out.items) == handle.wait().written
+        True
+
+        Raises:
+            PlanError: the job is wrong.
+            JobRunning: a job of that name runs already.
+            ControlError: ``control`` has no folder that is this user's alone.
+        """
+        try:
+            plan = _checked(job, "InProcess.start").plan()
+            controls = Controls(plan.job)
+            run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
+            return JobHandle(LocalJob(run, controls, control=control))
+        except MalstromError as error:
+            raise outermost(error) from error.__cause__
+
+    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> _Run:
+        clock = WakefulClock(controls.wake) if type(self._clock) is SystemClock else self._clock
+        return _Run(plan, self._workers, self._batching, clock, self._checks, controls=controls, progress=progress)
 
     def run_plan(
         self, plan: Plan, *, until: Callable[[Crew], bool] | None = None, until_s: float | None = None
@@ -83,9 +126,9 @@ class InProcess:
         monotonic time is ``until_s``.
         """
         try:
-            return _Run(plan, self._workers, self._batching, self._clock, self._checks).execute(
-                progress_for(plan, self._progress), until, until_s
-            )
+            progress = progress_for(plan, self._progress)
+            run = _Run(plan, self._workers, self._batching, self._clock, self._checks, progress=progress)
+            return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -93,23 +136,37 @@ class InProcess:
 class _Run:
     """One run of a plan, from opening to closing."""
 
-    def __init__(self, plan: Plan, workers: int, batching: Batching, clock: Clock, checks: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        workers: int,
+        batching: Batching,
+        clock: Clock,
+        checks: bool,
+        *,
+        controls: Controls | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         self._plan = plan
+        self._workers = workers
         self._clock = clock
+        self._controls = controls or Controls(plan.job)
+        self._progress = progress
         self._started_s = clock.monotonic_s()
         self._crew = Crew(plan, workers=workers, batching=batching, clock=clock, checks=checks)
         self._interrupts = Interrupts()
         self._commit = FinalCommit(plan.job, self._crew.sinks, clock.now_s())
+        self._controls.enter("opening", self.result(), self._workers)
 
-    def execute(
-        self, progress: Progress | None, until: Callable[[Crew], bool] | None, until_s: float | None
-    ) -> RunResult:
+    def execute(self, until: Callable[[Crew], bool] | None = None, until_s: float | None = None) -> RunResult:
         with self._interrupts:
             try:
                 self._commit.recover()
-                with progress or nullcontext():
+                with self._progress or nullcontext():
                     self._crew.open()
-                    self._loop(progress, until, until_s)
+                    self._loop(until, until_s)
+                self._controls.refuse_if_stopped()
+                self._controls.enter("committing", self.result(), self._workers)
                 self._commit.pre_commit()
                 self._crew.close_before_commit()
                 with self._interrupts.held():
@@ -123,9 +180,12 @@ class _Run:
     def result(self) -> RunResult:
         return RunResult(self._plan.job, self._crew.counts(), self._clock.monotonic_s() - self._started_s)
 
-    def _loop(self, progress: Progress | None, until: Callable[[Crew], bool] | None, until_s: float | None) -> None:
-        crew, clock = self._crew, self._clock
+    def _loop(self, until: Callable[[Crew], bool] | None, until_s: float | None) -> None:
+        crew, clock, controls, progress = self._crew, self._clock, self._controls, self._progress
+        controls.loop()
         while not crew.finished:
+            if controls.pending:
+                controls.obey(_Still(crew, self._workers), self.result)
             crew.step(until_s=until_s)
             self._interrupts.check()
             if progress is not None and progress.due(clock.monotonic_s()):
@@ -147,6 +207,25 @@ class _Run:
             visible = ", ".join(self._commit.committed)
             done = f"committed: {visible}" if visible else "nothing was committed"
             error.add_note(f"stopped by the user; {done}; so far {self.result()}")
+
+
+class _Still:
+    """A crew that stays as many as it is, and stops where it is."""
+
+    phase = "steady"
+    suspended = True
+
+    def __init__(self, crew: Crew, workers: int) -> None:
+        self.members = tuple(range(workers))
+
+    def rescale(self, size: int, done: Callable[[RescaleReport], None]) -> None:
+        raise PlanError("the number of workers of this runtime cannot be changed while it runs")
+
+    def drain(self) -> None:
+        raise PlanError("this runtime cannot be drained")
+
+    def suspend(self) -> None:
+        """It is suspended between any two steps."""
 
 
 def _checked(job: object, function: str) -> Job:

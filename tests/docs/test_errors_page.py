@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
 from malstrom_py import errors
-from malstrom_py.errors import DeadlineError, InternalError, PeerError
+from malstrom_py.errors import ControlError, DeadlineError, InternalError, PeerError
 from malstrom_py.loop_thread import LoopThread
 from malstrom_py.rescale.channel import ChannelId, ChannelIn, Frame
 from malstrom_py.testing import OperatorTester
+from malstrom_py.workers.control_files import check_directory
 from tests.pages import blocks_of, headings_of
 from tests.tree import ROOT
 
@@ -46,7 +48,7 @@ def test_an_error_has_its_place_on_the_page(name: str) -> None:
 
 
 def test_the_page_knows_no_error_that_there_is_not() -> None:
-    named = {heading for heading in headings_of(PAGE) if heading.endswith(("Error", "Record"))}
+    named = {heading for heading in headings_of(PAGE) if heading.endswith(("Error", "Record")) or "Job" in heading}
     assert named <= set(ERRORS)
 
 
@@ -78,6 +80,14 @@ def test_the_message_of_a_deadline_error_is_what_a_coroutine_without_end_says() 
     loop.close()
     assert (raised.value.wait, raised.value.deadline_s) == (what, 0.01)
     assert f"DeadlineError: {raised.value}".replace("0.01 s", "10 s") in flat(section_of("DeadlineError"))
+
+
+def test_the_message_of_a_control_error_is_what_a_folder_says_that_is_open_to_others(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(ControlError) as raised:
+        check_directory(tmp_path)
+    said = str(raised.value).replace(str(tmp_path), "/run/user/1000/malstrom")
+    assert f"ControlError: {said}" in flat(section_of("ControlError"))
 
 
 def test_the_message_of_an_internal_error_is_what_state_that_comes_twice_says() -> None:

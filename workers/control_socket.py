@@ -1,0 +1,258 @@
+"""The control socket of a running job: other processes of the same user command the job through it.
+
+Rule: it never holds the run up. It is served by a thread of its own, which touches the run through `Controls` alone;
+each wait has a deadline, each message a limit, and a client that is slow, silent, wrong or gone costs its own
+connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import socket
+import weakref
+from concurrent.futures import Future
+from typing import Any, Final
+
+from malstrom_py.errors import ControlError, InternalError, MalstromError
+from malstrom_py.loop_thread import LoopThread
+from malstrom_py.workers.control_files import Claim, server_directory
+from malstrom_py.workers.control_messages import (
+    LENGTH_BYTES,
+    REQUEST_BYTES_MAX,
+    Answer,
+    Ask,
+    AskRescale,
+    AskStatus,
+    AskStop,
+    AskWait,
+    Done,
+    Request,
+    Waiting,
+    decode_request,
+    encode_answer,
+    length_of,
+)
+from malstrom_py.workers.controls import Controls, in_progress
+from malstrom_py.workers.job_status import Ending
+from malstrom_py.workers.rescale_report import RescaleReport
+
+CONNECTIONS_MAX: Final = 32
+REQUEST_S: Final = 5.0
+"""How long a client may take to send its request, and to take an answer."""
+
+WAITING_S: Final = 2.0
+"""How often a client that waits is told that its answer is yet to come."""
+
+_END_S: Final = 2.0
+"""How long the end of the run waits for its last answers to be taken."""
+
+
+class ControlSocket:
+    """Listens for commands for the job of ``controls``, until `release` and `close`.
+
+    Raises:
+        JobRunning: a job of that name runs already.
+        ControlError: there is no folder for it that is this user's alone.
+    """
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+        self._claim = Claim.of(server_directory(), controls.job)
+        self._listener: socket.socket | None = None
+        self._loop: LoopThread | None = None
+        self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._connections = 0
+        _OPEN.add(self)
+        try:
+            self._listener = self._listening()
+            self._loop = LoopThread(f"malstrom-control-{controls.job}")
+            self._loop.run(self._open(self._listener), timeout_s=REQUEST_S, what="opening the control socket")
+            self._claim.publish()
+        except OSError as error:
+            self.release()
+            self.close()
+            raise ControlError(
+                f"the control socket {self._claim.socket_path} cannot be opened ({error.strerror}): mend that, or run "
+                f"without control (control=False, on the command line --no-control)",
+                job=controls.job,
+            ) from error
+        except BaseException:
+            self.release()
+            self.close()
+            raise
+
+    def release(self) -> None:
+        """Give the name back, with the files: nobody new comes in. Who is there already is answered yet."""
+        self._claim.release()
+
+    def close(self) -> None:
+        """Let who is waiting take the answer, for a while, then end. `release` comes first."""
+        _OPEN.discard(self)
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            with contextlib.suppress(MalstromError):  # its thread is a daemon: no job fails for it
+                loop.run(self._end(), timeout_s=_END_S + REQUEST_S, what="closing the control socket")
+            with contextlib.suppress(MalstromError):
+                loop.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def forget(self) -> None:
+        """In a forked process: let go of what is its parent's, so that it ends when the parent does."""
+        self._claim.forget()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._listener.detach())
+
+    def _listening(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(self._claim.socket_path))
+            self._claim.socket_path.chmod(0o600)
+            listener.listen(CONNECTIONS_MAX)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    # All below runs in the thread of the socket.
+
+    async def _open(self, listener: socket.socket) -> None:
+        self._ended: asyncio.Future[Ending] = asyncio.wrap_future(self._controls.ended)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=REQUEST_BYTES_MAX)
+
+    async def _end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=_END_S)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            await self._converse(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            """The client is gone, or too slow: nothing is owed to it."""
+        finally:
+            self._connections -= 1
+            writer.transport.abort()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            if self._connections > CONNECTIONS_MAX:
+                raise ControlError(f"{CONNECTIONS_MAX} others are connected already: try again later")
+            request = await self._request(reader)
+            self._answering.add(task)
+            await self._reply(request.ask, reader, writer)
+        except ControlError as error:
+            await _send(writer, error, last=True)
+        finally:
+            self._answering.discard(task)
+
+    async def _request(self, reader: asyncio.StreamReader) -> Request:
+        async with asyncio.timeout(REQUEST_S):
+            length = length_of(await reader.readexactly(LENGTH_BYTES), REQUEST_BYTES_MAX)
+            request = decode_request(await reader.readexactly(length))
+        if not hmac.compare_digest(request.token.encode(errors="replace"), self._claim.token.encode()):
+            job = self._controls.job
+            raise ControlError(f"this is not the token of job {job!r} that runs now: it may have been started anew")
+        return request
+
+    async def _reply(self, ask: Ask, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer, and say now and then that the answer is yet to come; until the client goes away."""
+        answer = asyncio.ensure_future(self._answer(ask))
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            while True:
+                await asyncio.wait({answer, gone}, timeout=WAITING_S, return_when=asyncio.FIRST_COMPLETED)
+                if answer.done():
+                    await _send(writer, answer.result(), last=True)
+                    return
+                if gone.done():
+                    return
+                await _send(writer, Waiting())
+        finally:
+            answer.cancel()
+            gone.cancel()
+
+    async def _answer(self, ask: Ask) -> Answer:
+        try:
+            match ask:
+                case AskStatus():
+                    status = self._controls.status()
+                    return status.result() if await _settled(status, ask.timeout_s) else self._controls.known()
+                case AskRescale():
+                    return await self._rescale(ask)
+                case AskStop():
+                    return await self._stop(ask)
+                case AskWait():
+                    return await self._wait(ask)
+        except MalstromError as error:
+            return error
+        except Exception as error:
+            return InternalError(f"the control socket of job {self._controls.job!r} met {type(error).__name__}")
+
+    async def _rescale(self, ask: AskRescale) -> Answer:
+        asked = self._controls.rescale(ask.size)
+        awaited: Future[RescaleReport] | Future[None] = asked.done if ask.wait else asked.taken
+        if not await _settled(awaited, ask.timeout_s):
+            return in_progress(self._controls.job, "rescale", ask.timeout_s)
+        return awaited.result() or Done()
+
+    async def _stop(self, ask: AskStop) -> Answer:
+        self._controls.stop(drain=ask.drain)
+        if ask.wait and not await self._has_ended(ask.timeout_s):
+            return in_progress(self._controls.job, "stop", ask.timeout_s)
+        if self._ended.done():
+            ending = self._ended.result()
+            if ending.how == "failed":
+                return ending.told() or Done()
+            ending.stopped(drain=ask.drain)
+        return Done()
+
+    async def _wait(self, ask: AskWait) -> Answer:
+        if not await self._has_ended(ask.timeout_s):
+            return in_progress(self._controls.job, "run", ask.timeout_s or 0.0)
+        ending = self._ended.result()
+        return ending.told() or ending.counts
+
+    async def _has_ended(self, timeout_s: float | None) -> bool:
+        # Not awaited itself: who gives up must not cancel what others wait for.
+        await asyncio.wait({self._ended}, timeout=timeout_s)
+        return self._ended.done()
+
+
+async def _settled(future: Future[Any], timeout_s: float) -> bool:
+    """Whether ``future`` is answered, be it by an error, within ``timeout_s``."""
+    wrapped = asyncio.wrap_future(future)
+    try:
+        await asyncio.wait({wrapped}, timeout=timeout_s)
+    finally:
+        wrapped.cancel()
+    return future.done()
+
+
+async def _send(writer: asyncio.StreamWriter, answer: Answer, *, last: bool = False) -> None:
+    writer.write(encode_answer(answer))
+    async with asyncio.timeout(REQUEST_S):
+        await writer.drain()
+        if last:  # until all of it is out
+            writer.close()
+            await writer.wait_closed()
+
+
+_OPEN: Final = weakref.WeakSet[ControlSocket]()
+
+
+def _forget_all() -> None:
+    for control in list(_OPEN):
+        control.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

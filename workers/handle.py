@@ -1,0 +1,156 @@
+"""What a user holds of a job that runs: the same methods, whether it runs in this process or in another one."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Protocol, overload
+
+from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.workers.control_client import find
+from malstrom_py.workers.control_messages import TIMEOUT_S_MAX
+from malstrom_py.workers.job_status import JobStatus
+from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.tracebacks import outermost
+
+TIMEOUT_S: Final = 120.0
+
+
+class RunningJob(Protocol):
+    """A job in some process, behind a handle. Arguments have been checked."""
+
+    @property
+    def name(self) -> str: ...
+
+    def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None: ...
+
+    def status(self, *, timeout_s: float) -> JobStatus: ...
+
+    def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None: ...
+
+    def wait(self, *, timeout_s: float | None) -> RunResult: ...
+
+
+class JobHandle:
+    """A running job. Runtimes return one from ``start``; `attach` gives one on a job of another process.
+
+    The methods may be called from any thread. Ctrl-C during one stops the waiting, never the job. A job that still
+    runs when its program ends is stopped without drain.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs-handle"), sinks.Memory()
+    >>> job.source("in", sources.Memory(range(3))).sink("out", out)
+    >>> handle = mp.InProcess().start(job, control=False)
+    >>> handle.wait(timeout_s=60).written, out.items, handle.status().state
+    (3, [0, 1, 2], 'finished')
+    """
+
+    def __init__(self, job: RunningJob) -> None:
+        self._job = job
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self._job.name
+
+    @classmethod
+    def attach(cls, name: str) -> JobHandle:
+        """A handle on the job ``name`` that runs on this machine, started by the same user with ``control``.
+
+        What its methods raise has no ``__cause__``, which stays in the job's own process.
+
+        Raises:
+            JobNotFound: there is none; the message has the names of those that can be reached.
+            ControlError: where it would be found is a folder that others can write to.
+        """
+        try:
+            return cls(find(name))
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
+    @overload
+    def rescale(self, workers: int, *, wait: Literal[True] = True, timeout_s: float = TIMEOUT_S) -> RescaleReport: ...
+
+    @overload
+    def rescale(self, workers: int, *, wait: bool, timeout_s: float = TIMEOUT_S) -> RescaleReport | None: ...
+
+    def rescale(self, workers: int, *, wait: bool = True, timeout_s: float = TIMEOUT_S) -> RescaleReport | None:
+        """Have the job run on ``workers`` workers, while it goes on.
+
+        Blocks until that is done. If another request has overtaken this one meanwhile (the last one wins), it returns
+        with that one, and ``superseded_by`` of the report is set. Without ``wait`` it returns None once the job has
+        begun with it.
+
+        Raises:
+            PlanError: the job cannot run on so many; nothing has changed.
+            OperationInProgress: it has taken longer than ``timeout_s``, and goes on.
+            JobEnded: the job has, maybe meanwhile.
+        """
+        _checked(wait, "wait")
+        timeout_s = _seconds(timeout_s)
+        try:
+            return self._job.rescale(workers, wait=wait, timeout_s=timeout_s)
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
+    def status(self, *, timeout_s: float = 5.0) -> JobStatus:
+        """How the job stands: at once, unless a function of the job keeps its thread busy.
+
+        Past ``timeout_s`` it tells what was last known, and by ``age_s`` how old that is. A job that has ended tells
+        how it did (of another process: `JobEnded`, for the job is no longer there to be asked).
+        """
+        timeout_s = _seconds(timeout_s)
+        try:
+            return self._job.status(timeout_s=timeout_s)
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
+    def stop(self, *, drain: bool = True, wait: bool = True, timeout_s: float = TIMEOUT_S) -> None:
+        """End the job before its sources do.
+
+        With ``drain`` the sources stop, what is in flight is finished, the maximum epoch is emitted, and the sinks
+        commit: the job is finished, and `wait` returns its result. Without, all workers stop where they are and the
+        sinks discard what is not committed; `wait` raises `JobEnded`. Blocks until the job has ended, unless ``wait``
+        is False. To ask again for the same is nothing new; nor is it if the job has ended that way already.
+
+        Raises:
+            OperationInProgress: it has taken longer than ``timeout_s``, and goes on; or the job is being stopped in the
+                other way.
+            JobEnded: it had ended in another way before it could be stopped.
+            Exception: the job failed meanwhile; its own error.
+        """
+        _checked(drain, "drain")
+        _checked(wait, "wait")
+        timeout_s = _seconds(timeout_s)
+        try:
+            self._job.stop(drain=drain, wait=wait, timeout_s=timeout_s)
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
+    def wait(self, *, timeout_s: float | None = None) -> RunResult:
+        """Wait until the job has ended by itself or was stopped, for ever if ``timeout_s`` is None: its result.
+
+        Raises:
+            OperationInProgress: it has taken longer than ``timeout_s``; the job goes on.
+            JobEnded: the job was stopped without drain.
+            Exception: the job failed; its own error.
+        """
+        timeout_s = None if timeout_s is None else _seconds(timeout_s)
+        try:
+            return self._job.wait(timeout_s=timeout_s)
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
+
+def _seconds(timeout_s: float) -> float:
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
+        raise PlanError(f"timeout_s is a number of seconds of at least 0, got {timeout_s!r}")
+    return min(float(timeout_s), TIMEOUT_S_MAX)
+
+
+def _checked(flag: bool, what: str) -> None:
+    if not isinstance(flag, bool):
+        raise PlanError(f"{what} is True or False, got {flag!r}")

@@ -1,0 +1,120 @@
+"""How a job stands while it runs, and how it ended.
+
+Rule: what is said of an error here goes to other processes and onto terminals, so it is the text of our own errors; of
+a foreign one only the type is told, for its text may hold values of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from malstrom_py.errors import InternalError, JobEnded, MalstromError
+from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.tracebacks import outermost
+
+How = Literal["finished", "failed", "stopped"]
+State = Literal["running", "rescaling", "stopping", "finished", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """How a job stands, as `JobHandle.status` tells it.
+
+    ``state``: "running", "rescaling" or "stopping"; once it has ended "finished" (its sinks have committed), "failed"
+    or "stopped" (without drain: nothing was committed). ``workers``: how many there are. ``phase``: what the run is
+    at, "opening", "steady", "joining", "moving", "leaving", "committing" or "ended". ``counts``: the rows so far.
+    ``error``: what it failed of, else None. ``age_s``: how old the figures are, in seconds; above 0 only if a
+    function of the job has kept its thread from telling newer ones.
+
+    >>> counts = RunResult("flights", {}, 2.0)
+    >>> print(JobStatus("flights", "rescaling", 4, "moving", counts, None))
+    job flights: rescaling, 4 workers (moving)
+    job flights: 0 read, 0 written, 0 filtered, 0 late, 0 skipped, 0 dead letters in 2.00 s
+    """
+
+    job: str
+    state: State
+    workers: int
+    phase: str
+    counts: RunResult
+    error: str | None
+    age_s: float = 0.0
+
+    def __str__(self) -> str:
+        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        lines = [f"job {self.job}: {self.state}, {workers} ({self.phase})", str(self.counts)]
+        if self.error is not None:
+            lines.append(f"error: {self.error}")
+        if self.age_s:
+            lines.append(
+                f"these figures are {self.age_s:.1f} s old: a function of the job keeps it from telling newer ones"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended. ``error`` is what it failed of, or what stopped it; None only where it is finished."""
+
+    job: str
+    how: How
+    counts: RunResult
+    error: BaseException | None = None
+
+    @classmethod
+    def of(cls, counts: RunResult, error: BaseException | None) -> Ending:
+        """The ending of a run that came this far and ended by ``error``, or by itself if None.
+
+        >>> Ending.of(RunResult("flights", {}, 2.0), KeyboardInterrupt()).how
+        'stopped'
+        """
+        if error is None:
+            return cls(counts.job, "finished", counts)
+        stopped = isinstance(error, KeyboardInterrupt) or (isinstance(error, JobEnded) and error.how == "stopped")
+        return cls(counts.job, "stopped" if stopped else "failed", counts, error)
+
+    def result(self) -> RunResult:
+        """The counts of a job that is finished; else raises what it ended by."""
+        error = self.error
+        if error is None:
+            return self.counts
+        if isinstance(error, MalstromError):
+            raise outermost(error) from error.__cause__
+        raise error
+
+    def told(self) -> MalstromError | None:
+        """``error`` as others may know it, who have neither the user's exception nor a right to its text."""
+        error = self.error
+        if error is None or isinstance(error, MalstromError):
+            return error
+        told: MalstromError
+        if isinstance(error, KeyboardInterrupt):
+            told = JobEnded(f"job {self.job!r} was stopped by Ctrl-C", job=self.job, how=self.how)
+        elif isinstance(error, SystemExit):
+            told = JobEnded(f"a function of job {self.job!r} ended the program", job=self.job, how=self.how)
+        else:
+            told = InternalError(f"job {self.job!r} failed by an unexpected {type(error).__name__}")
+        for note in getattr(error, "__notes__", ()):
+            told.add_note(note)
+        return told
+
+    def stopped(self, *, drain: bool) -> None:
+        """Return if this is what a stop with ``drain`` was to lead to, else raise what it is instead."""
+        if self.how == "failed":
+            self.result()
+        if self.how != ("finished" if drain else "stopped"):
+            raise self.refusal(f"stopped {'with' if drain else 'without'} drain")
+
+    def refusal(self, what: str) -> JobEnded:
+        """That nothing can be asked of the job any more; ``what`` is what it was to be.
+
+        >>> Ending.of(RunResult("flights", {}, 2.0), None).refusal("rescaled to 4")
+        JobEnded("job 'flights' cannot be rescaled to 4: it has finished, and its sinks have committed")
+        """
+        ended = {
+            "finished": "finished, and its sinks have committed",
+            "failed": f"failed ({self.told()})",
+            "stopped": "been stopped",
+        }
+        return JobEnded(f"job {self.job!r} cannot be {what}: it has {ended[self.how]}", job=self.job, how=self.how)
