@@ -15,7 +15,7 @@ import typer
 import malstrom_py as mp
 from malstrom_py.cli_telling import WrongCommand, print_out, telling
 from malstrom_py.workers.control_client import running_jobs
-from malstrom_py.workers.controls import WORKERS_MAX
+from malstrom_py.workers.job_size import WORKERS_MAX
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="The name of the job, as in mp.Job(name).", show_default=False)

@@ -23,6 +23,11 @@ class Region:
     entries: tuple[str, ...]
     exits: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """What it is called between workers: as its first step."""
+        return self.steps[0]
+
 
 def is_exchanged(step: Step, ref: StreamRef) -> bool:
     """Whether the stream ``ref`` of ``step`` comes out of an exchange: the keyed one of a ``key_by``."""

@@ -96,7 +96,7 @@ class Frontier:
     """The largest epoch seen, merged (minimum) over a number of inputs. Never goes back.
 
     T2: an *idle* input holds back nobody. Where all inputs are idle or finished, at least one of them idle, so is what
-    they are merged into. An ``exchanged`` frontier, that of channels from other workers, keeps all in the minimum.
+    they are merged into.
 
     >>> frontier = Frontier(2)
     >>> frontier.advance(0, 5), frontier.advance(1, 3), frontier.advance(1, 9)
@@ -105,12 +105,11 @@ class Frontier:
     9
     """
 
-    __slots__ = ("_exchanged", "_idle", "_inputs", "idle", "time")
+    __slots__ = ("_idle", "_inputs", "idle", "time")
 
-    def __init__(self, inputs: int, *, exchanged: bool = False) -> None:
+    def __init__(self, inputs: int) -> None:
         self._inputs = [MIN_EPOCH] * inputs
         self._idle = [False] * inputs
-        self._exchanged = exchanged
         self.time = MIN_EPOCH
         self.idle = False
 
@@ -140,8 +139,8 @@ class Frontier:
     def _merged_with_idle(self, index: int, idle: bool) -> int | None:
         self._idle[index] = idle
         before, was_idle = self.time, self.idle
-        active = None if self._exchanged else self.active()
-        self.idle = not self._exchanged and active is None and True in self._idle
+        active = self.active()
+        self.idle = active is None and True in self._idle
         if self.idle:
             held = [time for time, at_rest in zip(self._inputs, self._idle, strict=True) if at_rest]
             self.time = max(before, min(held))

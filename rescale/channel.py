@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError, PeerError, PlanError
 from malstrom_py.messages import Epoch
+from malstrom_py.rescale.protocol import Bye, Marker, Shipped
 
 
 class ChannelId(NamedTuple):
@@ -38,6 +39,13 @@ class Suspend:
     """A `SuspendMarker` on its way between workers."""
 
 
+InLine = Barrier | Suspend | Marker | Shipped | Bye
+"""What stands alone in a channel, behind everything that was put there before it."""
+
+MOVING: Final = (Marker, Shipped, Bye)
+"""What of it belongs to a move, and is taken in however full the outputs of a region are (F2)."""
+
+
 class PlacedEpoch(NamedTuple):
     """An epoch among the rows of a frame: before the row of that number, or behind all if it is their count."""
 
@@ -50,7 +58,7 @@ class PlacedEpoch(NamedTuple):
 class Frame:
     """What goes over a channel: rows with the epochs among them, or a control message.
 
-    ``payload`` is an encoded batch, or None without rows.
+    ``payload`` is an encoded batch, or None without rows; ``version`` that of the table it was routed by.
     """
 
     channel: ChannelId
@@ -58,9 +66,10 @@ class Frame:
     rows: int = 0
     size: int = 0
     epochs: tuple[PlacedEpoch, ...] = ()
-    control: Barrier | Suspend | None = None
+    control: InLine | None = None
     incarnation: int = 0
     sequence: int = 0
+    version: int = 0
 
     @property
     def cost(self) -> int:
@@ -91,33 +100,60 @@ class Credit:
                 raise PlanError(f"Credit: {name} is a whole number of at least 1, got {amount!r}")
 
 
-Item = Batch | Epoch | Barrier | Suspend
+Item = Batch | Epoch | InLine
 """What comes out of a channel, one by one."""
+
+
+class Share(NamedTuple):
+    """Credit that rows keep which have been taken and cannot be let in yet (R5)."""
+
+    rows: int
+    size: int
 
 
 class Loopback:
     """The channel of a worker to itself: both ends are one queue, nothing is framed, numbered or encoded."""
 
-    __slots__ = ("_items", "_rows", "_rows_max", "blocked")
+    __slots__ = ("_items", "_rows", "_rows_max", "blocked", "version")
 
-    def __init__(self, credit: Credit) -> None:
+    def __init__(self, credit: Credit, version: int = 0) -> None:
         self._items: deque[Item] = deque()
         self._rows = 0
         self._rows_max = credit.rows
         self.blocked = False
+        self.version = version
 
     def put(self, item: Item) -> None:
         """Queue ``item``."""
         self._rows += _cost(item)
         self._items.append(item)
 
-    def take(self) -> tuple[Item | None, None]:
+    def take(self) -> Item | None:
         """The next item, if there is one and the channel does not wait at a barrier."""
         if self.blocked or not self._items:
-            return None, None
+            return None
         item = self._items.popleft()
         self._rows -= _cost(item)
-        return item, None
+        if type(item) is Marker:
+            self.version = item.move.version
+        return item
+
+    def freed(self) -> None:
+        """Nobody is told that there is room again: `full` says so."""
+
+    def withhold(self, rows: int) -> Share:
+        """Keep the credit of ``rows`` rows of the item that was taken last."""
+        self._rows += rows
+        return Share(rows, 0)
+
+    def give_back(self, share: Share) -> None:
+        """What was withheld has been let in."""
+        self._rows -= share.rows
+
+    @property
+    def urgent(self) -> bool:
+        """Whether what comes next is taken in however full the region's outputs are (F2)."""
+        return bool(self._items) and not self.blocked and isinstance(self._items[0], MOVING)
 
     @property
     def full(self) -> bool:
@@ -146,12 +182,13 @@ class ChannelOut:
         rows: int = 0,
         size: int = 0,
         epochs: tuple[PlacedEpoch, ...] = (),
-        control: Barrier | Suspend | None = None,
+        control: InLine | None = None,
+        version: int = 0,
     ) -> None:
         """Number and queue a frame. `take` gives it out, in order, once there is credit."""
         self._sequence += 1
         self._backlog.append(
-            Frame(self.channel, payload, rows, size, epochs, control, self._incarnation, self._sequence)
+            Frame(self.channel, payload, rows, size, epochs, control, self._incarnation, self._sequence, version)
         )
         if rows and not self._has_credit:
             self.spilled_rows += rows
@@ -212,9 +249,15 @@ class ChannelIn:
     def take(self) -> tuple[Frame, Grant | None]:
         """Take the next frame, and the credit that goes back for it."""
         frame = self._queue.popleft()
-        if not frame.cost:
-            return frame, None
-        return frame, Grant(self.channel, self._incarnation, frame.cost, frame.size)
+        return frame, self.grant(frame.cost, frame.size) if frame.cost else None
+
+    def grant(self, rows: int, size: int) -> Grant:
+        """Credit for the sender."""
+        return Grant(self.channel, self._incarnation, rows, size)
+
+    def peek(self) -> Frame | None:
+        """The next frame, if there is one."""
+        return self._queue[0] if self._queue else None
 
     def __len__(self) -> int:
         return len(self._queue)

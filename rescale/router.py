@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.errors import InternalError
 from malstrom_py.messages import MAX_EPOCH, Epoch
-from malstrom_py.rescale.channel import Barrier, ChannelId, ChannelOut, Credit, Frame, Loopback, PlacedEpoch, Suspend
+from malstrom_py.rescale.channel import ChannelId, ChannelOut, Credit, Frame, InLine, Loopback, PlacedEpoch
 from malstrom_py.rescale.gathering import Gathering
+from malstrom_py.rescale.protocol import Bye, Marker, Move
 
 
 class Router:
@@ -39,15 +41,17 @@ class Router:
         columns_rows_max: int = 65_536,
         incarnation: int = 0,
         credit: Credit | None = None,
+        version: int = 0,
     ) -> None:
-        credit = credit or Credit()
-        self.loopback = Loopback(credit)
-        self.channels = {
-            member: ChannelOut(ChannelId(exchange, worker, member), incarnation, credit)
-            for member in members
-            if member != worker
-        }
+        self.exchange = exchange
+        self.version = version
+        self.silent = False
+        """Whether epochs are kept to itself: what they come to stands in the marker that follows (R2)."""
+        self.channels: dict[int, ChannelOut] = {}
         self.routed_rows = 0
+        self._credit = credit or Credit()
+        self._incarnation = incarnation
+        self.loopback = Loopback(self._credit, version)
         self._worker = worker
         self._encode = encode
         self._rows_max = rows_max
@@ -57,7 +61,38 @@ class Router:
         self._slots_of = slots_of
         self._slots_of_column = slots_of_column
         self._columns_rows_max = columns_rows_max
-        self._gathering = {member: Gathering() for member in self.channels}
+        self._members = tuple(members)
+        self._gathering: dict[int, Gathering] = {}
+        for member in members:
+            if member != worker:
+                self.connect(member)
+
+    def connect(self, member: int) -> None:
+        """Open the channel to ``member``. It gets nothing before it is one of the members (R1)."""
+        self.channels[member] = ChannelOut(
+            ChannelId(self.exchange, self._worker, member), self._incarnation, self._credit
+        )
+        self._gathering[member] = Gathering()
+
+    def disconnect(self, member: int) -> None:
+        """R8: ``member`` has left, and has taken all that it was sent."""
+        gathering = self._gathering.pop(member)
+        if self.channels.pop(member).backlog or gathering.rows or gathering.epochs:
+            raise InternalError(f"exchange {self.exchange!r}: the channel to worker {member} is dropped before its end")
+
+    def switch(self, move: Move, *, before: int, after: int, idle: bool) -> None:
+        """R2: from here on what is routed goes by the table of ``move``, behind its marker on every channel.
+
+        ``before`` is the last epoch that was broadcast, ``after`` what is promised from here on.
+        """
+        self.control(Marker(move, before, after, idle), move.everyone)
+        self._table, self._members, self.version = move.table, move.new, move.version
+        self.silent = False
+
+    def leave(self) -> None:
+        """R8: Bye, the last on every channel; after it nothing, not even epochs that regions reach."""
+        self.control(Bye())
+        self.silent = True
 
     def route(self, batch: Batch) -> None:
         """Send each row to the worker that owns its key's slot."""
@@ -118,19 +153,26 @@ class Router:
         return self._slots_of(batch.keys or [])
 
     def epoch(self, epoch: Epoch) -> None:
-        """Tell every receiver of ``epoch``, behind the rows before it (T2: also whether its sender is idle)."""
-        self.loopback.put(epoch)
-        for gathering in self._gathering.values():
-            gathering.epochs.append(PlacedEpoch(gathering.rows, epoch.time, epoch.idle))
+        """Tell every member of ``epoch``, behind the rows before it (T2: also whether its sender is idle)."""
+        if self.silent:
+            return
+        for member in self._members:
+            if member == self._worker:
+                self.loopback.put(epoch)
+            else:
+                gathering = self._gathering[member]
+                gathering.epochs.append(PlacedEpoch(gathering.rows, epoch.time, epoch.idle))
         if epoch.time == MAX_EPOCH:
             self.flush()
 
-    def control(self, message: Barrier | Suspend) -> None:
-        """Tell every receiver of ``message``, behind the rows before it."""
+    def control(self, message: InLine, receivers: Sequence[int] | None = None) -> None:
+        """Tell ``receivers``, or else every member, of ``message``, behind the rows before it."""
         self.flush()
-        self.loopback.put(message)
-        for channel in self.channels.values():
-            channel.put(control=message)
+        for receiver in self._members if receivers is None else receivers:
+            if receiver == self._worker:
+                self.loopback.put(message)
+            else:
+                self.channels[receiver].put(control=message)
 
     def flush(self) -> None:
         """Cut a frame of everything that has been gathered."""
@@ -168,4 +210,5 @@ class Router:
             rows=gathering.rows,
             size=0 if payload is None else len(payload),
             epochs=tuple(gathering.epochs),
+            version=self.version,
         )

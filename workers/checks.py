@@ -92,6 +92,9 @@ class Checked(Operator):
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
         self._inner.on_schedule(out, clock)
 
+    def rewind(self, epoch: Epoch) -> Epoch:
+        return self._inner.rewind(epoch)
+
     def _image(self, batch: Batch) -> bytes | None:
         """The batch as bytes, to be compared; None where values need not be encodable and are not."""
         if isinstance(self._inner, SendToExchange):

@@ -28,13 +28,24 @@ class FinalCommit:
 
     def __init__(self, job: str, sinks: Sequence[WriteSink], now_s: float) -> None:
         self._steps: dict[str, list[WriteSink]] = {}
-        for sink in sinks:
-            if isinstance(sink.sink, TransactionalSink):
-                self._steps.setdefault(sink.context.step, []).append(sink)
+        self.join(sinks)
         snapshot = fresh_snapshot_id(now_s)
         self._contexts = {step: CommitContext(job, step, snapshot, incarnation=1) for step in self._steps}
         self._payloads: dict[str, list[bytes]] = {step: [] for step in self._steps}
         self._committed: list[str] = []
+
+    def join(self, sinks: Sequence[WriteSink]) -> None:
+        """Count in the ``sinks`` of a worker that has come."""
+        for sink in sinks:
+            if isinstance(sink.sink, TransactionalSink):
+                self._steps.setdefault(sink.context.step, []).append(sink)
+
+    def leave(self, sinks: Sequence[WriteSink]) -> None:
+        """R8: pre-commit what the ``sinks`` of a worker that leaves have; it is made visible with all the rest."""
+        for sink in sinks:
+            if isinstance(sink.sink, TransactionalSink):
+                self._pre_commit(sink)
+                self._steps[sink.context.step].remove(sink)
 
     def recover(self) -> None:
         """Before anything is opened: have each sink clear what an earlier run left half done."""
@@ -46,13 +57,9 @@ class FinalCommit:
 
     def pre_commit(self) -> None:
         """Have every writer make what it has durable but not visible. `abort` discards it."""
-        for step, writers in self._steps.items():
+        for writers in self._steps.values():
             for writer in writers:
-                try:
-                    payload = writer.writer.pre_commit(self._contexts[step])  # type: ignore[union-attr]
-                except Exception as error:
-                    raise writer.error(error, "could not pre-commit") from error
-                self._payloads[step].append(payload)
+                self._pre_commit(writer)
 
     def commit(self) -> None:
         """Make visible what has been pre-committed. On a failure `abort` discards what is not committed yet."""
@@ -79,6 +86,14 @@ class FinalCommit:
                 except Exception as error:
                     errors.append(writers[0].error(error, "could not discard what was not committed"))
         return errors
+
+    def _pre_commit(self, sink: WriteSink) -> None:
+        step = sink.context.step
+        try:
+            payload = sink.writer.pre_commit(self._contexts[step])  # type: ignore[union-attr]
+        except Exception as error:
+            raise sink.error(error, "could not pre-commit") from error
+        self._payloads[step].append(payload)
 
 
 def _sink_of(writers: list[WriteSink]) -> TransactionalSink:

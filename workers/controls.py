@@ -15,11 +15,11 @@ from typing import Final, Protocol, TypeVar
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import JobEnded, OperationInProgress, PlanError
+from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.job_status import Ending, JobStatus, State
 from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.result import RunResult
 
-WORKERS_MAX: Final = 128
 ASKED_MAX: Final = 1_000
 """How many commands may wait for the run to take them."""
 
@@ -107,8 +107,7 @@ class Controls:
             PlanError: there cannot be that many.
             JobEnded: the job has.
         """
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= WORKERS_MAX:
-            raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {size!r}")
+        check_size(size)
         asked = Rescaling(size, _future(), _future())
         with self._lock:
             self._refuse_if_ended(f"rescaled to {size}")

@@ -158,6 +158,17 @@ class CoordinatorMachine:
             case Reported():
                 return self._reported(event.report)
 
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The members that the last request leads to."""
+        if self._wanted is not None:
+            return self._wanted
+        return self.members if self.phase is Phase.STEADY else self._target
+
+    def waiting_for(self) -> str:
+        """What has not been reported yet, for people."""
+        return ", ".join(map(str, [*self._joining, *self._missing][:3]))
+
     def check(self) -> None:
         """What must hold between two events, else `InternalError`."""
         self._require((self.phase is Phase.MOVING) == bool(self._moves), "a phase without its moves")

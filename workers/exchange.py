@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError
 from malstrom_py.messages import AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.rescale.channel import Barrier, ChannelIn, Frame, Grant, Item, Loopback, Suspend
+from malstrom_py.rescale.channel import (
+    MOVING,
+    Barrier,
+    ChannelId,
+    ChannelIn,
+    Frame,
+    Grant,
+    Item,
+    Loopback,
+    Share,
+    Suspend,
+)
 from malstrom_py.rescale.router import Router
 
 
@@ -46,31 +58,59 @@ class SendToExchange(Operator):
 class Lane:
     """What has come from one other worker and has not been taken yet, item by item.
 
-    A frame is opened when its turn comes; its credit goes back when its last item has been taken.
+    A frame is opened when its turn comes; its credit goes back when its last item has been let in. ``version`` is that
+    of the table by which what was taken last had been routed.
     """
 
-    def __init__(self, channel: ChannelIn, decode: Callable[[bytes], Batch]) -> None:
+    def __init__(self, channel: ChannelIn, decode: Callable[[bytes], Batch], version: int = 0) -> None:
         self.channel = channel
         self.blocked = False
+        self.version = version
         self._decode = decode
         self._items: deque[Item] = deque()
         self._owed: Grant | None = None
+        self._row_bytes = 0.0
 
-    def take(self) -> tuple[Item | None, Grant | None]:
-        """The next item, and the credit that goes back for it."""
+    def take(self) -> Item | None:
+        """The next item, if there is one and the channel does not wait at a barrier."""
         items = self._items
         if self.blocked:
-            return None, None
+            return None
         if not items:
             if not len(self.channel):
-                return None, None
+                return None
             frame, self._owed = self.channel.take()
+            self._row_bytes = frame.size / frame.rows if frame.rows else 0.0
+            self.version = frame.version
             items.extend(self._open(frame))
-        item = items.popleft()
-        if items:
-            return item, None
+        return items.popleft()
+
+    def freed(self) -> Grant | None:
+        """The credit that goes back, asked for when an item has been let in."""
+        if self._items or self._owed is None:
+            return None
         grant, self._owed = self._owed, None
-        return item, grant
+        return grant
+
+    def withhold(self, rows: int) -> Share:
+        """Keep the credit of ``rows`` rows of the item that was taken last. Called before `freed`."""
+        if self._owed is None:
+            raise InternalError(f"rows without credit came on {self.channel.channel}")
+        share = Share(rows, int(rows * self._row_bytes))
+        self._owed = replace(self._owed, rows=self._owed.rows - share.rows, size=self._owed.size - share.size)
+        return share
+
+    def give_back(self, share: Share) -> Grant:
+        """The credit that was withheld, for what has been let in now."""
+        return self.channel.grant(share.rows, share.size)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether what comes next is taken in however full the region's outputs are (F2)."""
+        if self.blocked or self._items:
+            return False
+        frame = self.channel.peek()
+        return frame is not None and isinstance(frame.control, MOVING)
 
     def __len__(self) -> int:
         return len(self._items) + len(self.channel)
@@ -95,18 +135,33 @@ class Lane:
 
 
 class Inbox:
-    """The receiving end of one exchange: a lane per sender, this worker's own loopback among them."""
+    """The receiving end of one exchange: a lane per sender, this worker's own ``loopback`` among them."""
 
-    def __init__(self, lanes: Mapping[int, Lane | Loopback]) -> None:
-        self._lanes = lanes
-        self.lanes = list(lanes.values())
+    def __init__(
+        self, exchange: str, worker: int, loopback: Loopback, decode: Callable[[bytes], Batch], incarnation: int
+    ) -> None:
+        self.exchange = exchange
+        self._worker = worker
+        self._decode = decode
+        self._incarnation = incarnation
+        self.lanes: dict[int, Lane | Loopback] = {worker: loopback}
+
+    def connect(self, sender: int, *, version: int = 0) -> None:
+        """Take in what ``sender`` will send: R1, both ways, before the first move begins."""
+        channel = ChannelIn(ChannelId(self.exchange, sender, self._worker), self._incarnation)
+        self.lanes[sender] = Lane(channel, self._decode, version)
+
+    def disconnect(self, sender: int) -> None:
+        """R8: ``sender`` has left; its channel is at its end."""
+        if len(self.lanes.pop(sender)):
+            raise InternalError(f"exchange {self.exchange!r}: the channel of worker {sender} is dropped before its end")
 
     def receive(self, frame: Frame) -> None:
         """Keep ``frame`` until the region takes it."""
-        lane = self._lanes[frame.channel.sender]
-        if isinstance(lane, Loopback):
-            raise InternalError(f"a frame came on the loopback channel {frame.channel}")
+        lane = self.lanes.get(frame.channel.sender)
+        if not isinstance(lane, Lane):
+            raise InternalError(f"a frame came on channel {frame.channel}, which is not open here")
         lane.channel.receive(frame)
 
     def __len__(self) -> int:
-        return sum(map(len, self.lanes))
+        return sum(map(len, self.lanes.values()))

@@ -1,21 +1,27 @@
-"""One region of one worker while it runs: what feeds it, when it may be fed, and the alignment of barriers.
+"""One region of one worker while it runs: what feeds it, when it may be fed, the alignment of barriers, moving state.
 
 F2: data and epochs are taken in only while none of the region's outputs has a backlog, nor a step that holds records
-back. S1: a barrier is let in when it has come on all channels of all the region's exchanges and, where the region has
-sources, at these too.
+back; what moves slots is taken in always. S1: a barrier is let in when it has come on all channels of all the region's
+exchanges and, where the region has sources, at these too. What a rescale asks of the region its machine decides
+(R3 to R6); here it is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError
 from malstrom_py.messages import AbsBarrier, Epoch, StateMessage, SuspendMarker
-from malstrom_py.rescale.channel import Barrier, Grant, Suspend
+from malstrom_py.rescale import region_events as events
+from malstrom_py.rescale.channel import MOVING, Barrier, Grant, Loopback, Share, Suspend
+from malstrom_py.rescale.protocol import OpenSlots, Parcel, Shipped
+from malstrom_py.rescale.region_machine import Phase, RegionMachine
 from malstrom_py.rescale.router import Router
-from malstrom_py.workers.exchange import Inbox
+from malstrom_py.workers.exchange import Inbox, Lane
+from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
+from malstrom_py.workers.shipping import Shipping
 
 
 class Graph(Protocol):
@@ -33,26 +39,53 @@ class Backlog(Protocol):
     def backlogged(self) -> bool: ...
 
 
+class Entry(NamedTuple):
+    """One exchange that feeds the region: its channels, the node they lead to, the slots of a batch's keys."""
+
+    inbox: Inbox
+    node: int
+    slots_of: Callable[[Batch], Any]
+
+
+class _HeldRows(NamedTuple):
+    """R5: rows of slots that have not been opened here, in the order in which they came."""
+
+    lane: Lane | Loopback
+    node: int
+    rows: Batch
+    share: Share
+
+
 class Feed:
-    """Feeds one region. ``entries`` are (inbox, entry node) pairs, ``sources`` the nodes of its sources, ``holding``
-    the steps that may hold records back.
+    """Feeds one region. ``sources`` are the nodes of its sources, ``holding`` the steps that may hold records back.
+
+    ``machine`` is the region's, ``shipping`` takes state out and puts it in; ``letters`` takes what is for others.
     """
 
     def __init__(
         self,
         graph: Graph,
-        entries: list[tuple[Inbox, int]],
+        entries: Sequence[Entry],
         sources: list[int],
         exits: list[Router],
         make_barrier: Callable[[str], AbsBarrier],
         holding: Sequence[Backlog] = (),
+        *,
+        machine: RegionMachine,
+        shipping: Shipping,
+        letters: list[Outgoing],
     ) -> None:
         self._graph = graph
-        self._lanes = [(lane, node, index) for inbox, node in entries for index, lane in enumerate(inbox.lanes)]
+        self._entries = {entry.inbox.exchange: entry for entry in entries}
         self.sources = sources
         self._exits = exits
         self._limits: list[Backlog] = [*exits, *holding]
         self._make_barrier = make_barrier
+        self.machine = machine
+        self._shipping = shipping
+        self._letters = letters
+        self._held: list[_HeldRows] = []
+        self._grants: list[Grant] = []
         self._waiting: Barrier | Suspend | None = None
         self._sources_wait = False
         self.suspended = False
@@ -80,34 +113,68 @@ class Feed:
 
     @property
     def ready(self) -> bool:
-        """Whether the next `take` will take something."""
-        return self.open and any(len(lane) and not lane.blocked for lane, _, _ in self._lanes)
+        """Whether the next `take` or `ship` will do something."""
+        if self._shipping.under_way:
+            return True
+        is_open = self.open
+        return any(
+            (is_open and len(lane) and not lane.blocked) or lane.urgent
+            for entry in self._entries.values()
+            for lane in entry.inbox.lanes.values()
+        )
 
     @property
     def sources_open(self) -> bool:
         """Whether the region's sources may be polled."""
         return not self._sources_wait and not self.suspended and self.open
 
+    @property
+    def steady(self) -> bool:
+        """Whether no slot of the region is on its way, and so every key that has state here may act by itself (R6)."""
+        return self.machine.phase is Phase.STEADY
+
     def take(self) -> tuple[int, list[Grant]]:
         """Take one item from each channel, as long as the region is open: how many, and the credit they free."""
-        taken, graph = 0, self._graph
-        grants: list[Grant] = []
-        for lane, node, index in self._lanes:
-            if not self.open:
-                break
-            item, grant = lane.take()
-            if item is None:
-                continue
-            taken += 1
-            if grant is not None:
-                grants.append(grant)
-            if isinstance(item, Batch | Epoch):
-                graph.push(node, item, index=index)
-                graph.run()
-            else:
-                lane.blocked = True
-                self._arrived(item)
+        taken = 0
+        for entry in self._entries.values():
+            # A Bye drops no channel here, and a joiner's is opened between two messages: the lanes stay the same.
+            for sender, lane in entry.inbox.lanes.items():
+                if not len(lane) or not (lane.urgent or self.open):
+                    continue
+                item = lane.take()
+                if item is None:
+                    continue
+                taken += 1
+                if isinstance(item, Batch):
+                    self._rows(entry, sender, lane, item)
+                elif type(item) is Epoch:
+                    event = events.EpochTaken(entry.inbox.exchange, sender, item.time, item.idle)
+                    self._do(self.machine.handle(event))
+                elif isinstance(item, MOVING):
+                    self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, item)))
+                else:
+                    lane.blocked = True
+                    self._arrived(item)
+                grant = lane.freed()
+                if grant is not None and grant.rows:
+                    self._grants.append(grant)
+        grants, self._grants = self._grants, []
         return taken, grants
+
+    def receive(self, letter: Parcel | OpenSlots) -> None:
+        """Take what comes outside the channels."""
+        event = events.ParcelTaken(letter) if isinstance(letter, Parcel) else events.OpenTaken(letter)
+        self._do(self.machine.handle(event))
+
+    def ship(self) -> int:
+        """Send the next parcel of what is on its way to others, if there is any: how many."""
+        if not self._shipping.under_way:
+            return 0
+        owner, parcel = self._shipping.next()
+        self._letters.append((owner, parcel))
+        if not self._shipping.under_way:
+            self._do(self.machine.handle(events.ShippingEnded(parcel.version)))
+        return 1
 
     def at_sources(self, message: Barrier | Suspend) -> None:
         """The coordinator's barrier, at the sources of this region: they are not polled until it has been let in."""
@@ -115,11 +182,74 @@ class Feed:
             self._sources_wait = True
             self._arrived(message)
 
+    def inject(self, message: StateMessage) -> None:
+        """Pass a message that acts on state through the region, between two messages."""
+        self._let_in(message)
+
+    def _rows(self, entry: Entry, sender: int, lane: Lane | Loopback, batch: Batch) -> None:
+        machine = self.machine
+        if machine.phase is Phase.STEADY and lane.version == machine.version:
+            self._push(entry.node, batch)
+            return
+        event = events.RowsTaken(entry.inbox.exchange, sender, lane.version, batch)
+        for effect in machine.handle(event):
+            assert isinstance(effect, events.Pass)
+            if not effect.held:
+                self._push(entry.node, batch)
+            else:
+                self._split(entry, lane, batch, effect.held)
+
+    def _split(self, entry: Entry, lane: Lane | Loopback, batch: Batch, held: frozenset[int]) -> None:
+        """R5: let in what may be, keep the rest."""
+        kept = [row for row, slot in enumerate(_listed(entry.slots_of(batch))) if slot in held]
+        if not kept:
+            self._push(entry.node, batch)
+            return
+        self._held.append(_HeldRows(lane, entry.node, batch.take(kept), lane.withhold(len(kept))))
+        if len(kept) < len(batch):
+            self._push(entry.node, batch.drop(kept))
+
+    def _push(self, node: int, message: Batch | Epoch) -> None:
+        self._graph.push(node, message)
+        self._graph.run()
+
+    def _do(self, effects: Iterable[events.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case events.Advance():
+                    self._push(self._entries[effect.exchange].node, Epoch(effect.time))
+                case events.Tell():
+                    self._letters.append((COORDINATOR, effect.report))
+                case events.Ship():
+                    self._shipping.start(effect)
+                case events.Install():
+                    self._shipping.install(effect.parcel)
+                case events.Release():
+                    self._release()
+                case events.SendShipped():
+                    self._tell_receivers(effect.version)
+                case events.Pass():
+                    raise InternalError("rows are passed where they are taken")
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for rows in held:
+            self._push(rows.node, rows.rows)
+            grant = rows.lane.give_back(rows.share)
+            if grant is not None:
+                self._grants.append(grant)
+
+    def _tell_receivers(self, version: int) -> None:
+        """R6: to those that leave as well, for they too have slots that wait."""
+        move = self.machine.last_move
+        for router in self._exits:
+            router.control(Shipped(version), None if move is None else move.everyone)
+
     def _arrived(self, message: Barrier | Suspend) -> None:
         if self._waiting is not None and self._waiting != message:
             raise InternalError(f"{message} came while {self._waiting} was being aligned (R7: one at a time)")
         self._waiting = message
-        lanes = [lane for lane, _, _ in self._lanes]
+        lanes = [lane for entry in self._entries.values() for lane in entry.inbox.lanes.values()]
         if not all(lane.blocked for lane in lanes) or (self.sources and not self._sources_wait):
             return
         self._waiting, self._sources_wait = None, False
@@ -134,15 +264,16 @@ class Feed:
     def _let_in(self, message: StateMessage) -> None:
         for node in self.sources:
             self._graph.push(node, message)
-        for _, node, index in self._lanes:
-            self._graph.push(node, message, index=index)
+        for entry in self._entries.values():
+            self._graph.push(entry.node, message)
         self._graph.run()
-
-    def inject(self, message: StateMessage) -> None:
-        """Pass a message that acts on state through the region, between two messages."""
-        self._let_in(message)
 
 
 def suspended(feeds: Iterable[Feed]) -> bool:
     """Whether every region has been suspended."""
     return all(feed.suspended for feed in feeds)
+
+
+def _listed(slots: Any) -> list[int]:
+    """Slots as a list: of keys in a column they come as one."""
+    return slots if isinstance(slots, list) else slots.to_pylist()  # type: ignore[no-any-return]

@@ -14,11 +14,12 @@ from malstrom_py.dag.executor import Executor
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.generate_epochs import GenerateEpochs
 from malstrom_py.regions import Region
+from malstrom_py.rescale.region_machine import RegionMachine
 from malstrom_py.workers.feed import Feed
 
 
 class Follower:
-    """One ``generate_epochs`` and the exchanges it feeds: (node that sends, node that receives) on this worker."""
+    """One ``generate_epochs`` and the exchanges it feeds: (name, node that sends, what receives) on this worker."""
 
     def __init__(
         self,
@@ -26,7 +27,7 @@ class Follower:
         node: int,
         generator: GenerateEpochs,
         feed: Feed,
-        exchanges: Sequence[tuple[int, int]],
+        exchanges: Sequence[tuple[str, int, RegionMachine]],
     ) -> None:
         self._executor = executor
         self._node = node
@@ -48,7 +49,7 @@ class Follower:
         """The smallest of what each exchange's active senders have reached. None: there are none."""
         executor = self._executor
         # Where something else in this region is active on the way to an exchange, that says what is broadcast there.
-        active = [executor.merged(entry).active() for send, entry in self._exchanges if executor.merged(send).idle]
+        active = [machine.active(name) for name, send, machine in self._exchanges if executor.merged(send).idle]
         return min((time for time in active if time is not None), default=None)
 
 
@@ -57,10 +58,11 @@ def followers_of(
     executor: Executor,
     operators: Mapping[str, Operator],
     nodes: Mapping[str, int],
-    exchanges: Iterable[tuple[int, int]],
+    exchanges: Iterable[tuple[str, int]],
 ) -> list[Follower]:
-    """A follower for each ``generate_epochs`` that knows idle parts and feeds exchanges."""
-    exchanges = list(exchanges)
+    """A follower for each ``generate_epochs`` that knows idle parts and feeds exchanges: (name, node that sends)."""
+    regions, exchanges = list(regions), list(exchanges)
+    receiving = {name: feed.machine for region, feed in regions for name in region.entries}
     followers: list[Follower] = []
     for region, feed in regions:
         for name in region.steps:
@@ -68,7 +70,7 @@ def followers_of(
             if not isinstance(operator, GenerateEpochs) or operator.idle_after_s is None:
                 continue
             behind = executor.behind(nodes[name])
-            fed = [(send, entry) for send, entry in exchanges if send in behind]
+            fed = [(name, send, receiving[name]) for name, send in exchanges if send in behind]
             if fed:
                 followers.append(Follower(executor, nodes[name], operator, feed, fed))
     return followers

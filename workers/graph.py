@@ -11,26 +11,33 @@ from malstrom_py.codec import Codec
 from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.messages import AbsBarrier
 from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.partition import PartitionerLike
 from malstrom_py.plan import Plan, Step, StreamRef
-from malstrom_py.regions import is_exchanged, regions_of
-from malstrom_py.rescale.channel import ChannelId, ChannelIn, Loopback
+from malstrom_py.regions import Region, is_exchanged, regions_of
 from malstrom_py.rescale.key_check import check_keys
 from malstrom_py.rescale.partitioners import partitioner_of
+from malstrom_py.rescale.region_machine import RegionMachine
 from malstrom_py.rescale.router import Router
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.checks import Checked
-from malstrom_py.workers.exchange import Inbox, Lane, SendToExchange
-from malstrom_py.workers.feed import Feed
+from malstrom_py.workers.exchange import Inbox, SendToExchange
+from malstrom_py.workers.feed import Entry, Feed
 from malstrom_py.workers.following import Follower, followers_of
+from malstrom_py.workers.outgoing import Outgoing
+from malstrom_py.workers.shipping import Keyed, Shipping
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who this worker is, who the others are, and which of them owns a slot."""
+    """Who this worker is, who the members are, and which of them owns a slot, as of ``version``.
+
+    A worker that joins is none of the members yet (R1).
+    """
 
     worker: int
     members: Sequence[int]
     table: Sequence[int]
+    version: int = 0
     incarnation: int = 1
 
 
@@ -38,7 +45,8 @@ class Membership:
 class Graph:
     """What a worker runs. ``operators`` are by step; ``nodes`` tells where a step stands in the executor.
 
-    ``followers``: what to ask after each message whether it follows other workers (T2); with one worker there are none.
+    ``followers``: what to ask after each message whether it follows other workers (T2). ``letters``: what regions have
+    for other workers and the coordinator, outside the channels.
     """
 
     executor: Executor
@@ -49,6 +57,7 @@ class Graph:
     feeds: list[Feed]
     receiving: tuple[int, ...]
     followers: list[Follower]
+    letters: list[Outgoing]
 
 
 def build_graph(
@@ -82,26 +91,54 @@ def build_graph(
             send = SendToExchange(context, router=routers[step.name])
             specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
             entries[step.name] = len(specs)
-            specs.append(NodeSpec(f"{step.name} (receive)", None, channels=len(member.members)))
+            specs.append(NodeSpec(f"{step.name} (receive)", None))
     if checks:
         specs = [replace(spec, operator=spec.operator and Checked(spec.operator, codec)) for spec in specs]
     executor = Executor(specs)
     regions = regions_of(plan)
+    letters: list[Outgoing] = []
     feeds = [
         Feed(
             executor,
-            [(inboxes[name], entries[name]) for name in region.entries],
+            [Entry(inboxes[name], entries[name], routers[name].slots) for name in region.entries],
             [nodes[name] for name in region.sources],
             [routers[name] for name in region.exits],
             make_barrier,
             [operator for name in region.steps if (operator := operators[name]).holding],
+            machine=_machine(region, member),
+            shipping=Shipping(region.name, member.worker, executor, _keyed(plan, region, nodes)),
+            letters=letters,
         )
         for region in regions
     ]
-    # With one worker there is nobody to follow.
-    exchanges = [(nodes[name] + 1, entry) for name, entry in entries.items()] if len(member.members) > 1 else []
+    exchanges = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
-    return Graph(executor, operators, nodes, inboxes, routers, feeds, tuple(entries.values()), followers)
+    return Graph(executor, operators, nodes, inboxes, routers, feeds, tuple(entries.values()), followers, letters)
+
+
+def _machine(region: Region, member: Membership) -> RegionMachine:
+    return RegionMachine(
+        region.name,
+        member.worker,
+        exchanges=region.entries,
+        feeds_exchanges=bool(region.exits),
+        members=tuple(member.members),
+        table=tuple(member.table),
+        version=member.version,
+    )
+
+
+def _keyed(plan: Plan, region: Region, nodes: dict[str, int]) -> list[Keyed]:
+    """The steps of ``region`` that may have state, by the partitioner that its keys were distributed with."""
+    groups: dict[int, tuple[PartitionerLike | None, list[str]]] = {}
+    for step in plan.steps:
+        traits = step.traits
+        if step.name in region.steps and traits.keyed and not traits.local and step.kind != "key_by":
+            groups.setdefault(id(traits.partitioner), (traits.partitioner, []))[1].append(step.name)
+    return [
+        Keyed([nodes[name] for name in names], partitioner_of(given, names[0]).bind(plan.slots, step=names[0]).slots_of)
+        for given, names in groups.values()
+    ]
 
 
 def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:
@@ -128,16 +165,17 @@ def _router(plan: Plan, step: Step, member: Membership, batching: Batching, code
         columns_rows_max=batching.columns_rows_max,
         incarnation=member.incarnation,
         credit=batching.credit,
+        version=member.version,
     )
 
 
 def _inbox(exchange: str, member: Membership, router: Router, codec: Codec) -> Inbox:
     decode = partial(codec.decode_batch, step=exchange)
-    lanes: dict[int, Lane | Loopback] = {}
+    inbox = Inbox(exchange, member.worker, router.loopback, decode, member.incarnation)
     for sender in member.members:
-        channel = ChannelIn(ChannelId(exchange, sender, member.worker), member.incarnation)
-        lanes[sender] = router.loopback if sender == member.worker else Lane(channel, decode)
-    return Inbox(lanes)
+        if sender != member.worker:
+            inbox.connect(sender, version=member.version)
+    return inbox
 
 
 def _context(plan: Plan, step: Step, worker: int, codec: Codec, clock: Clock) -> StepContext:

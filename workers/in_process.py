@@ -13,14 +13,13 @@ from malstrom_py.job import Job
 from malstrom_py.plan import Plan
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.commit import FinalCommit
 from malstrom_py.workers.control_socket import ControlSocket
-from malstrom_py.workers.controls import WORKERS_MAX, Controls, WakefulClock
+from malstrom_py.workers.controls import Controls, WakefulClock
 from malstrom_py.workers.crew import Crew
 from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.interrupts import Interrupts
+from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.progress import Progress, progress_for
-from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.started import LocalJob, conduct
 from malstrom_py.workers.tracebacks import outermost
@@ -55,8 +54,7 @@ class InProcess:
         progress: bool | None = None,
         checks: bool = False,
     ) -> None:
-        if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= WORKERS_MAX:
-            raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
+        check_size(workers)
         if batch is not None and not isinstance(batch, Batching):
             raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")
         if isinstance(clock, type):
@@ -155,7 +153,7 @@ class _Run:
         self._started_s = clock.monotonic_s()
         self._crew = Crew(plan, workers=workers, batching=batching, clock=clock, checks=checks)
         self._interrupts = Interrupts()
-        self._commit = FinalCommit(plan.job, self._crew.sinks, clock.now_s())
+        self._commit = self._crew.commit
         self._controls.enter("opening", self.result(), self._workers)
 
     def execute(self, until: Callable[[Crew], bool] | None = None, until_s: float | None = None) -> RunResult:
@@ -185,7 +183,7 @@ class _Run:
         controls.loop()
         while not crew.finished:
             if controls.pending:
-                controls.obey(_Still(crew, self._workers), self.result)
+                controls.obey(crew, self.result)
             crew.step(until_s=until_s)
             self._interrupts.check()
             if progress is not None and progress.due(clock.monotonic_s()):
@@ -207,25 +205,6 @@ class _Run:
             visible = ", ".join(self._commit.committed)
             done = f"committed: {visible}" if visible else "nothing was committed"
             error.add_note(f"stopped by the user; {done}; so far {self.result()}")
-
-
-class _Still:
-    """A crew that stays as many as it is, and stops where it is."""
-
-    phase = "steady"
-    suspended = True
-
-    def __init__(self, crew: Crew, workers: int) -> None:
-        self.members = tuple(range(workers))
-
-    def rescale(self, size: int, done: Callable[[RescaleReport], None]) -> None:
-        raise PlanError("the number of workers of this runtime cannot be changed while it runs")
-
-    def drain(self) -> None:
-        raise PlanError("this runtime cannot be drained")
-
-    def suspend(self) -> None:
-        """It is suspended between any two steps."""
 
 
 def _checked(job: object, function: str) -> Job:

@@ -33,14 +33,18 @@ class StepCounts:
         return sum(rows for port, rows in self.ports.items() if port != "dead_letters")
 
 
-def merged_counts(workers: Sequence[Mapping[str, StepCounts]]) -> dict[str, StepCounts]:
-    """The counts of several workers as one: sums, and of the epochs the smallest."""
-    return {name: _merged([counts[name] for counts in workers]) for name in workers[0]}
+def merged_counts(
+    workers: Sequence[Mapping[str, StepCounts]], left: Sequence[Mapping[str, StepCounts]] = ()
+) -> dict[str, StepCounts]:
+    """The counts of several workers as one: sums, and of the epochs the smallest, but for those that have ``left``."""
+    return {
+        name: _merged([counts[name] for counts in workers], [counts[name] for counts in left]) for name in workers[0]
+    }
 
 
-def _merged(counts: Sequence[StepCounts]) -> StepCounts:
-    first = counts[0]
-    epochs = [count.epoch for count in counts]
+def _merged(here: Sequence[StepCounts], left: Sequence[StepCounts]) -> StepCounts:
+    first, counts = here[0], [*here, *left]
+    epochs = [count.epoch for count in here]
     return StepCounts(
         kind=first.kind,
         rows_in=sum(count.rows_in for count in counts),

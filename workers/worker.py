@@ -25,19 +25,20 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Step
 from malstrom_py.regions import regions_of
 from malstrom_py.rescale.channel import Barrier, Frame, Grant, Suspend
+from malstrom_py.rescale.protocol import OpenSlots, Parcel
+from malstrom_py.rescale.router import Router
 from malstrom_py.resources import Resources
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.feed import suspended
 from malstrom_py.workers.graph import Membership, build_graph
+from malstrom_py.workers.outgoing import Incoming, Outgoing
 from malstrom_py.workers.result import StepCounts
+from malstrom_py.workers.switching import Switching
 
 _MIXED_ROWS: Final = 8
 """How many times the rows of a batch are polled as columns where some steps take columns and others make rows."""
-
-Outgoing = tuple[int, Frame | Grant]
-"""What is meant for another worker, and for which."""
 
 
 class Closable(Protocol):
@@ -76,15 +77,18 @@ class Worker:
         self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
         feed_of = {node: feed for feed in self._graph.feeds for node in feed.sources}
         self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
-        # With one worker no exchange has a channel to another, and nothing is gathered or sent.
-        self._sending = [router for router in self._graph.routers.values() if router.channels]
+        self._feeds = {region.name: feed for region, feed in zip(regions_of(plan), self._graph.feeds, strict=True)}
+        self._letters = self._graph.letters
+        self._switching = Switching(self._graph, member, self._letters)
+        self._stopping = False
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [
             op for op in operators.values() if isinstance(op, ReadSource | Enrich | WriteSink | WriteParts)
         ]
-        self._scheduled = [(self._graph.nodes[name], op) for name, op in operators.items() if op.scheduled]
-        feeds = zip(regions_of(plan), self._graph.feeds, strict=True)
-        feed_of_step = {step: feed for region, feed in feeds for step in region.steps}
+        feed_of_step = {step: self._feeds[region.name] for region in regions_of(plan) for step in region.steps}
+        self._scheduled = [
+            (self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items() if op.scheduled
+        ]
         self._holding = [
             (self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items() if op.holding
         ]
@@ -104,12 +108,40 @@ class Worker:
             self._graph.executor.run()
         return self._outgoing()
 
-    def receive(self, message: Frame | Grant) -> None:
-        """Take what another worker has sent."""
+    def connect(self, worker: int) -> None:
+        """Open the channels to and from ``worker``, which joins (R1)."""
+        for router in self._graph.routers.values():
+            router.connect(worker)
+        for inbox in self._graph.inboxes.values():
+            inbox.connect(worker)
+
+    def disconnect(self, worker: int) -> None:
+        """Drop the channels to and from ``worker``, which has left: its Bye has been taken from each (R8)."""
+        for router in self._graph.routers.values():
+            router.disconnect(worker)
+        for inbox in self._graph.inboxes.values():
+            inbox.disconnect(worker)
+
+    def receive(self, message: Incoming) -> list[Outgoing]:
+        """Take what another worker or the coordinator has sent; what there is to say to it, and to others."""
         if isinstance(message, Frame):
             self._graph.inboxes[message.channel.exchange].receive(message)
-        else:
-            self._graph.routers[message.channel.exchange].channels[message.channel.receiver].grant(message)
+            return []
+        if isinstance(message, Grant):
+            channel = self._graph.routers[message.channel.exchange].channels.get(message.channel.receiver)
+            if channel is not None:  # else the receiver has left
+                channel.grant(message)
+            return []
+        with self._resources:
+            if isinstance(message, Parcel | OpenSlots):
+                self._feeds[message.region].receive(message)
+            else:
+                self._switching.receive(message)
+        return self._outgoing()
+
+    def stop(self) -> None:
+        """Read nothing more: the sources are at their end where they stand."""
+        self._stopping = True
 
     def step(self) -> tuple[int, list[Outgoing]]:
         """Take in what may be taken in, regions downstream first: how much, and what it has for others."""
@@ -117,27 +149,36 @@ class Worker:
             return self._step()
 
     def _step(self) -> tuple[int, list[Outgoing]]:
-        executor = self._graph.executor
         done = self._resume() if self._holding else 0
         grants: list[Grant] = []
         for feed in self._graph.feeds:
             taken, freed = feed.take()
-            done += taken
+            done += taken + feed.ship()
             grants.extend(freed)
-        for source, node, feed, poll in self._polls:
-            if not source.finished and feed.sources_open:
-                routed = feed.routed_rows
-                read = executor.call(node, poll)
-                executor.run()
-                source.made(read, feed.routed_rows - routed)
-                done += read
-        for follower in self._graph.followers:
-            follower.follow()
-        if self._sending or self._scheduled:
+        if self._switching.may_poll:
+            done += self._read()
+            for follower in self._graph.followers:
+                follower.follow()
+        if self._scheduled or self._sending:
             self._linger(idle=not done)
-        if not self._sending:
-            return done, []
         return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
+
+    def _read(self) -> int:
+        """Poll each source once, if its region is open: how many records came."""
+        done, executor = 0, self._graph.executor
+        for source, node, feed, poll in self._polls:
+            if source.finished or not feed.sources_open:
+                continue
+            if self._stopping:
+                executor.call(node, source.stop)
+                executor.run()
+                continue
+            routed = feed.routed_rows
+            read = executor.call(node, poll)
+            executor.run()
+            source.made(read, feed.routed_rows - routed)
+            done += read
+        return done
 
     def barrier(self, message: Barrier | Suspend) -> list[Outgoing]:
         """The coordinator's barrier: it goes in at the sources, behind what they have read."""
@@ -151,6 +192,17 @@ class Worker:
         with self._resources:
             for feed in reversed(self._graph.feeds):
                 feed.inject(message)
+
+    @property
+    def movable_sources(self) -> list[str]:
+        """The sources whose parts can be read on by other workers."""
+        return [source.context.step for _, source in self._sources if source.moves_parts]
+
+    @property
+    def fixed_source(self) -> str:
+        """A source that reads here and cannot be read on elsewhere; empty if there is none."""
+        fixed = (source for _, source in self._sources if not source.moves_parts and source.parts_left)
+        return next((source.context.step for source in fixed), "")
 
     @property
     def awaiting(self) -> bool:
@@ -173,6 +225,7 @@ class Worker:
         graph = self._graph
         return (
             all(source.finished for _, source in self._sources)
+            and all(feed.steady for feed in graph.feeds)
             and not self.awaiting
             and not any(len(inbox) for inbox in graph.inboxes.values())
             and not any(router.backlogged for router in graph.routers.values())
@@ -181,10 +234,10 @@ class Worker:
 
     def due_s(self) -> float | None:
         """When this worker next has something to do of itself, on the clock's monotonic time; None if never."""
-        due_s = [source.next_poll_s() for _, source in self._sources if not source.finished]
-        if self._scheduled:
-            due_s.append(self._linger_until_s)
-        return min(due_s, default=None)
+        due_s: list[float | None] = [self._linger_until_s if self._scheduled else None]
+        if self._switching.may_poll:
+            due_s += [source.next_poll_s() for _, source in self._sources if not source.finished]
+        return min((due for due in due_s if due is not None), default=None)
 
     def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
         """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
@@ -257,16 +310,29 @@ class Worker:
         """About every ``linger_s``, and when there is nothing else to do: cut what has been gathered."""
         now_s = self._clock.monotonic_s()
         if idle or now_s >= self._linger_until_s:
-            for router in self._sending:
+            for router in self._graph.routers.values():
                 router.flush()
         if now_s >= self._linger_until_s:
             self._linger_until_s = now_s + self._batching.linger_s
-            for node, operator in self._scheduled:
-                self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
+            for node, operator, feed in self._scheduled:
+                # R6: what keys that have just come have to say stands behind what they said elsewhere.
+                if feed.steady:
+                    self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
             self._graph.executor.run()
 
+    @property
+    def _sending(self) -> list[Router]:
+        """The exchanges with channels to others. With one worker nothing is gathered or sent."""
+        return [router for router in self._graph.routers.values() if router.channels]
+
     def _outgoing(self) -> list[Outgoing]:
-        return [(frame.channel.receiver, frame) for router in self._sending for frame in router.take()]
+        frames: list[Outgoing] = [
+            (frame.channel.receiver, frame) for router in self._sending for frame in router.take()
+        ]
+        # Letters go after the frames that stood before what they tell of, though nothing relies on it.
+        frames += self._letters
+        self._letters.clear()
+        return frames
 
     def _make_barrier(self, snapshot: str) -> AbsBarrier:
         return AbsBarrier(snapshot, self._backend or _Nowhere())

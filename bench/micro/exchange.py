@@ -84,9 +84,10 @@ class Crossing:
     def _drain(self, worker: int, lane: Lane | Loopback) -> list[Grant]:
         grants = list[Grant]()
         while True:
-            item, grant = lane.take()
+            item = lane.take()
             if item is None:
                 return grants
+            grant = lane.freed()
             if grant is not None:
                 grants.append(grant)
             if isinstance(item, Batch):

@@ -30,14 +30,13 @@ class NodeSpec:
     """A node as the executor is told of it. ``operator`` None: messages pass through.
 
     ``inputs`` are (node, port) pairs of lower rank; ``epochs`` says of each port whether it carries epochs
-    other than the maximum. A node without inputs is pushed to from outside, over ``channels`` channels.
+    other than the maximum. A node without inputs is pushed to from outside.
     """
 
     name: str
     operator: Operator | None
     inputs: tuple[tuple[int, int], ...] = ()
     epochs: tuple[bool, ...] = (True,)
-    channels: int = 1
 
 
 class _Node:
@@ -47,7 +46,7 @@ class _Node:
         "_arrived",
         "_behind",
         "_epochs",
-        "_exchanged",
+        "_inbound",
         "_inputs",
         "_ready",
         "_run",
@@ -56,6 +55,7 @@ class _Node:
         "counters",
         "epoch",
         "frontier",
+        "idle",
         "name",
         "operator",
         "queue",
@@ -68,11 +68,12 @@ class _Node:
         self.operator = spec.operator
         self.counters = spec.operator.counters if spec.operator else Counters()
         self.counters.rows_out = [0] * len(spec.epochs)
-        self._inputs = max(1, len(spec.inputs) or spec.channels)
+        self._inputs = max(1, len(spec.inputs))
         self._arrived: dict[int, int] = {}
-        self._exchanged = not spec.inputs
-        self.frontier = Frontier(self._inputs, exchanged=self._exchanged)
+        self._inbound: list[tuple[_Node, int]] = []
+        self.frontier = Frontier(self._inputs)
         self.epoch = MIN_EPOCH
+        self.idle = False
         self.queue: list[tuple[int, Batch | Control]] = []
         self._epochs = spec.epochs
         self._targets: list[list[tuple[_Node, int]]] = [[] for _ in spec.epochs]
@@ -83,6 +84,7 @@ class _Node:
 
     def connect(self, port: int, target: _Node, index: int) -> None:
         self._targets[port].append((target, index))
+        target._inbound.append((self, port))
 
     def put(self, index: int, message: Batch | Control) -> None:
         if not self.queue:
@@ -100,7 +102,7 @@ class _Node:
             return  # it was passed on before the hook raised
         times = self.frontier.inputs()
         times[index] = before
-        self.frontier = Frontier(self._inputs, exchanged=self._exchanged)
+        self.frontier = Frontier(self._inputs)
         for number, time in enumerate(times):
             self.frontier.advance(number, time)
         self.again.append((index, message))
@@ -128,7 +130,7 @@ class _Node:
                     step=self.name,
                 ) from error
         elif type(message) is Epoch:
-            self.epoch = message.time
+            self.epoch, self.idle = message.time, message.idle
         for target, index in self._targets[port]:
             target.put(index, message)
 
@@ -137,6 +139,16 @@ class _Node:
         for port, carries in enumerate(self._epochs):
             if carries or everywhere:
                 self.send(message, port)
+
+    def rewind(self) -> None:
+        if self._inbound:
+            self.frontier = Frontier(self._inputs)
+            for index, (source, port) in enumerate(self._inbound):
+                if source._epochs[port] or source.epoch == MAX_EPOCH:
+                    self.frontier.advance(index, source.epoch, idle=source.idle)
+        reached = Epoch(self.frontier.time, self.frontier.idle)
+        sent = reached if self.operator is None else self.operator.rewind(reached)
+        self.epoch, self.idle = sent.time, sent.idle
 
     def passed(self) -> int:
         if self._behind is None:
@@ -228,6 +240,11 @@ class Executor:
         for index, time in enumerate(inputs):
             self._nodes[node].frontier.advance(index, time)
         self._nodes[node].epoch = epoch
+
+    def rewind(self, node: int) -> None:
+        """Have ``node`` and all behind it promise no more than they can now: a part has come to it that is behind."""
+        for rank in sorted(self.behind(node)):
+            self._nodes[rank].rewind()
 
     def counters(self, node: int) -> Counters:
         """What a node has counted so far; it goes on counting."""

@@ -111,6 +111,13 @@ class Operator:
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
         """Called about every ``linger_s`` of the runtime's ``clock``, if `scheduled` says so."""
 
+    def rewind(self, epoch: Epoch) -> Epoch:
+        """Go back to ``epoch``, which is all that is promised from here on: a part has come that is behind (T2).
+
+        Returns what the step itself promises by it. Called in source regions only, where no state is kept.
+        """
+        return epoch
+
     scheduled: bool = False
     """Whether `on_schedule` wants to be called."""
 

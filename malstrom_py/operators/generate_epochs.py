@@ -14,6 +14,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.epochs import EpochGenerator, EpochTracker, SpanTracker
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import (
+    MAX_EPOCH,
     MIN_EPOCH,
     AbsBarrier,
     Epoch,
@@ -137,6 +138,23 @@ class GenerateEpochs(Operator):
             self.sent = time
             out.send(Epoch(time, idle=True), ON_TIME)
 
+    def rewind(self, epoch: Epoch) -> Epoch:
+        """R2: what is promised from here on may be less than before, by a part that has been gained."""
+        if epoch.time != MAX_EPOCH:
+            reached, self.idle = self._reached()
+            self.sent = min(self.sent, reached)
+        return Epoch(self.sent, self.idle)
+
+    def keep(self, out: Outlet) -> None:
+        """T2: at a switch, before parts are gained: idle ones are as far as what has been passed without them."""
+        for part in self._parts.values():
+            self._catch_up(part, out)
+
+    def advance(self, out: Outlet) -> None:
+        """Send what the parts that are here now have reached, unless the stream has ended."""
+        if self._parts and self.sent != MAX_EPOCH:
+            self._advance(out)
+
     def _part_of(self, batch: Batch) -> _Part:
         if batch.part is None:
             raise OperatorError(
@@ -252,12 +270,16 @@ class GenerateEpochs(Operator):
     def _advance(self, out: Outlet) -> None:
         """Send what the parts have reached, if that is more than was sent, or if they have all become idle or woken."""
         self._stale = False
-        active = [part.tracker.epoch for part in self._parts.values() if not part.idle]
-        idle = not active and bool(self._parts)
-        epoch = min(active or (part.tracker.epoch for part in self._parts.values()), default=MIN_EPOCH)
+        epoch, idle = self._reached()
         if epoch > self.sent or idle is not self.idle:
             self.sent, self.idle = max(epoch, self.sent), idle
             out.send(Epoch(self.sent, idle), ON_TIME)
+
+    def _reached(self) -> tuple[int, bool]:
+        """What the parts here have reached, those that are idle not counted; and whether all are idle."""
+        active = [part.tracker.epoch for part in self._parts.values() if not part.idle]
+        reached = min(active or (part.tracker.epoch for part in self._parts.values()), default=MIN_EPOCH)
+        return reached, not active and bool(self._parts)
 
 
 def _span(batch: Batch) -> tuple[int, int]:

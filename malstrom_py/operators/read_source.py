@@ -17,6 +17,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError
 from malstrom_py.messages import (
     MAX_EPOCH,
+    MIN_EPOCH,
     AbsBarrier,
     DeadLetter,
     Epoch,
@@ -110,9 +111,20 @@ class ReadSource(Operator):
         self._failures = Failures(context)
         self._waiting: deque[tuple[Part, Any]] = deque()
         self._readers: deque[_Reader] = deque()
+        self._gained: list[tuple[Part, Any]] = []
         self._done: dict[Part, Any] = {}
         self.finished = False
         self._rows_cap: int | None = None
+
+    @property
+    def moves_parts(self) -> bool:
+        """Whether parts can be read on from where another worker stood: those of a `StatelessSource` cannot."""
+        return isinstance(self._source, PartitionedSource)
+
+    @property
+    def parts_left(self) -> list[Part]:
+        """The parts here that are not finished."""
+        return [*(reader.part for reader in self._readers), *(part for part, _ in (*self._waiting, *self._gained))]
 
     def list_parts(self, workers: Sequence[int]) -> dict[int, list[Part]]:
         """All parts of the source, dealt to ``workers``; asked once for the whole job."""
@@ -144,9 +156,27 @@ class ReadSource(Operator):
         self.settle(out)
 
     def take(self, out: Outlet, *, part: Part, position: Any, state: Mapping[str, Any] | None) -> None:
-        """Read ``part`` here, from ``position`` on. ``state`` is what operators kept for it on its former worker."""
-        self._announce(out, part, position, state)
+        """Read ``part`` here, from ``position`` on, once `poll_gained` says so (R6); its epoch counts from now on.
+
+        ``state`` is what operators kept for it on its former worker.
+        """
+        self.finished = False
+        self._gained.append((part, position))
+        out.forward(PartOpened(self._name(part), state))
+
+    def take_finished(self, *, part: Part, position: Any) -> None:
+        """Keep the position of a part that another worker has read to its end, for snapshots."""
+        self._done[part] = position
+
+    def poll_gained(self) -> None:
+        """R6: nothing that was read of the gained parts elsewhere is still on its way: they may be polled."""
+        self._waiting.extend(self._gained)
+        self._gained.clear()
         self._open_more()
+
+    def rewind(self, epoch: Epoch) -> Epoch:
+        """A source promises nothing before its end."""
+        return Epoch(MAX_EPOCH if self.finished else MIN_EPOCH)
 
     def settle(self, out: Outlet) -> None:
         """Send the maximum epoch if there is nothing left to read here.
@@ -154,34 +184,56 @@ class ReadSource(Operator):
         R2: not to be called between giving a part away and being told of the new table, for no epoch may be sent
         in between.
         """
-        if not self._readers and not self._waiting and not self.finished:
+        if not self._readers and not self._waiting and not self._gained and not self.finished:
             self.finished = True
             out.forward(Epoch(MAX_EPOCH))
 
-    def release(self, out: Outlet, *, part: Part) -> tuple[Any, PartReleased]:
+    def stop(self, out: Outlet) -> None:
+        """Read nothing more: every part is at its end where it stands."""
+        for part, position in (*self._waiting, *self._gained):
+            self._done[part] = position
+            out.forward(PartFinished(self._name(part)))
+        self._waiting.clear()
+        self._gained.clear()
+        while self._readers:
+            reader = self._readers.popleft()
+            self._done[reader.part] = self._position(reader)
+            self._close(reader)
+            out.forward(PartFinished(reader.name))
+        self.settle(out)
+
+    def release(self, out: Outlet, *, part: Part) -> tuple[Any, PartReleased | None]:
         """Stop reading ``part`` here: its position, and the message that gathers what operators keep for it (R2).
 
-        The message has passed them once the executor has run. Giving the last part away ends nothing: see `settle`.
+        The message has passed them once the executor has run; of a finished part they keep nothing, so there is none.
+        Giving the last part away ends nothing: see `settle`.
         """
+        if part in self._done:
+            return self._done.pop(part), None
         reader = next((reader for reader in self._readers if reader.part == part), None)
         if reader is not None:
             self._readers.remove(reader)
             position = self._position(reader)
             self._close(reader)
         else:
-            waiting = next((pair for pair in self._waiting if pair[0] == part), None)
-            if waiting is None:
-                raise InternalError(f"source {self.context.step!r}: part {part!r} is not read on this worker")
-            self._waiting.remove(waiting)
-            position = waiting[1]
+            position = self._given_up(part)
         released = PartReleased(self._name(part))
         out.forward(released)
         self._open_more()
         return position, released
 
+    def _given_up(self, part: Part) -> Any:
+        """The position of a part that waits to be opened, taken out."""
+        for waiting in (self._waiting, self._gained):
+            for pair in waiting:
+                if pair[0] == part:
+                    waiting.remove(pair)
+                    return pair[1]
+        raise InternalError(f"source {self.context.step!r}: part {part!r} is not read on this worker")
+
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         if isinstance(message, AbsBarrier) and isinstance(self._source, PartitionedSource):
-            positions = dict(self._waiting) | self._done
+            positions = dict(self._waiting) | dict(self._gained) | self._done
             positions |= {reader.part: self._position(reader) for reader in self._readers}
             state = self.context.codec.encode_at_rest(positions, step=self.context.step)
             message.backend.persist(self.context.step, state)
@@ -228,9 +280,9 @@ class ReadSource(Operator):
         if read:
             self._rows_cap = max(1, _ROUTED_MAX * read // routed) if routed > read else None
 
-    def next_poll_s(self) -> float:
-        """When the first part is due, on the clock's monotonic time; 0 for now."""
-        return min((reader.poll_at_s for reader in self._readers), default=0.0)
+    def next_poll_s(self) -> float | None:
+        """When the first part is due, on the clock's monotonic time; 0 for now, None if none may be polled."""
+        return min((reader.poll_at_s for reader in self._readers), default=None)
 
     def close(self) -> None:
         """Close every part that is still open."""

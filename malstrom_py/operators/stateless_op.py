@@ -61,6 +61,10 @@ class StatelessOp(Operator):
         """Go on behind ``epoch``, which was passed on where the state is from: no hook is told of it again."""
         self._checked.passed = epoch
 
+    def rewind(self, epoch: Epoch) -> Epoch:
+        self._checked.passed = epoch.time
+        return epoch
+
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
         rows = enumerate(zip(batch.keys or repeat(None), batch.values, batch.timestamps or repeat(None), strict=False))
         index, mark, timers = 0, 0, 0

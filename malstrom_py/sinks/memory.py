@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from malstrom_py.batches import Batch
@@ -28,18 +30,20 @@ class Memory:
     def __init__(self) -> None:
         self.items: list[Any] = []
         self.by_key: dict[Any, list[Any]] = {}
-        self._staged: dict[bytes, list[Batch]] = {}
+        self._staged: dict[bytes, list[_Arrived]] = {}
+        # A key may have been written by one worker, and by another since it moved there.
+        self._arrivals = itertools.count()
 
     def open(self, worker: WorkerInfo) -> _MemoryWriter:
-        return _MemoryWriter(self._staged, worker)
+        return _MemoryWriter(self._staged, worker, self._arrivals)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            for batch in self._staged.pop(payload, []):
-                self.items.extend(batch.values)
-                if batch.keys is not None:
-                    for key, value in zip(batch.keys, batch.values, strict=True):
-                        self.by_key.setdefault(key, []).append(value)
+        arrived = [pair for payload in payloads for pair in self._staged.pop(payload, [])]
+        for _, batch in sorted(arrived, key=itemgetter(0)):
+            self.items.extend(batch.values)
+            if batch.keys is not None:
+                for key, value in zip(batch.keys, batch.values, strict=True):
+                    self.by_key.setdefault(key, []).append(value)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
@@ -50,11 +54,16 @@ class Memory:
         self.items, self.by_key = [], {}
 
 
+_Arrived = tuple[int, Batch]
+"""A batch, and its number among all that arrived."""
+
+
 class _MemoryWriter:
-    def __init__(self, staged: dict[bytes, list[Batch]], worker: WorkerInfo) -> None:
+    def __init__(self, staged: dict[bytes, list[_Arrived]], worker: WorkerInfo, arrivals: Iterator[int]) -> None:
         self._staged = staged
         self._worker = worker
-        self._written: list[Batch] = []
+        self._arrivals = arrivals
+        self._written: list[_Arrived] = []
 
     def write(self, batch: Batch) -> None:
         if batch.keys is not None:
@@ -65,7 +74,7 @@ class _MemoryWriter:
                     "a key cannot be hashed: return something immutable from key_by, "
                     "for instance a tuple instead of a list"
                 ) from None
-        self._written.append(batch)
+        self._written.append((next(self._arrivals), batch))
 
     def pre_commit(self, context: CommitContext) -> bytes:
         payload = f"{context.snapshot}/{self._worker.step}/{self._worker.worker}".encode()

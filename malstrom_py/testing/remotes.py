@@ -11,7 +11,6 @@ from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
 from malstrom_py.messages import Epoch
 from malstrom_py.rescale.channel import (
-    Barrier,
     ChannelId,
     ChannelIn,
     ChannelOut,
@@ -20,7 +19,6 @@ from malstrom_py.rescale.channel import (
     Grant,
     Item,
     PlacedEpoch,
-    Suspend,
 )
 from malstrom_py.workers.exchange import Lane
 
@@ -50,7 +48,7 @@ class RemoteWorker:
                 channel.put(payload, rows=len(item), size=len(payload))
             case Epoch():
                 channel.put(epochs=(PlacedEpoch(0, item.time, item.idle),))
-            case Barrier() | Suspend():
+            case _:
                 channel.put(control=item)
 
     def sent(self) -> list[Frame]:
@@ -69,9 +67,10 @@ class RemoteWorker:
         items, grants = list[Item](), list[Grant]()
         lane = self._lanes[exchange]
         while True:
-            item, grant = lane.take()
+            item = lane.take()
             if item is None:
                 return items, grants
             items.append(item)
+            grant = lane.freed()
             if grant is not None:
                 grants.append(grant)

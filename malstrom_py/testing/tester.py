@@ -22,7 +22,7 @@ from malstrom_py.messages import (
     PartReleased,
 )
 from malstrom_py.operators.keyed import StatefulOperator
-from malstrom_py.rescale.channel import Barrier, Suspend
+from malstrom_py.rescale.channel import InLine
 from malstrom_py.state import KeyedState
 from malstrom_py.testing.lone_step import LoneStep, StreamFactory, lone_step
 from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted
@@ -164,13 +164,13 @@ class OperatorTester:
         self._record()
         return self
 
-    def receive_remote(self, worker: int, *, exchange: str | None = None) -> list[Message | Barrier | Suspend]:
+    def receive_remote(self, worker: int, *, exchange: str | None = None) -> list[Message | InLine]:
         """What has come to ``worker`` since the last call, decoded; its credit goes back (F2)."""
         name = self._exchange(exchange)
         items, grants = self._stage.remotes[worker].take(name)
         for grant in grants:
             self._stage.routers[name].channels[worker].grant(grant)
-        messages: list[Message | Barrier | Suspend] = []
+        messages: list[Message | InLine] = []
         for item in items:
             messages.extend(messages_of(item) if isinstance(item, Batch) else [item])
         return messages

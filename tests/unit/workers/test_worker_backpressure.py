@@ -99,7 +99,7 @@ class SlowCrew:
 
 
 def untaken_of(inbox: Inbox, sender: int) -> int:
-    lane = inbox._lanes[sender]
+    lane = inbox.lanes[sender]
     assert isinstance(lane, Lane)
     return rows_of(lane._items) + rows_of(lane.channel._queue)
 

@@ -1,0 +1,130 @@
+"""The sending side of one worker through a move: parts change hands, then all exchanges switch at once (R2, R8).
+
+The machine says what is to be done, and when; here it is done to the worker's graph, between two messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from malstrom_py.dag.executor import Executor
+from malstrom_py.operators.generate_epochs import GenerateEpochs
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.rescale import switch_machine as machine
+from malstrom_py.rescale.protocol import Leave, Move, PartHandedOver, PollParts, Rescale
+from malstrom_py.rescale.router import Router
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.graph import Graph, Membership
+from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
+
+
+class Position(NamedTuple):
+    """Where a part that is handed over stands."""
+
+    at: Any
+    is_finished: bool
+
+
+class Switching:
+    """The sending side of the worker that ``member`` says; ``letters`` takes what is for others."""
+
+    def __init__(self, graph: Graph, member: Membership, letters: list[Outgoing]) -> None:
+        self._executor: Executor = graph.executor
+        self._routers: Sequence[Router] = list(graph.routers.values())
+        # The node that sends into an exchange stands right behind the key_by.
+        self._sending = [(router, graph.nodes[name] + 1) for name, router in graph.routers.items()]
+        nodes, operators = graph.nodes, graph.operators
+        self._sources = {name: (nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)}
+        self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
+        self._letters = letters
+        self._machine = machine.SwitchMachine(member.worker, version=member.version)
+        self._started = member.worker in member.members
+        self._gained: list[PartHandedOver] = []
+
+    @property
+    def may_poll(self) -> bool:
+        """Whether sources may be polled and may send epochs at all: not before a joiner's marker, nor while parts are
+        awaited (R2).
+        """
+        return self._started and self._machine.may_poll
+
+    def receive(self, letter: Rescale | PollParts | Leave | PartHandedOver) -> None:
+        """Take what the coordinator orders, or a part that another worker hands over."""
+        match letter:
+            case Rescale():
+                effects = self._machine.handle(machine.RescaleOrdered(letter))
+            case PollParts():
+                effects = self._machine.handle(machine.PollOrdered(letter))
+            case Leave():
+                effects = self._machine.handle(machine.LeaveOrdered(letter))
+            case PartHandedOver():
+                effects = self._machine.handle(machine.PartCame(letter))
+        for effect in effects:
+            self._do(effect)
+
+    def check(self) -> None:
+        """What must hold between two messages, else `InternalError`."""
+        self._machine.check()
+
+    def _do(self, effect: machine.Effect) -> None:
+        match effect:
+            case machine.FlushOutgoing():
+                for router in self._routers:
+                    router.flush()
+            case machine.HandOver():
+                self._hand_over(effect)
+            case machine.TakePart():
+                self._gained.append(effect.part)
+            case machine.SwitchExchanges():
+                self._switch(effect.move)
+            case machine.PollGained():
+                self._sources[effect.source][1].poll_gained()
+            case machine.SayBye():
+                for router in self._routers:
+                    router.leave()
+            case machine.Tell():
+                self._letters.append((COORDINATOR, effect.report))
+
+    def _hand_over(self, effect: machine.HandOver) -> None:
+        move = effect.move
+        node, source = self._sources[move.source]
+        position, released = self._call(node, partial(source.release, part=Part(move.part)))
+        where = Position(position, released is None)
+        state = None if released is None else released.state
+        self._letters.append((move.taker, PartHandedOver(effect.version, move, where, state)))
+
+    def _switch(self, move: Move) -> None:
+        """R2, T2: what is promised from here on stands in the markers; it may be less than before."""
+        before = {router.exchange: self._executor.frontier(node) for router, node in self._sending}
+        for router in self._routers:
+            router.silent = True
+        for node, generator in self._generators:
+            self._call(node, generator.keep)
+        gained, self._gained = self._gained, []
+        for part in gained:
+            self._take(part)
+        for source in sorted({part.move.source for part in gained}):
+            self._executor.rewind(self._sources[source][0])
+        for node, generator in self._generators:
+            self._call(node, generator.advance)
+        for node, reader in self._sources.values():
+            self._call(node, reader.settle)
+        for router, node in self._sending:
+            after = self._executor.merged(node)
+            router.switch(move, before=before[router.exchange], after=after.time, idle=after.idle)
+        self._started = True
+
+    def _take(self, part: PartHandedOver) -> None:
+        node, source = self._sources[part.move.source]
+        name, position = Part(part.move.part), part.position
+        if position.is_finished:
+            source.take_finished(part=name, position=position.at)
+        else:
+            self._call(node, partial(source.take, part=name, position=position.at, state=part.state))
+
+    def _call(self, node: int, function: Callable[..., Any]) -> Any:
+        result = self._executor.call(node, function)
+        self._executor.run()
+        return result
