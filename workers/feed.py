@@ -147,7 +147,7 @@ class Feed:
                 taken += 1
                 if isinstance(item, Batch):
                     self._rows(entry, sender, lane, item)
-                elif type(item) is Epoch:
+                elif isinstance(item, Epoch):
                     event = events.EpochTaken(entry.inbox.exchange, sender, item.time, item.idle)
                     self._do(self.machine.handle(event))
                 elif isinstance(item, MOVING):
@@ -276,4 +276,4 @@ def suspended(feeds: Iterable[Feed]) -> bool:
 
 def _listed(slots: Any) -> list[int]:
     """Slots as a list: of keys in a column they come as one."""
-    return slots if isinstance(slots, list) else slots.to_pylist()  # type: ignore[no-any-return]
+    return slots if isinstance(slots, list) else slots.to_pylist()
