@@ -56,22 +56,11 @@ class Rescaling:
     done: Future[RescaleReport]
 
 
-class WakefulClock(SystemClock):
-    """The machine's clock, whose sleep ends early when ``wake`` is set."""
-
-    def __init__(self, wake: threading.Event) -> None:
-        self._wake = wake
-
-    def sleep_s(self, duration_s: float) -> None:
-        if self._wake.wait(duration_s):
-            self._wake.clear()
-
-
 class Controls:
     """Between the threads that command job ``job`` and the one that runs it.
 
-    ``wake`` is set with each command, for a run that has nothing else to do; ``pending`` tells that there is one;
-    ``ended`` is answered when the run has ended.
+    ``wake`` is set with each command, for a run that has nothing else to do; the run may bring its own before it
+    starts. ``pending`` tells that there is one; ``ended`` is answered when the run has ended.
 
     >>> controls = Controls("docs")
     >>> controls.status().result().phase
@@ -212,7 +201,7 @@ class Controls:
         with self._lock:
             self._publish(crew.phase, counts, len(crew.members))
             status, self._status = self._status, None
-            known = self._known()
+            known = self._known(fresh=True)
         if status is not None:
             status.set_result(known)
         if drain is False:
@@ -267,9 +256,10 @@ class Controls:
         self._phase, self._counts, self._workers = phase, counts, workers
         self._known_at_s = self._clock.monotonic_s()
 
-    def _known(self) -> JobStatus:
+    def _known(self, *, fresh: bool = False) -> JobStatus:
         error = self.ended.result().told() if self.ended.done() else None
-        age_s = self._clock.monotonic_s() - self._known_at_s if self._answering and not self.ended.done() else 0.0
+        fresh = fresh or not self._answering or self.ended.done()
+        age_s = 0.0 if fresh else self._clock.monotonic_s() - self._known_at_s
         return JobStatus(
             self.job,
             self._state(),
@@ -299,6 +289,18 @@ class Controls:
         return JobEnded(
             f"job {self.job!r} was stopped without drain: nothing was committed", job=self.job, how="stopped"
         )
+
+
+class WakefulClock(SystemClock):
+    """The machine's clock, whose sleep ends early when a command comes through ``controls``."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def sleep_s(self, duration_s: float) -> None:
+        wake = self._controls.wake
+        if wake.wait(duration_s):
+            wake.clear()
 
 
 def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgress:

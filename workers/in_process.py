@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, Final, TypeVar
 
 from malstrom_py import sinks
@@ -17,8 +16,8 @@ from malstrom_py.workers.control_socket import ControlSocket
 from malstrom_py.workers.controls import Controls, WakefulClock
 from malstrom_py.workers.crew import Crew
 from malstrom_py.workers.handle import JobHandle
-from malstrom_py.workers.interrupts import Interrupts
 from malstrom_py.workers.job_size import check_size
+from malstrom_py.workers.local_run import LocalRun
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.started import LocalJob, conduct
@@ -113,9 +112,12 @@ class InProcess:
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
-    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> _Run:
-        clock = WakefulClock(controls.wake) if type(self._clock) is SystemClock else self._clock
-        return _Run(plan, self._workers, self._batching, clock, self._checks, controls=controls, progress=progress)
+    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> LocalRun:
+        clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
+        return LocalRun(plan, self._crew(plan, clock), clock, controls=controls, progress=progress)
+
+    def _crew(self, plan: Plan, clock: Clock) -> Crew:
+        return Crew(plan, workers=self._workers, batching=self._batching, clock=clock, checks=self._checks)
 
     def run_plan(
         self, plan: Plan, *, until: Callable[[Crew], bool] | None = None, until_s: float | None = None
@@ -125,86 +127,10 @@ class InProcess:
         """
         try:
             progress = progress_for(plan, self._progress)
-            run = _Run(plan, self._workers, self._batching, self._clock, self._checks, progress=progress)
+            run = LocalRun(plan, self._crew(plan, self._clock), self._clock, progress=progress)
             return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
-
-
-class _Run:
-    """One run of a plan, from opening to closing."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        workers: int,
-        batching: Batching,
-        clock: Clock,
-        checks: bool,
-        *,
-        controls: Controls | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        self._plan = plan
-        self._workers = workers
-        self._clock = clock
-        self._controls = controls or Controls(plan.job)
-        self._progress = progress
-        self._started_s = clock.monotonic_s()
-        self._crew = Crew(plan, workers=workers, batching=batching, clock=clock, checks=checks)
-        self._interrupts = Interrupts()
-        self._commit = self._crew.commit
-        self._controls.enter("opening", self.result(), self._workers)
-
-    def execute(self, until: Callable[[Crew], bool] | None = None, until_s: float | None = None) -> RunResult:
-        with self._interrupts:
-            try:
-                self._commit.recover()
-                with self._progress or nullcontext():
-                    self._crew.open()
-                    self._loop(until, until_s)
-                self._controls.refuse_if_stopped()
-                self._controls.enter("committing", self.result(), self._workers)
-                self._commit.pre_commit()
-                self._crew.close_before_commit()
-                with self._interrupts.held():
-                    self._commit.commit()
-                self._crew.close()
-            except BaseException as error:
-                self._undo(error)
-                raise
-        return self.result()
-
-    def result(self) -> RunResult:
-        return RunResult(self._plan.job, self._crew.counts(), self._clock.monotonic_s() - self._started_s)
-
-    def _loop(self, until: Callable[[Crew], bool] | None, until_s: float | None) -> None:
-        crew, clock, controls, progress = self._crew, self._clock, self._controls, self._progress
-        controls.loop()
-        while not crew.finished:
-            if controls.pending:
-                controls.obey(crew, self.result)
-            crew.step(until_s=until_s)
-            self._interrupts.check()
-            if progress is not None and progress.due(clock.monotonic_s()):
-                progress.show(self.result())
-            if (until is not None and until(crew)) or (until_s is not None and clock.monotonic_s() >= until_s):
-                return
-        if progress is not None:
-            progress.show(self.result())
-
-    def _undo(self, error: BaseException) -> None:
-        """Close and discard. What goes wrong here is noted on ``error``, which is the one to be told."""
-        for failure in self._commit.abort():
-            error.add_note(str(failure))
-        try:
-            self._crew.close()
-        except Exception as failure:
-            error.add_note(str(failure))
-        if isinstance(error, KeyboardInterrupt):
-            visible = ", ".join(self._commit.committed)
-            done = f"committed: {visible}" if visible else "nothing was committed"
-            error.add_note(f"stopped by the user; {done}; so far {self.result()}")
 
 
 def _checked(job: object, function: str) -> Job:
