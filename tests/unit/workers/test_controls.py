@@ -1,0 +1,285 @@
+"""Commands between threads and a run: each is taken once, by the run's thread, and everyone is answered in the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from malstrom_py.errors import InternalError, JobEnded, OperationInProgress, OperatorError, PlanError
+from malstrom_py.workers import controls as controls_module
+from malstrom_py.workers.controls import Controls, WakefulClock, in_progress
+from malstrom_py.workers.job_status import Ending
+from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.result import RunResult
+
+NOTHING = RunResult("a", {}, 0.0)
+
+
+class Workers:
+    """Workers that do what they are told when the test says so, and write it down."""
+
+    def __init__(self) -> None:
+        self.members: tuple[int, ...] = (0,)
+        self.phase = "steady"
+        self.suspended = False
+        self.told: list[str] = []
+        self.waiting: list[tuple[int, Callable[[RescaleReport], None]]] = []
+
+    def rescale(self, size: int, done: Callable[[RescaleReport], None]) -> None:
+        self.told.append(f"rescale {size}")
+        if size == 13:
+            raise PlanError("not thirteen")
+        if size == 99:
+            raise InternalError("broken")
+        self.phase = "moving"
+        self.waiting.append((size, done))
+
+    def drain(self) -> None:
+        self.told.append("drain")
+
+    def suspend(self) -> None:
+        self.told.append("suspend")
+
+    def finish(self, superseded_by: int | None = None) -> None:
+        size, done = self.waiting.pop(0)
+        self.members, self.phase = tuple(range(size)), "steady"
+        done(RescaleReport(self.members, 1, 1, 10, 0, 0.5, superseded_by))
+
+
+@pytest.fixture
+def workers() -> Workers:
+    return Workers()
+
+
+@pytest.fixture
+def controls() -> Controls:
+    made = Controls("a")
+    made.enter("opening", NOTHING, 1)
+    made.loop()
+    return made
+
+
+def obey(controls: Controls, workers: Workers) -> None:
+    controls.obey(workers, lambda: NOTHING)
+
+
+def finished() -> Ending:
+    return Ending.of(NOTHING, None)
+
+
+def test_a_command_wakes_the_run_and_is_taken_once(controls: Controls, workers: Workers) -> None:
+    assert not controls.pending
+    asked = controls.rescale(3)
+    assert controls.pending
+    assert controls.wake.is_set()
+    obey(controls, workers)
+    assert (workers.told, controls.pending) == (["rescale 3"], False)
+    assert asked.taken.done()
+    assert not asked.done.done()
+    assert controls.known().state == "rescaling"
+    workers.finish()
+    assert asked.done.result().members == (0, 1, 2)
+
+
+def test_r9_requests_are_passed_on_in_order_and_each_gets_its_report(controls: Controls, workers: Workers) -> None:
+    first, second = controls.rescale(3), controls.rescale(5)
+    obey(controls, workers)
+    assert workers.told == ["rescale 3", "rescale 5"]
+    workers.finish(superseded_by=5)
+    workers.finish()
+    assert first.done.result().superseded_by == 5
+    assert second.done.result().superseded_by is None
+
+
+@pytest.mark.parametrize("size", [0, -1, 129, 2.0, "2", None, True], ids=repr)
+def test_an_impossible_size_is_refused_before_the_run_hears_of_it(size: Any, controls: Controls) -> None:
+    with pytest.raises(PlanError, match="workers is a whole number from 1 to 128"):
+        controls.rescale(size)
+    assert not controls.pending
+
+
+def test_what_the_workers_refuse_is_told_to_who_asked_and_the_others_go_on(
+    controls: Controls, workers: Workers
+) -> None:
+    refused, fine = controls.rescale(13), controls.rescale(2)
+    obey(controls, workers)
+    for future in (refused.taken, refused.done):
+        with pytest.raises(PlanError, match="not thirteen"):
+            future.result()
+    workers.finish()
+    assert fine.done.result().members == (0, 1)
+
+
+def test_when_a_command_breaks_the_run_everyone_is_answered_all_the_same(controls: Controls, workers: Workers) -> None:
+    asked = [controls.rescale(size) for size in (2, 99, 4)]
+    status = controls.status()
+    with pytest.raises(InternalError):
+        obey(controls, workers)
+    controls.end(Ending.of(NOTHING, InternalError("broken")))
+    for rescaling in asked:
+        with pytest.raises(JobEnded, match="it has failed"):
+            rescaling.done.result()
+        assert rescaling.taken.done()
+    assert status.result().state == "failed"
+
+
+def test_commands_that_nobody_takes_are_bounded(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls_module, "ASKED_MAX", 3)
+    for _ in range(3):
+        controls.rescale(2)
+    with pytest.raises(OperationInProgress, match="has not taken 3 earlier commands"):
+        controls.rescale(2)
+
+
+def test_a_stop_with_drain_is_told_once_however_often_it_is_asked_for(controls: Controls, workers: Workers) -> None:
+    controls.stop(drain=True)
+    obey(controls, workers)
+    controls.stop(drain=True)
+    obey(controls, workers)
+    assert workers.told == ["drain"]
+    assert controls.known().state == "stopping"
+    controls.refuse_if_stopped()
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_stop_in_the_other_way_is_refused_while_one_runs(drain: bool, controls: Controls) -> None:
+    controls.stop(drain=drain)
+    with pytest.raises(OperationInProgress, match="is being stopped") as raised:
+        controls.stop(drain=not drain)
+    assert raised.value.operation == "stop"
+
+
+def test_without_drain_the_run_ends_once_all_workers_are_suspended(controls: Controls, workers: Workers) -> None:
+    controls.stop(drain=False)
+    obey(controls, workers)
+    obey(controls, workers)
+    assert controls.pending, "it has to come by after each step"
+    workers.suspended = True
+    with pytest.raises(JobEnded, match="without drain: nothing was committed") as raised:
+        obey(controls, workers)
+    assert raised.value.how == "stopped"
+    assert workers.told == ["suspend"]
+
+
+def test_who_is_being_suspended_moves_nothing_any_more(controls: Controls, workers: Workers) -> None:
+    controls.stop(drain=False)
+    asked = controls.rescale(2)
+    obey(controls, workers)
+    assert workers.told == ["suspend"]
+    controls.end(Ending.of(NOTHING, JobEnded("stopped", how="stopped")))
+    with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has been stopped"):
+        asked.done.result()
+
+
+def test_a_job_that_is_done_before_it_is_suspended_does_not_commit(controls: Controls) -> None:
+    controls.refuse_if_stopped()
+    controls.stop(drain=False)
+    with pytest.raises(JobEnded, match="without drain"):
+        controls.refuse_if_stopped()
+
+
+def test_an_abandoned_run_ends_at_once_whatever_else_was_asked(controls: Controls, workers: Workers) -> None:
+    controls.stop(drain=True)
+    controls.rescale(2)
+    controls.abandon("the lights went out")
+    with pytest.raises(JobEnded, match="the lights went out") as raised:
+        obey(controls, workers)
+    assert raised.value.how == "stopped"
+    assert workers.told == []
+    with pytest.raises(JobEnded):
+        controls.refuse_if_stopped()
+
+
+def test_all_who_ask_how_the_job_stands_before_it_answers_get_one_answer(controls: Controls, workers: Workers) -> None:
+    first, second = controls.status(), controls.status()
+    assert first is second
+    obey(controls, workers)
+    assert (first.result().workers, first.result().age_s) == (1, 0.0)
+    assert controls.status() is not first
+
+
+def test_a_run_that_does_not_come_by_answers_with_what_is_known() -> None:
+    controls = Controls("a")
+    controls.enter("opening", NOTHING, 3)
+    status = controls.status().result()
+    assert (status.phase, status.workers, status.age_s) == ("opening", 3, 0.0)
+    controls.loop()
+    waiting = controls.status()
+    assert not waiting.done()
+    controls.enter("committing", NOTHING, 4)
+    assert (waiting.result().phase, waiting.result().workers) == ("committing", 4)
+
+
+def test_figures_that_the_run_does_not_renew_grow_old(controls: Controls) -> None:
+    ages = [controls.known().age_s for _ in range(2)]
+    assert 0 < ages[0] < ages[1]
+    controls.end(finished())
+    assert controls.known().age_s == 0.0
+
+
+def test_a_job_that_has_ended_answers_everyone_at_once(controls: Controls) -> None:
+    waiting, ended = controls.status(), controls.stop(drain=True)
+    controls.end(finished())
+    assert (waiting.result().state, waiting.result().phase) == ("finished", "ended")
+    assert controls.status().result().state == "finished"
+    assert ended.result().how == "finished"
+    assert controls.stop(drain=False).done()
+    with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has finished") as raised:
+        controls.rescale(2)
+    assert raised.value.how == "finished"
+
+
+def test_nobody_who_waits_can_cancel_what_others_wait_for(controls: Controls) -> None:
+    assert not controls.ended.cancel()
+    assert not controls.rescale(2).done.cancel()
+    controls.end(finished())
+
+
+def test_the_error_of_a_failed_job_stands_in_its_status(controls: Controls) -> None:
+    controls.end(Ending.of(NOTHING, OperatorError("step 'a' failed")))
+    assert (controls.known().state, controls.known().error) == ("failed", "step 'a' failed")
+
+
+def test_threads_that_ask_while_the_run_ends_are_all_answered() -> None:
+    for _ in range(50):
+        controls = Controls("a")
+        answers: list[str] = []
+        controls.enter("opening", NOTHING, 1)
+        controls.loop()
+        start = threading.Barrier(4)
+
+        def ask(controls: Controls = controls, start: Any = start, answers: list[str] = answers) -> None:
+            start.wait(5)
+            try:
+                controls.rescale(2).done.result(5)
+            except JobEnded as error:
+                answers.append(error.how)
+            answers.append(controls.status().result(5).state)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        start.wait(5)
+        controls.end(finished())
+        for thread in threads:
+            thread.join(5)
+        assert answers == ["finished"] * 6
+
+
+def test_sleep_ends_when_a_command_comes_and_the_next_one_does_not() -> None:
+    controls = Controls("a")
+    clock = WakefulClock(controls)
+    controls.wake.set()
+    clock.sleep_s(3600)
+    assert not controls.wake.is_set()
+    clock.sleep_s(0.001)
+
+
+@pytest.mark.parametrize("operation", ["run", "rescale", "stop"])
+def test_a_wait_that_ran_out_says_what_goes_on(operation: str) -> None:
+    error = in_progress("a", operation, 1.5)
+    assert (error.job, error.operation) == ("a", operation)
+    assert "within 1.5 s" in str(error)

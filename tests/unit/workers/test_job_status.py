@@ -1,0 +1,72 @@
+"""How a job ended: what its own process knows of it, and what others are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperatorError
+from malstrom_py.workers.job_status import Ending, JobStatus
+from malstrom_py.workers.result import RunResult
+
+COUNTS = RunResult("a", {}, 1.0)
+STOPPED = JobEnded("job 'a' was stopped", job="a", how="stopped")
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (None, "finished"),
+        (OperatorError("step 'a' failed"), "failed"),
+        (JobEnded("another job has ended", how="finished"), "failed"),
+        (STOPPED, "stopped"),
+        (KeyboardInterrupt(), "stopped"),
+        (SystemExit(3), "failed"),
+        (RuntimeError("secret-4711"), "failed"),
+    ],
+    ids=repr,
+)
+def test_a_run_that_ends_by_an_error_has_failed_unless_it_was_stopped(error: BaseException | None, how: str) -> None:
+    ending = Ending.of(COUNTS, error)
+    assert ending.how == how
+    if error is None:
+        assert ending.result() == COUNTS
+        assert ending.told() is None
+    else:
+        with pytest.raises(type(error)):
+            ending.result()
+        assert isinstance(ending.told(), MalstromError)
+        assert "secret-4711" not in str(ending.told())
+
+
+def test_what_a_foreign_error_says_is_not_told() -> None:
+    told = Ending.of(COUNTS, RuntimeError("secret-4711")).told()
+    assert isinstance(told, InternalError)
+    assert str(told) == "job 'a' failed by an unexpected RuntimeError"
+
+
+def test_what_was_noted_on_a_ctrl_c_is_told() -> None:
+    error = KeyboardInterrupt()
+    error.add_note("nothing was committed")
+    told = Ending.of(COUNTS, error).told()
+    assert isinstance(told, JobEnded)
+    assert (told.how, told.__notes__) == ("stopped", ["nothing was committed"])
+
+
+def test_a_stop_is_content_with_the_end_it_was_to_lead_to_only() -> None:
+    Ending.of(COUNTS, None).stopped(drain=True)
+    Ending.of(COUNTS, STOPPED).stopped(drain=False)
+    with pytest.raises(JobEnded, match="stopped without drain: it has finished, and its sinks have committed"):
+        Ending.of(COUNTS, None).stopped(drain=False)
+    with pytest.raises(JobEnded, match="cannot be stopped with drain: it has been stopped"):
+        Ending.of(COUNTS, STOPPED).stopped(drain=True)
+    for drain in (True, False):
+        with pytest.raises(OperatorError):
+            Ending.of(COUNTS, OperatorError("step 'a' failed")).stopped(drain=drain)
+
+
+def test_a_status_says_what_there_is_to_say() -> None:
+    assert str(JobStatus("a", "running", 1, "steady", COUNTS, None)).startswith("job a: running, 1 worker (steady)\n")
+    failed = str(JobStatus("a", "failed", 2, "ended", COUNTS, "step 'b' failed", 1.25))
+    assert failed.startswith("job a: failed, 2 workers (ended)\n")
+    assert "error: step 'b' failed" in failed
+    assert "1.2 s old" in failed
