@@ -165,6 +165,11 @@ class RegionMachine:
         """The slots that have been gained and are not open: rows of theirs are held."""
         return self._pending
 
+    @property
+    def holds_epochs(self) -> bool:
+        """Whether epochs wait that came behind a marker (R3)."""
+        return any(side.later for side in self._sides.values())
+
     def check(self) -> None:
         """What must hold between two events, else `InternalError`."""
         steady = self.phase is Phase.STEADY

@@ -39,7 +39,7 @@ MOVES: Final = 16
 MOVE_DEADLINE_S: Final = 120.0
 """R7: how long a rescale may go on without any worker getting on with anything."""
 
-_WATCH_S: Final = 1.0
+WATCH_S: Final = 1.0
 """How long nothing may come back before the workers are asked again: what they await has deadlines of its own."""
 
 _NAP_S: Final = 0.01
@@ -59,6 +59,7 @@ class Crew:
         checks: bool = False,
         incarnation: int = 1,
         slots_per_move: int | None = None,
+        keys_per_parcel: int | None = None,
     ) -> None:
         self._plan = plan
         self._batching = batching
@@ -66,6 +67,7 @@ class Crew:
         self._checks = checks
         self._incarnation = incarnation
         self._slots_per_move = slots_per_move or max(1, plan.slots // MOVES)
+        self._keys_per_parcel = keys_per_parcel
         self.wake = threading.Event()
         members = tuple(range(workers))
         table = first_table(plan.slots, members)
@@ -115,10 +117,12 @@ class Crew:
         """
         check_size(size)
         members = self._machine.target[:size]
-        new = size - len(members)
-        members += tuple(range(self._next_worker, self._next_worker + new))
+        self.request((*members, *self._new_workers(size - len(members))), done)
+
+    def request(self, members: Sequence[int], done: Callable[[RescaleReport], None]) -> None:
+        """Go to just these ``members``, those that are there and new ones."""
+        members = tuple(members)
         self._check_leavers(members)
-        self._next_worker += new
         self._got_on_s = now_s = self._clock.monotonic_s()
         self._rescales.asked(members, now_s, done)
         self._carry(COORDINATOR, self._coordinate(coordinator.Requested(members)))
@@ -186,6 +190,7 @@ class Crew:
             codec=Codec(self._plan.types),
             checks=self._checks,
             wake=self.wake,
+            keys_per_parcel=self._keys_per_parcel,
         )
 
     def _coordinator(
@@ -198,6 +203,12 @@ class Crew:
             parts=parts,
             plan_moves=partial(plan_moves, slots_max=self._slots_per_move),
         )
+
+    def _new_workers(self, count: int) -> range:
+        """Numbers for ``count`` workers: none is given twice, so that nothing old can be taken for something new."""
+        new = range(self._next_worker, self._next_worker + count)
+        self._next_worker += count
+        return new
 
     def _check_leavers(self, members: Sequence[int]) -> None:
         for worker in self._workers.values():
@@ -307,7 +318,7 @@ class Crew:
         """Wait until something has come back that a step awaits, or something else is due."""
         # What is overdue is not done although nobody is busy: it waits for a region that is full of what is awaited.
         due_s = [wait_s for wait_s in waits_s if wait_s > 0]
-        timeout_s = min([_WATCH_S, *due_s]) if isinstance(self._clock, SystemClock) else _NAP_S
+        timeout_s = min([WATCH_S, *due_s]) if isinstance(self._clock, SystemClock) else _NAP_S
         if self.wake.wait(timeout_s):
             self.wake.clear()
 

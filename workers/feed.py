@@ -133,6 +133,11 @@ class Feed:
         """Whether no slot of the region is on its way, and so every key that has state here may act by itself (R6)."""
         return self.machine.phase is Phase.STEADY
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows wait for their slots to be opened (R5)."""
+        return bool(self._held)
+
     def take(self) -> tuple[int, list[Grant]]:
         """Take one item from each channel, as long as the region is open: how many, and the credit they free."""
         taken = 0

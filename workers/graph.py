@@ -69,6 +69,7 @@ def build_graph(
     clock: Clock,
     make_barrier: Callable[[str], AbsBarrier],
     checks: bool = False,
+    keys_per_parcel: int | None = None,
 ) -> Graph:
     """Build every operator anew, and an exchange of three nodes for each ``key_by``: keys, sending, receiving.
 
@@ -106,7 +107,9 @@ def build_graph(
             make_barrier,
             [operator for name in region.steps if (operator := operators[name]).holding],
             machine=_machine(region, member),
-            shipping=Shipping(region.name, member.worker, executor, _keyed(plan, region, nodes)),
+            shipping=Shipping(
+                region.name, member.worker, executor, _keyed(plan, region, nodes), keys_first=keys_per_parcel
+            ),
             letters=letters,
         )
         for region in regions

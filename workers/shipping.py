@@ -56,14 +56,14 @@ class Shipping:
         keyed: Sequence[Keyed],
         *,
         chunk_bytes: int = CHUNK_BYTES,
-        keys_first: int = _KEYS_FIRST,
+        keys_first: int | None = None,
     ) -> None:
         self._region = region
         self._worker = worker
         self._steps = steps
         self._keyed = keyed
         self._chunk_bytes = chunk_bytes
-        self._keys_max = keys_first
+        self._keys_max = keys_first or _KEYS_FIRST
         self._version = 0
         self._left: deque[tuple[int, int]] = deque()
         self._keys: dict[int, deque[tuple[int, Any]]] = {}

@@ -31,7 +31,7 @@ from malstrom_py.resources import Resources
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.feed import suspended
+from malstrom_py.workers.feed import Feed, suspended
 from malstrom_py.workers.graph import Membership, build_graph
 from malstrom_py.workers.outgoing import Incoming, Outgoing
 from malstrom_py.workers.result import StepCounts
@@ -63,6 +63,7 @@ class Worker:
         backend: PersistenceBackend | None = None,
         checks: bool = False,
         wake: threading.Event | None = None,
+        keys_per_parcel: int | None = None,
     ) -> None:
         self.id = member.worker
         self._resources = Resources(worker=member.worker, wake=wake)
@@ -71,7 +72,14 @@ class Worker:
         self._clock = clock
         self._backend = backend
         self._graph = build_graph(
-            plan, member, batching=batching, codec=codec, clock=clock, make_barrier=self._make_barrier, checks=checks
+            plan,
+            member,
+            batching=batching,
+            codec=codec,
+            clock=clock,
+            make_barrier=self._make_barrier,
+            checks=checks,
+            keys_per_parcel=keys_per_parcel,
         )
         operators = self._graph.operators
         self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
@@ -192,6 +200,26 @@ class Worker:
         with self._resources:
             for feed in reversed(self._graph.feeds):
                 feed.inject(message)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether something waits for credit."""
+        return any(router.backlogged for router in self._graph.routers.values())
+
+    @property
+    def feeds(self) -> Sequence[Feed]:
+        """The regions, to be looked at."""
+        return self._graph.feeds
+
+    def feed(self, region: str) -> Feed:
+        """A region by its name, to be looked at."""
+        return self._feeds[region]
+
+    def check(self) -> None:
+        """What must hold between two messages, else `InternalError`."""
+        self._switching.check()
+        for feed in self._graph.feeds:
+            feed.machine.check()
 
     @property
     def movable_sources(self) -> list[str]:

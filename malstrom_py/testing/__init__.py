@@ -12,7 +12,7 @@ from malstrom_py.testing.laws import LAWS
 from malstrom_py.testing.lone_step import as_step
 from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted
 from malstrom_py.testing.tester import OperatorTester
-from malstrom_py.testing.virtual_clock import VirtualClock
+from malstrom_py.virtual_clock import VirtualClock
 
 __all__ = [
     "LAWS",

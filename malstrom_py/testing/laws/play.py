@@ -15,7 +15,7 @@ from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws.scenario import Piece, Scenario, Sent, Tick, Trace
 from malstrom_py.testing.lone_step import StreamFactory
 from malstrom_py.testing.tester import OperatorTester
-from malstrom_py.testing.virtual_clock import VirtualClock
+from malstrom_py.virtual_clock import VirtualClock
 
 DEAD_LETTERS = "dead letters"
 

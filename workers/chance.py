@@ -1,0 +1,113 @@
+"""What a seed decides: how a simulated job is run, who is slow, what is asked for and when, what breaks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from malstrom_py.rescale.channel import Credit
+from malstrom_py.workers.batching import Batching
+
+T = TypeVar("T")
+
+_SPEEDS: Final = (1.0, 1.0, 1.0, 0.3, 0.05)
+_SIZE_MAX: Final = 5
+_TURNS: Final = (20, 100, 400)
+"""Within how many turns the seed asks for things."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A rescale to ``size`` workers, ``kept`` of those that are there; not before ``turn``, and then as ``when`` says.
+
+    ``when``: "turn": at once, "moving": in the middle of another, "full": while something has no credit, "quiet":
+    while nothing is on its way, "end": when nothing else can happen.
+    """
+
+    turn: int
+    size: int
+    kept: int
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The loss of a worker or of the coordinator, not before ``turn``; ``moving``: in the middle of a rescale."""
+
+    turn: int
+    who: str
+    moving: bool
+
+
+class Chance:
+    """All that is decided by ``seed``, in the order in which it is asked for: the same questions, the same answers."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._speeds: dict[Hashable, float] = {}
+
+    def batching(self) -> Batching:
+        """How batches are cut, and how little may be on its way."""
+        rng = self._rng
+        return Batching(
+            rows_max=rng.choice((1, 2, 7, 100, 1024)),
+            columns_rows_max=rng.choice((1, 7, 1024)),
+            bytes_max=rng.choice((64, 1 << 20)),
+            credit=Credit(rows=rng.choice((1, 1, 2, 8, 1000)), size=rng.choice((1, 1000, 1 << 24))),
+        )
+
+    def slots_per_move(self, slots: int) -> int:
+        """How many slots a move takes: so many that there are a few moves."""
+        return max(1, slots // self._rng.choice((1, 2, 3, 6)))
+
+    def keys_per_parcel(self) -> int:
+        """How many keys travel together at first."""
+        return self._rng.choice((1, 2, 256))
+
+    def rescales(self, count: int | None) -> list[Asked]:
+        """``count`` requests, or as many as the seed says."""
+        rng = self._rng
+        whens: Sequence[str] = ("turn", "turn", "turn", "moving", "full", "quiet", "end")
+        asked = [
+            Asked(
+                rng.randint(0, rng.choice(_TURNS)), rng.randint(1, _SIZE_MAX), rng.randint(0, 4), self.one_of(whens)
+            )
+            for _ in range(rng.choice((1, 1, 2, 3)) if count is None else count)
+        ]
+        return sorted(asked, key=lambda request: request.turn)
+
+    def crashes(self, count: int | None) -> list[Crash]:
+        """``count`` crashes, or as many as the seed says: mostly none."""
+        rng = self._rng
+        if count is None:
+            count = rng.choice((0, 0, 0, 0, 1, 2))
+        drawn = [
+            Crash(rng.randint(0, rng.choice(_TURNS)), rng.choice(("worker", "coordinator")), rng.random() < 0.5)
+            for _ in range(count)
+        ]
+        return sorted(drawn, key=lambda crash: crash.turn)
+
+    def one_of(self, things: Sequence[T]) -> T:
+        """Any of ``things``."""
+        return self._rng.choice(things)
+
+    def some_of(self, things: Sequence[T], count: int) -> list[T]:
+        """Any ``count`` of ``things``, at most all."""
+        return self._rng.sample(things, min(count, len(things)))
+
+    def happens(self, probability: float) -> bool:
+        """Whether something of that ``probability`` does."""
+        return self._rng.random() < probability
+
+    def next_of(self, actions: Sequence[Hashable]) -> Hashable:
+        """What happens next: whatever is slow in this run is slow all the time."""
+        speeds = self._speeds
+        weights = []
+        for action in actions:
+            speed = speeds.get(action)
+            if speed is None:
+                speed = speeds[action] = self._rng.choice(_SPEEDS)
+            weights.append(speed)
+        return self._rng.choices(actions, weights)[0]

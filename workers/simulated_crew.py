@@ -1,0 +1,242 @@
+"""All workers of a simulated run: a seed decides who goes next, what arrives when, what is asked for and what breaks.
+
+Rule: everything that workers and coordinator send each other waits in a queue until its turn has come. What is sent
+one after the other over one channel arrives in that order, and everything else in any order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from malstrom_py.clock import Clock
+from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.plan import Plan
+from malstrom_py.rescale.channel import Frame, Grant
+from malstrom_py.workers import coordinator_machine as coordinator
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.chance import Asked, Chance, Crash
+from malstrom_py.workers.crew import WATCH_S, Crew
+from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
+from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.witness import Witness
+
+_TICKS_S: Final = (0.001, 0.01, 0.2)
+_TICK: Final = 0.02
+"""How probable it is that time passes in a turn, though there is something to do."""
+
+_IN_VAIN_MAX: Final = 200
+"""In how many turns on end time may pass, and nothing come of it, before a run is taken to hang."""
+
+
+class Sent(NamedTuple):
+    """A message on its way, with the incarnation that it is of."""
+
+    incarnation: int
+    receiver: int
+    content: Content
+
+
+Queues = dict[Hashable, deque[Sent]]
+"""Way -> what is on it, first sent first."""
+
+
+class SimulatedCrash(PeerError):
+    """The simulator has made a worker or the coordinator crash. Without snapshots the job ends by it (S6)."""
+
+
+class SimulatedCrew(Crew):
+    """Runs ``plan`` as ``chance`` decides. ``zombies``: what earlier incarnations of the job have still on its way."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        chance: Chance,
+        witness: Witness,
+        *,
+        workers: int,
+        batching: Batching,
+        clock: Clock,
+        checks: bool,
+        incarnation: int,
+        rescales: list[Asked],
+        crashes: list[Crash],
+        zombies: Queues,
+    ) -> None:
+        super().__init__(
+            plan,
+            workers=workers,
+            batching=batching,
+            clock=clock,
+            checks=checks,
+            incarnation=incarnation,
+            slots_per_move=chance.slots_per_move(plan.slots),
+            keys_per_parcel=chance.keys_per_parcel(),
+        )
+        self._chance = chance
+        self._witness = witness
+        self._asked = rescales
+        self._crashes = crashes
+        self._queues: Queues = {}
+        self._zombies = zombies
+        self._turn = 0
+        self._in_vain = 0
+        self._digest = hashlib.sha256()
+
+    @property
+    def trace(self) -> str:
+        """A hash of all that has happened here, in order."""
+        return self._digest.hexdigest()
+
+    @property
+    def on_its_way(self) -> Queues:
+        """What has been sent and has not arrived: behind a crash, the zombies of the next incarnation."""
+        return {way: queue for way, queue in {**self._zombies, **self._queues}.items() if queue}
+
+    @property
+    def finished(self) -> bool:
+        return not self._asked and self._at_end
+
+    def step(self, *, until_s: float | None = None) -> None:
+        """Let one thing happen."""
+        self._turn += 1
+        self._break()
+        self._ask()
+        action = self._next()
+        if action is None:
+            return
+        self._digest.update(repr((self._turn, action)).encode())
+        if isinstance(action, int):
+            worker = self._workers[action]
+            done, outgoing = worker.step()
+            self._in_vain = 0 if done or outgoing else self._in_vain + 1
+            self._carry(action, outgoing)
+            self._witness.stepped(worker)
+        else:
+            self._in_vain = 0
+            self._arrive(action)
+        for worker in self._workers.values():
+            worker.check()
+
+    def request(self, members: Sequence[int], done: Callable[[RescaleReport], None]) -> None:
+        self._witness.asked(self)
+        super().request(members, done)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether anything waits for credit anywhere."""
+        return any(worker.backlogged for worker in self._workers.values())
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no record or epoch is on its way."""
+        return not any(isinstance(sent.content, Frame) for queue in self._queues.values() for sent in queue)
+
+    def _next(self) -> Hashable | None:
+        """What happens next: a worker's step, by its number, or the arrival on a way. None: time has passed."""
+        if self._chance.happens(_TICK):
+            self._clock.sleep_s(self._chance.one_of(_TICKS_S))
+        ways = [*(way for way, queue in self._queues.items() if queue), *(("zombie", way) for way in self._zombies)]
+        workers = list(self._workers)
+        if not ways and self._in_vain > len(workers):
+            self._pass_simulated_time()
+            if self._in_vain > _IN_VAIN_MAX:
+                raise InternalError(
+                    f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is "
+                    f"{self.phase} and waits for {self._machine.waiting_for() or 'nothing'}"
+                )
+        return self._chance.next_of([*ways, *workers])
+
+    def _pass_simulated_time(self) -> None:
+        due_s = [due for worker in self._workers.values() if (due := worker.due_s()) is not None]
+        wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
+        if wait_s > 0:
+            self._clock.sleep_s(wait_s)
+            self._in_vain = 0
+        elif any(worker.awaiting for worker in self._workers.values()):
+            self._in_vain = 0
+            if self.wake.wait(WATCH_S):
+                self.wake.clear()
+
+    def _arrive(self, way: Hashable) -> None:
+        """The first message on ``way`` arrives; of an old incarnation it is dropped by whoever it comes to (F1, S6)."""
+        queue = self._queues.get(way)
+        if queue is None:
+            assert isinstance(way, tuple)
+            queue = self._zombies[way[1]]
+            if len(queue) == 1:
+                del self._zombies[way[1]]
+        incarnation, receiver, content = queue.popleft()
+        if incarnation != self._incarnation:
+            self._drop(receiver, content)
+            return
+        self._witness.arrives(self._workers.get(receiver), content)
+        self._carry(receiver, self._hand(receiver, content))
+
+    def _drop(self, receiver: int, content: Content) -> None:
+        if not isinstance(content, Frame):
+            self._witness.hit("stale letter dropped")  # letters come from handles that name an incarnation
+        elif receiver in self._workers:
+            self._witness.hit("stale frame dropped")
+            self._workers[receiver].receive(content)
+
+    def _carry(self, sender: int, messages: Iterable[Message]) -> None:
+        for receiver, content in messages:
+            way: Hashable = ("letters", sender, receiver)
+            if isinstance(content, Frame | Grant):
+                way = (type(content).__name__, *content.channel)
+            self._queues.setdefault(way, deque()).append(Sent(self._incarnation, receiver, content))
+
+    # What the seed asks for, and what it breaks.
+
+    @property
+    def _at_end(self) -> bool:
+        """Whether the job is done with all that it has been asked for."""
+        return not any(self._queues.values()) and super().finished
+
+    def _is_moment(self, asked: Asked) -> bool:
+        """Whether the moment of a request has come; at the latest when nothing else can happen."""
+        if self._turn < asked.turn:
+            return self._at_end
+        match asked.when:
+            case "moving":
+                return self._machine.phase is not coordinator.Phase.STEADY or self._at_end
+            case "full":
+                return self.backlogged or self._at_end
+            case "quiet":
+                return self.quiet or self._at_end
+            case "end":
+                return self._at_end
+        return True
+
+    def _ask(self) -> None:
+        if not self._asked or not self._is_moment(self._asked[0]):
+            return
+        asked = self._asked.pop(0)
+        if self._at_end:
+            self._witness.hit("request at end of stream")
+        target = self._machine.target
+        kept = self._chance.some_of(target, min(asked.size, asked.kept))
+        try:
+            self.request((*sorted(kept), *self._new_workers(asked.size - len(kept))), _nobody)
+        except PlanError:
+            """A worker that would leave reads a source that cannot be read on elsewhere: nobody leaves."""
+
+    def _break(self) -> None:
+        if not self._crashes:
+            return
+        crash = self._crashes[0]
+        moving = self._machine.phase is not coordinator.Phase.STEADY
+        if self._turn < crash.turn or (crash.moving and not moving):
+            return
+        self._crashes.pop(0)
+        self._witness.hit(f"{crash.who} crash" + (" inside a rescale" if moving else ""))
+        raise SimulatedCrash(
+            f"job {self._plan.job!r}: a {crash.who} was lost, and the job has no snapshots. Start it afresh."
+        )
+
+
+def _nobody(report: RescaleReport) -> None:
+    """What came of it is seen in the output."""
