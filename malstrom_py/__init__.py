@@ -59,6 +59,7 @@ from malstrom_py.workers.in_process import InProcess, collect, run
 from malstrom_py.workers.job_status import JobStatus
 from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.result import RunResult, StepCounts
+from malstrom_py.workers.simulation import SimulatedResult, Simulation
 
 __version__ = "0.1.0"
 
@@ -105,6 +106,8 @@ __all__ = [
     "RescaleReport",
     "RestoreFailed",
     "RunResult",
+    "SimulatedResult",
+    "Simulation",
     "SinkError",
     "SourceError",
     "StatefulLogic",

@@ -71,9 +71,7 @@ class Chance:
         rng = self._rng
         whens: Sequence[str] = ("turn", "turn", "turn", "moving", "full", "quiet", "end")
         asked = [
-            Asked(
-                rng.randint(0, rng.choice(_TURNS)), rng.randint(1, _SIZE_MAX), rng.randint(0, 4), self.one_of(whens)
-            )
+            Asked(rng.randint(0, rng.choice(_TURNS)), rng.randint(1, _SIZE_MAX), rng.randint(0, 4), self.one_of(whens))
             for _ in range(rng.choice((1, 1, 2, 3)) if count is None else count)
         ]
         return sorted(asked, key=lambda request: request.turn)

@@ -160,6 +160,8 @@ class Inbox:
         """Keep ``frame`` until the region takes it."""
         lane = self.lanes.get(frame.channel.sender)
         if not isinstance(lane, Lane):
+            if frame.incarnation < self._incarnation:
+                return  # its sender is of a run that has ended (F1)
             raise InternalError(f"a frame came on channel {frame.channel}, which is not open here")
         lane.channel.receive(frame)
 

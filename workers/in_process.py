@@ -73,7 +73,7 @@ class InProcess:
         (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it. ``control``: as in `start`.
         """
         try:
-            plan = _checked(job, "InProcess.run").plan()
+            plan = check_job(job, "InProcess.run").plan()
             if not control:
                 return self.run_plan(plan)
             controls = Controls(plan.job)
@@ -105,7 +105,7 @@ class InProcess:
             ControlError: ``control`` has no folder that is this user's alone.
         """
         try:
-            plan = _checked(job, "InProcess.start").plan()
+            plan = check_job(job, "InProcess.start").plan()
             controls = Controls(plan.job)
             run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
             return JobHandle(LocalJob(run, controls, control=control))
@@ -133,7 +133,7 @@ class InProcess:
             raise outermost(error) from error.__cause__
 
 
-def _checked(job: object, function: str) -> Job:
+def check_job(job: object, function: str) -> Job:
     """``job``, if it is one, else `PlanError`."""
     if isinstance(job, Job):
         return job
@@ -164,7 +164,7 @@ def run(
     """
     try:
         runtime = InProcess(workers, batch=batch, clock=clock, progress=progress, checks=checks)
-        return runtime.run(_checked(job, "mp.run"))
+        return runtime.run(check_job(job, "mp.run"))
     except (MalstromError, KeyboardInterrupt) as error:
         raise outermost(error) from error.__cause__
 

@@ -7,7 +7,7 @@ one after the other over one channel arrives in that order, and everything else 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from malstrom_py.workers import coordinator_machine as coordinator
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.chance import Asked, Chance, Crash
 from malstrom_py.workers.crew import WATCH_S, Crew
-from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
+from malstrom_py.workers.outgoing import Content, Message
 from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.witness import Witness
 
@@ -140,25 +140,26 @@ class SimulatedCrew(Crew):
             self._clock.sleep_s(self._chance.one_of(_TICKS_S))
         ways = [*(way for way, queue in self._queues.items() if queue), *(("zombie", way) for way in self._zombies)]
         workers = list(self._workers)
-        if not ways and self._in_vain > len(workers):
-            self._pass_simulated_time()
-            if self._in_vain > _IN_VAIN_MAX:
-                raise InternalError(
-                    f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is "
-                    f"{self.phase} and waits for {self._machine.waiting_for() or 'nothing'}"
-                )
+        if not ways and self._in_vain >= len(workers):
+            # One after the other, so that the slow have their turn too before anything is said about a run.
+            if self._in_vain % len(workers) == 0 and self._in_vain >= 2 * len(workers):
+                self._pass_simulated_time()
+            return workers[self._in_vain % len(workers)]
         return self._chance.next_of([*ways, *workers])
 
     def _pass_simulated_time(self) -> None:
         due_s = [due for worker in self._workers.values() if (due := worker.due_s()) is not None]
         wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
-        if wait_s > 0:
-            self._clock.sleep_s(wait_s)
-            self._in_vain = 0
-        elif any(worker.awaiting for worker in self._workers.values()):
-            self._in_vain = 0
+        if any(worker.awaiting for worker in self._workers.values()):
             if self.wake.wait(WATCH_S):
                 self.wake.clear()
+        elif wait_s > 0:
+            self._clock.sleep_s(wait_s)
+        elif self._in_vain > _IN_VAIN_MAX:
+            raise InternalError(
+                f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is {self.phase} "
+                f"and waits for {self._machine.waiting_for() or 'nothing'}"
+            )
 
     def _arrive(self, way: Hashable) -> None:
         """The first message on ``way`` arrives; of an old incarnation it is dropped by whoever it comes to (F1, S6)."""

@@ -28,8 +28,8 @@ from malstrom_py.testing.lone_step import LoneStep, StreamFactory, lone_step
 from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted
 from malstrom_py.testing.rows import batch_of, messages_of
 from malstrom_py.testing.stage import Stage, part_of
-from malstrom_py.virtual_clock import VirtualClock
 from malstrom_py.testing.watch import MutationWatch
+from malstrom_py.virtual_clock import VirtualClock
 from malstrom_py.workers.batching import Batching
 
 Message = DataMessage[Any, Any] | Control

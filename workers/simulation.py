@@ -1,0 +1,181 @@
+"""The simulator: runs a job on real workers under a schedule that a seed decides, with rescales and crashes.
+
+Rule: the same seed gives the same run, in every process, unless a step awaits calls that take as long as they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+from malstrom_py.clock import Clock
+from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.job import Job
+from malstrom_py.plan import Plan
+from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.virtual_clock import VirtualClock
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.chance import Asked, Chance, Crash
+from malstrom_py.workers.in_process import check_job
+from malstrom_py.workers.job_size import check_size
+from malstrom_py.workers.local_run import LocalRun
+from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.simulated_crew import Queues, SimulatedCrash, SimulatedCrew
+from malstrom_py.workers.tracebacks import outermost
+from malstrom_py.workers.witness import Witness
+
+_START_S: Final = 4_102_444_800.0
+"""2100: no record of today is ahead of the simulated clock (T4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedResult(RunResult):
+    """The counts of a simulated run, and what was hard about it.
+
+    ``hits``: hard case -> how often it was met; ``trace``: a hash of all that happened, in order; ``incarnations``: 1,
+    and one more for each crash.
+    """
+
+    hits: Mapping[str, int]
+    trace: str
+    incarnations: int
+
+
+class Simulation:
+    """Runs a job as ``seed`` decides: who is slow, what arrives when, how batches are cut, how little may be under way,
+    when it is rescaled and to how many, what crashes. For tests: whatever the seed, the output must be right.
+
+    ``workers``: at the start. ``rescales`` and ``crashes``: how many; None: as the seed decides. A crash ends the job,
+    which is then started afresh, with empty sinks; so by itself the seed lets none happen to a job with sinks that
+    cannot discard what they were given. ``batch``: how batches are cut, None: as the seed decides. ``clock``: by
+    default a virtual one. ``checks``: test mode, as of `InProcess`.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> numbers = job.source("in", sources.Memory(range(100), parts=3)).key_by("parity", lambda n: n % 2)
+    >>> numbers.count("n").sink("out", out)
+    >>> for seed in range(5):
+    ...     result = mp.Simulation(workers=2, seed=seed).run(job)
+    ...     assert out.by_key == {0: list(range(1, 51)), 1: list(range(1, 51))}, seed
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        seed: int = 0,
+        rescales: int | None = None,
+        crashes: int | None = None,
+        batch: Batching | None = None,
+        clock: Clock | None = None,
+        checks: bool = True,
+    ) -> None:
+        check_size(workers)
+        for name, count in (("rescales", rescales), ("crashes", crashes)):
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+                raise PlanError(f"Simulation: {name} is a whole number of at least 0, got {count!r}")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise PlanError(f"Simulation: seed is a whole number, got {seed!r}")
+        self._workers = workers
+        self._seed = seed
+        self._rescales = rescales
+        self._crashes = crashes
+        self._batching = batch
+        self._clock = clock
+        self._checks = checks
+
+    def run(self, job: Job) -> SimulatedResult:
+        """Run ``job`` to its end, then commit its sinks. An error bears a note that says how to have it again."""
+        plan = check_job(job, "Simulation.run").plan()
+        try:
+            return self._run(plan)
+        except MalstromError as error:
+            error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
+            raise outermost(error) from error.__cause__
+
+    def _run(self, plan: Plan) -> SimulatedResult:
+        chance, witness = Chance(self._seed), Witness()
+        batching = chance.batching()
+        runs = _Incarnations(
+            plan,
+            chance,
+            witness,
+            workers=self._workers,
+            batching=self._batching or batching,
+            clock=self._clock or VirtualClock(_START_S),
+            checks=self._checks,
+            rescales=chance.rescales(self._rescales),
+            crashes=chance.crashes(self._crashes),
+        )
+        if self._crashes is None and not runs.forgets:
+            runs.crashes.clear()
+        return runs.execute()
+
+
+class _Incarnations:
+    """The runs of a job, each begun afresh when the one before it has crashed."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        chance: Chance,
+        witness: Witness,
+        *,
+        workers: int,
+        batching: Batching,
+        clock: Clock,
+        checks: bool,
+        rescales: list[Asked],
+        crashes: list[Crash],
+    ) -> None:
+        self._plan = plan
+        self._chance = chance
+        self._witness = witness
+        self._workers = workers
+        self._batching = batching
+        self._clock = clock
+        self._checks = checks
+        self._rescales = rescales
+        self.crashes = crashes
+        self._traces: list[str] = []
+        self._crew = self._new({})
+
+    @property
+    def forgets(self) -> bool:
+        """Whether all sinks can discard what they were given, so that nobody sees a crash."""
+        steps = [sink.sink for sink in self._crew.sinks]
+        kinds = [step.kind for step in self._plan.steps].count("sink")
+        return len(steps) == kinds * self._workers and all(isinstance(sink, TransactionalSink) for sink in steps)
+
+    def execute(self) -> SimulatedResult:
+        """To the end of the job."""
+        while True:
+            run = LocalRun(self._plan, self._crew, self._clock)
+            try:
+                result = run.execute()
+            except SimulatedCrash:
+                self._traces.append(self._crew.trace)
+                self._crew = self._new(self._crew.on_its_way)
+            else:
+                traces = [*self._traces, self._crew.trace]
+                counts = {field.name: getattr(result, field.name) for field in fields(result)}
+                return SimulatedResult(
+                    **counts, hits=dict(self._witness.hits), trace=":".join(traces), incarnations=len(traces)
+                )
+
+    def _new(self, zombies: Queues) -> SimulatedCrew:
+        return SimulatedCrew(
+            self._plan,
+            self._chance,
+            self._witness,
+            workers=self._workers,
+            batching=self._batching,
+            clock=self._clock,
+            checks=self._checks,
+            incarnation=len(self._traces) + 1,
+            rescales=self._rescales,
+            crashes=self.crashes,
+            zombies=zombies,
+        )
