@@ -1,0 +1,208 @@
+"""What a run has shown: the rows in its sinks, in the order in which they were written, and what its watches saw.
+
+The sinks are of each kind. Rule: they note, and judge nothing but what only they can know: who writes where.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+import malstrom_py as mp
+from malstrom_py import sinks
+from malstrom_py.batches import Batch
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.worker_info import WorkerInfo
+
+
+class Row(NamedTuple):
+    """A row in a sink. ``place``: the part of a partitioned sink; ``timed`` is False where its time is not known."""
+
+    key: Any
+    value: Any
+    time: int | None
+    place: str = ""
+    timed: bool = True
+
+
+@dataclass
+class Outcome:
+    """What the oracle is shown. ``frontiers``: (step, worker) -> the frontiers there; ``arrivals``: who came at which.
+
+    ``broken``: what was seen to be wrong when it happened.
+    """
+
+    rows: dict[str, list[Row]]
+    frontiers: dict[tuple[str, int], list[int]]
+    arrivals: dict[tuple[str, Any], int]
+    broken: list[str]
+    hits: Counter[str]
+
+
+@dataclass
+class Seen:
+    """What is noted while a job runs; it begins anew when the job is started again."""
+
+    frontiers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    arrivals: dict[tuple[str, Any], int] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    hits: Counter[str] = field(default_factory=Counter)
+    written: dict[str, list[tuple[int, Row]]] = field(default_factory=dict)
+    memories: dict[str, sinks.Memory] = field(default_factory=dict)
+    open_parts: dict[tuple[str, str], object] = field(default_factory=dict)
+    incarnation: int = 0
+    is_fresh: bool = True
+    clock: Any = None
+
+    def __post_init__(self) -> None:
+        self.order = count()
+
+    def restarted(self) -> None:
+        """The job starts: what an earlier start of it has left is no part of it."""
+        if not self.is_fresh:
+            self.frontiers, self.arrivals, self.written, self.open_parts = {}, {}, {}, {}
+            self.incarnation += 1
+            self.is_fresh = True
+
+    def rows_of(self, batch: Batch, place: str = "") -> list[tuple[int, Row]]:
+        """The rows of ``batch``, numbered as they come."""
+        blank: list[None] = [None] * len(batch)
+        rows = zip(batch.keys or blank, batch.values, batch.timestamps or blank, strict=True)
+        return [(next(self.order), Row(key, value, time, place)) for key, value, time in rows]
+
+    def outcome(self) -> Outcome:
+        """What there is to be judged."""
+        rows = {name: [row for _, row in sorted(taken, key=lambda pair: pair[0])] for name, taken in self.written.items()}
+        for name, memory in self.memories.items():
+            by_key = memory.by_key.items()
+            rows[name] = [Row(key, value, None, timed=False) for key, values in by_key for value in values]
+            if Counter(map(repr, memory.items)) != Counter(repr(row.value) for row in rows[name]):
+                self.broken.append(f"sink {name}: items and by_key have different rows")
+        return Outcome(rows, self.frontiers, self.arrivals, list(self.broken), Counter(self.hits))
+
+    def sink(self, name: str, kind: str) -> Any:
+        """A sink of ``kind`` that is looked at under ``name``."""
+        if kind == "memory":
+            return self.memories.setdefault(name, sinks.Memory())
+        self.written.setdefault(name, [])
+        return {"committed": Committed, "written": Written, "parts": Parts}[kind](self, name)
+
+
+class Committed:
+    """A transactional sink: a row counts when it was committed, in the order in which it was written."""
+
+    def __init__(self, seen: Seen, name: str) -> None:
+        self.seen = seen
+        self.name = name
+        self.staged: dict[bytes, list[tuple[int, Row]]] = {}
+
+    def open(self, worker: WorkerInfo) -> CommittedWriter:
+        self.seen.is_fresh = False
+        return CommittedWriter(self)
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            if payload not in self.staged:
+                self.seen.broken.append(f"sink {self.name}: what is committed was not written by this incarnation")
+            self.seen.written.setdefault(self.name, []).extend(self.staged.pop(payload, []))
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        for payload in payloads:
+            self.staged.pop(payload, None)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        self.seen.restarted()
+        self.staged = {}
+
+
+class CommittedWriter:
+    def __init__(self, sink: Committed) -> None:
+        self._sink = sink
+        self._incarnation = sink.seen.incarnation
+        self._rows: list[tuple[int, Row]] = []
+
+    def write(self, batch: Batch) -> None:
+        self._rows += self._sink.seen.rows_of(batch)
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        payload = f"{self._incarnation}/{next(self._sink.seen.order)}".encode()
+        if self._incarnation == self._sink.seen.incarnation:
+            self._sink.staged[payload] = self._rows
+        self._rows = []
+        return payload
+
+    def close(self) -> None:
+        self._rows = []
+
+
+class Written:
+    """A stateless sink: a row counts as soon as it is written."""
+
+    def __init__(self, seen: Seen, name: str) -> None:
+        self.seen = seen
+        self.name = name
+
+    def build(self, worker: WorkerInfo) -> WrittenWriter:
+        return WrittenWriter(self)
+
+
+class WrittenWriter:
+    def __init__(self, sink: Written) -> None:
+        self._sink = sink
+        self._incarnation = sink.seen.incarnation
+
+    def write(self, batch: Batch) -> None:
+        seen = self._sink.seen
+        if self._incarnation == seen.incarnation:  # nothing keeps a zombie from such a sink
+            seen.is_fresh = False
+            seen.written.setdefault(self._sink.name, []).extend(seen.rows_of(batch))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Parts:
+    """A partitioned sink: parts by the number of a record, each written in one place at a time, from its position."""
+
+    def __init__(self, seen: Seen, name: str) -> None:
+        self.seen = seen
+        self.name = name
+
+    def assign_part(self, message: mp.DataMessage[Any, Any]) -> str:
+        return f"part-{message.value.record.number % 4}"
+
+    def build_part(self, part: str, state: Any) -> PartWriter:
+        written = [row for _, row in self.seen.written.setdefault(self.name, []) if row.place == part]
+        if len(written) != (state or 0):
+            self.seen.broken.append(f"part {part} of sink {self.name} has {len(written)} rows, and is opened at {state}")
+        if (self.name, part) in self.seen.open_parts:
+            self.seen.broken.append(f"part {part} of sink {self.name} is open twice")
+        self.seen.hits["part of a sink"] += 1
+        self.seen.hits["part of a sink moved"] += state is not None
+        return PartWriter(self, part, state or 0)
+
+
+class PartWriter:
+    def __init__(self, sink: Parts, part: str, position: int) -> None:
+        self._sink = sink
+        self._part = part
+        self._position = position
+        self._incarnation = sink.seen.incarnation
+        sink.seen.open_parts[sink.name, part] = self
+
+    def write(self, batch: Batch) -> None:
+        seen = self._sink.seen
+        if self._incarnation == seen.incarnation:
+            seen.is_fresh = False
+            self._position += len(batch)
+            seen.written.setdefault(self._sink.name, []).extend(seen.rows_of(batch, self._part))
+
+    def snapshot(self) -> int:
+        return self._position
+
+    def close(self) -> None:
+        if self._sink.seen.open_parts.get((self._sink.name, self._part)) is self:
+            del self._sink.seen.open_parts[self._sink.name, self._part]
