@@ -27,9 +27,6 @@ _TICKS_S: Final = (0.001, 0.01, 0.2)
 _TICK: Final = 0.02
 """How probable it is that time passes in a turn, though there is something to do."""
 
-_IN_VAIN_MAX: Final = 200
-"""In how many turns on end time may pass, and nothing come of it, before a run is taken to hang."""
-
 
 class Sent(NamedTuple):
     """A message on its way, with the incarnation that it is of."""
@@ -82,7 +79,8 @@ class SimulatedCrew(Crew):
         self._queues: Queues = {}
         self._zombies = zombies
         self._turn = 0
-        self._in_vain = 0
+        # Who had nothing to do, and has got nothing since.
+        self._resting: set[int] = set()
         self._digest = hashlib.sha256()
 
     @property
@@ -111,14 +109,17 @@ class SimulatedCrew(Crew):
         if isinstance(action, int):
             worker = self._workers[action]
             done, outgoing = worker.step()
-            self._in_vain = 0 if done or outgoing else self._in_vain + 1
+            if not done and not outgoing and worker.at_rest:
+                self._resting.add(action)
             self._carry(action, outgoing)
             self._witness.stepped(worker)
-        else:
-            self._in_vain = 0
-            self._arrive(action)
-        for worker in self._workers.values():
             worker.check()
+        else:
+            self._arrive(action)
+
+    def drain(self) -> None:
+        super().drain()
+        self._resting.clear()
 
     def request(self, members: Sequence[int], done: Callable[[RescaleReport], None]) -> None:
         self._witness.asked(self)
@@ -137,28 +138,33 @@ class SimulatedCrew(Crew):
     def _next(self) -> Hashable | None:
         """What happens next: a worker's step, by its number, or the arrival on a way. None: time has passed."""
         if self._chance.happens(_TICK):
-            self._clock.sleep_s(self._chance.one_of(_TICKS_S))
+            self._pass_s(self._chance.one_of(_TICKS_S))
         ways = [*(way for way, queue in self._queues.items() if queue), *(("zombie", way) for way in self._zombies)]
-        workers = list(self._workers)
-        if not ways and self._in_vain >= len(workers):
-            # One after the other, so that the slow have their turn too before anything is said about a run.
-            if self._in_vain % len(workers) == 0 and self._in_vain >= 2 * len(workers):
-                self._pass_simulated_time()
-            return workers[self._in_vain % len(workers)]
-        return self._chance.next_of([*ways, *workers])
+        actions = [*ways, *(worker for worker in self._workers if worker not in self._resting)]
+        if not actions:
+            self._rest()
+            return None
+        return self._chance.next_of(actions)
 
-    def _pass_simulated_time(self) -> None:
-        due_s = [due for worker in self._workers.values() if (due := worker.due_s()) is not None]
+    def _pass_s(self, duration_s: float) -> None:
+        self._clock.sleep_s(duration_s)
+        self._resting.clear()
+
+    def _rest(self) -> None:
+        """Nothing is on its way and nobody has anything to do: let the time pass until somebody has."""
+        workers = self._workers.values()
+        due_s = [due for worker in workers if (due := worker.due_s()) is not None]
         wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
-        if any(worker.awaiting for worker in self._workers.values()):
+        if any(worker.awaiting for worker in workers):
             if self.wake.wait(WATCH_S):
                 self.wake.clear()
+            self._resting.clear()
         elif wait_s > 0:
-            self._clock.sleep_s(wait_s)
-        elif self._in_vain > _IN_VAIN_MAX:
+            self._pass_s(wait_s)
+        elif not self._at_end:
             raise InternalError(
-                f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is {self.phase} "
-                f"and waits for {self._machine.waiting_for() or 'nothing'}"
+                f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is "
+                f"{self.phase} and waits for {self._machine.waiting_for() or 'nothing'}"
             )
 
     def _arrive(self, way: Hashable) -> None:
@@ -173,8 +179,12 @@ class SimulatedCrew(Crew):
         if incarnation != self._incarnation:
             self._drop(receiver, content)
             return
-        self._witness.arrives(self._workers.get(receiver), content)
+        worker = self._workers.get(receiver)
+        self._witness.arrives(worker, content)
         self._carry(receiver, self._hand(receiver, content))
+        self._resting.discard(receiver)
+        if worker is not None:
+            worker.check()
 
     def _drop(self, receiver: int, content: Content) -> None:
         if not isinstance(content, Frame):

@@ -243,6 +243,17 @@ class Worker:
         return any(feed.ready for feed in self._graph.feeds)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether another `step` would do nothing, as long as nothing comes and no time passes."""
+        if self.ready:
+            return False
+        now_s = self._clock.monotonic_s()
+        return not self._switching.may_poll or not any(
+            not source.finished and feed.sources_open and (due_s := source.next_poll_s()) is not None and due_s <= now_s
+            for source, _, feed, _ in self._polls
+        )
+
+    @property
     def suspended(self) -> bool:
         """Whether a `SuspendMarker` has gone through all regions."""
         return suspended(self._graph.feeds)
