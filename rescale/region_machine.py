@@ -187,15 +187,22 @@ class RegionMachine:
         return [Pass(event.exchange, event.rows, self._pending)]
 
     def _epoch(self, event: EpochTaken) -> list[Effect]:
-        side = self._sides[event.exchange]
-        if event.sender in side.before:
+        return self.epoch(event.exchange, event.sender, event.time, event.idle)
+
+    def epoch(self, exchange: str, sender: int, time: int, idle: bool = False) -> list[Effect]:
+        """The same as to `handle` an `EpochTaken`, without one: there are as many as batches."""
+        side = self._sides[exchange]
+        if sender in side.before:
             # R3: it waits until all markers are in and every gained slot is open.
-            side.later[event.sender] = (event.time, event.idle)
+            side.later[sender] = (time, idle)
             return []
-        # R2, R8: a marker is the first that a joiner sends, Bye the last of a leaver.
-        self._require(event.sender in side.frontier, f"an epoch of worker {event.sender}, which is no member")
-        side.promise(event.sender, event.time, event.idle)
-        return self._advanced(event.exchange)
+        if sender not in side.frontier:
+            # R2, R8: a marker is the first that a joiner sends, Bye the last of a leaver.
+            raise InternalError(
+                f"region {self.region!r} on worker {self.worker}: an epoch of worker {sender}, no member"
+            )
+        side.promise(sender, time, idle)
+        return self._advanced(exchange)
 
     def _advanced(self, exchange: str) -> list[Effect]:
         side = self._sides[exchange]

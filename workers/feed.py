@@ -144,7 +144,7 @@ class Feed:
         for entry in self._entries.values():
             # A Bye drops no channel here, and a joiner's is opened between two messages: the lanes stay the same.
             for sender, lane in entry.inbox.lanes.items():
-                if not len(lane) or not (lane.urgent or self.open):
+                if not len(lane) or not (self.open or lane.urgent):
                     continue
                 item = lane.take()
                 if item is None:
@@ -153,8 +153,7 @@ class Feed:
                 if isinstance(item, Batch):
                     self._rows(entry, sender, lane, item)
                 elif isinstance(item, Epoch):
-                    event = events.EpochTaken(entry.inbox.exchange, sender, item.time, item.idle)
-                    self._do(self.machine.handle(event))
+                    self._do(self.machine.epoch(entry.inbox.exchange, sender, item.time, item.idle))
                 elif isinstance(item, MOVING):
                     self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, item)))
                 else:

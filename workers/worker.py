@@ -89,6 +89,7 @@ class Worker:
         self._letters = self._graph.letters
         self._switching = Switching(self._graph, member, self._letters)
         self._stopping = False
+        self._sending = self._with_channels()
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [
             op for op in operators.values() if isinstance(op, ReadSource | Enrich | WriteSink | WriteParts)
@@ -122,6 +123,7 @@ class Worker:
             router.connect(worker)
         for inbox in self._graph.inboxes.values():
             inbox.connect(worker)
+        self._sending = self._with_channels()
 
     def disconnect(self, worker: int) -> None:
         """Drop the channels to and from ``worker``, which has left: its Bye has been taken from each (R8)."""
@@ -129,6 +131,11 @@ class Worker:
             router.disconnect(worker)
         for inbox in self._graph.inboxes.values():
             inbox.disconnect(worker)
+        self._sending = self._with_channels()
+
+    def _with_channels(self) -> list[Router]:
+        """The exchanges with channels to others. With one worker nothing is gathered or sent."""
+        return [router for router in self._graph.routers.values() if router.channels]
 
     def receive(self, message: Incoming) -> list[Outgoing]:
         """Take what another worker or the coordinator has sent; what there is to say to it, and to others."""
@@ -161,7 +168,7 @@ class Worker:
         grants: list[Grant] = []
         for feed in self._graph.feeds:
             taken, freed = feed.take()
-            done += taken + feed.ship()
+            done += taken if feed.steady else taken + feed.ship()
             grants.extend(freed)
         if self._switching.may_poll:
             done += self._read()
@@ -359,19 +366,14 @@ class Worker:
                     self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
             self._graph.executor.run()
 
-    @property
-    def _sending(self) -> list[Router]:
-        """The exchanges with channels to others. With one worker nothing is gathered or sent."""
-        return [router for router in self._graph.routers.values() if router.channels]
-
     def _outgoing(self) -> list[Outgoing]:
-        frames: list[Outgoing] = [
-            (frame.channel.receiver, frame) for router in self._sending for frame in router.take()
-        ]
-        # Letters go after the frames that stood before what they tell of, though nothing relies on it.
-        frames += self._letters
-        self._letters.clear()
-        return frames
+        outgoing: list[Outgoing] = []
+        if self._sending or self._letters:
+            for router in self._sending:
+                outgoing += [(frame.channel.receiver, frame) for frame in router.take()]
+            outgoing += self._letters
+            self._letters.clear()
+        return outgoing
 
     def _make_barrier(self, snapshot: str) -> AbsBarrier:
         return AbsBarrier(snapshot, self._backend or _Nowhere())
