@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, PeerError, PlanError
@@ -107,15 +107,61 @@ class SimulatedCrew(Crew):
             return
         self._digest.update(repr((self._turn, action)).encode())
         if isinstance(action, int):
-            worker = self._workers[action]
-            done, outgoing = worker.step()
-            if not done and not outgoing and worker.at_rest:
-                self._resting.add(action)
-            self._carry(action, outgoing)
-            self._witness.stepped(worker)
-            worker.check()
+            self.work(action)
         else:
-            self._arrive(action)
+            self.arrive(action)
+
+    # What can happen, one by one: for those who want to decide it themselves.
+
+    @property
+    def ways(self) -> list[Hashable]:
+        """The ways on which something is."""
+        return [*(way for way, queue in self._queues.items() if queue), *(("zombie", way) for way in self._zombies)]
+
+    @property
+    def busy(self) -> list[int]:
+        """The workers that may have something to do."""
+        return [worker for worker in self._workers if worker not in self._resting]
+
+    def work(self, worker: int) -> None:
+        """Let a worker take one step."""
+        at_work = self._workers[worker]
+        done, outgoing = at_work.step()
+        if not done and not outgoing and at_work.at_rest:
+            self._resting.add(worker)
+        self._carry(worker, outgoing)
+        self._witness.stepped(at_work)
+        at_work.check()
+
+    def arrive(self, way: Hashable) -> None:
+        """Let the first message on ``way`` arrive; of an old incarnation it is dropped by whoever it comes to."""
+        queue = self._queues.get(way)
+        if queue is None:
+            assert isinstance(way, tuple)
+            queue = self._zombies[way[1]]
+            if len(queue) == 1:
+                del self._zombies[way[1]]
+        incarnation, receiver, content = queue.popleft()
+        if incarnation != self._incarnation:
+            self._drop(receiver, content)
+            return
+        worker = self._workers.get(receiver)
+        self._witness.arrives(worker, content)
+        self._carry(receiver, self._hand(receiver, content))
+        self._resting.discard(receiver)
+        if worker is not None:
+            worker.check()
+
+    def pass_s(self, duration_s: float) -> None:
+        """Let time pass."""
+        self._clock.sleep_s(duration_s)
+        self._resting.clear()
+
+    def crash(self, who: str) -> NoReturn:
+        """Lose a worker or the coordinator, as ``who`` says."""
+        moving = self._machine.phase is not coordinator.Phase.STEADY
+        self._witness.hit(f"{who} crash" + (" inside a rescale" if moving else ""))
+        raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost, and it has no snapshots. Start it afresh.")
 
     def drain(self) -> None:
         super().drain()
@@ -138,17 +184,12 @@ class SimulatedCrew(Crew):
     def _next(self) -> Hashable | None:
         """What happens next: a worker's step, by its number, or the arrival on a way. None: time has passed."""
         if self._chance.happens(_TICK):
-            self._pass_s(self._chance.one_of(_TICKS_S))
-        ways = [*(way for way, queue in self._queues.items() if queue), *(("zombie", way) for way in self._zombies)]
-        actions = [*ways, *(worker for worker in self._workers if worker not in self._resting)]
+            self.pass_s(self._chance.one_of(_TICKS_S))
+        actions = [*self.ways, *self.busy]
         if not actions:
             self._rest()
             return None
         return self._chance.next_of(actions)
-
-    def _pass_s(self, duration_s: float) -> None:
-        self._clock.sleep_s(duration_s)
-        self._resting.clear()
 
     def _rest(self) -> None:
         """Nothing is on its way and nobody has anything to do: let the time pass until somebody has."""
@@ -160,31 +201,12 @@ class SimulatedCrew(Crew):
                 self.wake.clear()
             self._resting.clear()
         elif wait_s > 0:
-            self._pass_s(wait_s)
+            self.pass_s(wait_s)
         elif not self._at_end:
             raise InternalError(
                 f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is "
                 f"{self.phase} and waits for {self._machine.waiting_for() or 'nothing'}"
             )
-
-    def _arrive(self, way: Hashable) -> None:
-        """The first message on ``way`` arrives; of an old incarnation it is dropped by whoever it comes to (F1, S6)."""
-        queue = self._queues.get(way)
-        if queue is None:
-            assert isinstance(way, tuple)
-            queue = self._zombies[way[1]]
-            if len(queue) == 1:
-                del self._zombies[way[1]]
-        incarnation, receiver, content = queue.popleft()
-        if incarnation != self._incarnation:
-            self._drop(receiver, content)
-            return
-        worker = self._workers.get(receiver)
-        self._witness.arrives(worker, content)
-        self._carry(receiver, self._hand(receiver, content))
-        self._resting.discard(receiver)
-        if worker is not None:
-            worker.check()
 
     def _drop(self, receiver: int, content: Content) -> None:
         if not isinstance(content, Frame):
@@ -243,10 +265,7 @@ class SimulatedCrew(Crew):
         if self._turn < crash.turn or (crash.moving and not moving):
             return
         self._crashes.pop(0)
-        self._witness.hit(f"{crash.who} crash" + (" inside a rescale" if moving else ""))
-        raise SimulatedCrash(
-            f"job {self._plan.job!r}: a {crash.who} was lost, and the job has no snapshots. Start it afresh."
-        )
+        self.crash(crash.who)
 
 
 def _nobody(report: RescaleReport) -> None:
