@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -72,13 +71,15 @@ class _Builder:
         elif head.mends:
             stream = stream.map(f"{name}-mend", mended, on_error="dead-letter")
             letters = self.job.dead_letters(f"{name}-mend")
-            self.streams[Way(name, "letters")] = letters.map(f"{name}-letter", lambda letter: buried(Passed(letter.value), name))
+            self.streams[Way(name, "letters")] = letters.map(
+                f"{name}-letter", lambda letter: buried(Passed(letter.value), name)
+            )
         if head.sifts and not head.columns:
             stream = stream.filter(f"{name}-sift", lambda record: not is_sifted(record))
         if head.timing is not None:
             stream, late = self.timed(stream, head)
             self.streams[Way(name, "late")] = late.map(f"{name}-late-begin", from_row if head.columns else Passed)
-            stream = watched(stream, f"{name}-on-time", self.seen, idle=True)
+            stream = watched(stream, f"{name}-on-time", self.seen, at_source=True)
         if head.columns:
             self.columns[name] = stream
         self.streams[Way(name)] = stream.map(f"{name}-begin", from_row if head.columns else Passed)
@@ -88,12 +89,13 @@ class _Builder:
         timing = head.timing
         assert timing is not None
         moment = "time" if head.columns else lambda record: record.time
-        return stream.assign_timestamps(f"{head.name}-time", moment, unit=timing.unit).generate_epochs(
+        on_time, late = stream.assign_timestamps(f"{head.name}-time", moment, unit=timing.unit).generate_epochs(
             f"{head.name}-epochs",
             mp.limit_out_of_orderness(timing.bound),
             idle_after=None if timing.idle_s is None else timedelta(seconds=timing.idle_s),
             max_ahead=timedelta(days=10) if timing.ahead else None,
         )
+        return on_time, late
 
     def way(self, way: Way) -> Stream:
         """The stream of a way; a branch is made when it is first asked for."""
@@ -144,7 +146,9 @@ class _Builder:
             self.streams[Way(name, "windows")] = watched(sides[1], f"{name}-fired", self.seen)
         if stage.poisoned:
             letters = self.job.dead_letters(name)
-            self.streams[Way(name, "letters")] = letters.map(f"{name}-letter", lambda letter: buried(letter.value, name))
+            self.streams[Way(name, "letters")] = letters.map(
+                f"{name}-letter", lambda letter: buried(letter.value, name)
+            )
 
     def tail(self, tail: Tail) -> None:
         """A keyed step of another kind, with its own sinks."""

@@ -74,7 +74,8 @@ class WindowLedger(Ledger):
 
     def on_timer(self, key: Any, time: int, key_state: Any, output: mp.Output[Any, Any]) -> Any:
         start = time - (self.stage.window or 1) + 1
-        tally, windows, epoch = key_state or (NOTHING, {}, MIN_EPOCH)
+        kept: Kept = key_state or (NOTHING, {}, MIN_EPOCH)
+        tally, windows, epoch = kept
         if start not in windows:
             self.broken(f"has a timer at {time} for a window that it does not have (T6)")
             return key_state

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 from tests.simulation.layouts import Layout
@@ -28,6 +29,7 @@ def damaged(damage: Damage, layout: Layout, outcome: Outcome, rng: random.Random
         copy.deepcopy(outcome.frontiers),
         dict(outcome.arrivals),
         list(outcome.broken),
+        list(outcome.broken_at_sources),
         outcome.hits,
     )
     return broken if damage(layout, broken, rng) else None
@@ -80,9 +82,9 @@ def swap(layout: Layout, outcome: Outcome, rng: random.Random) -> bool:
     """Two rows of one key, part and path have changed places."""
     pairs: list[tuple[list[Row], int, int]] = []
     for rows in outcome.rows.values():
-        ways = by(range(len(rows)), lambda at, rows=rows: _way(layout, rows[at]))
+        ways = by(((at, _way(layout, row)) for at, row in enumerate(rows)), lambda place: place[1])
         for way, places in ways.items():
-            pairs += [(rows, a, b) for a, b in zip(places, places[1:], strict=False) if way is not None]
+            pairs += [(rows, a, b) for (a, _), (b, _) in pairwise(places) if way is not None]
     pairs = [(rows, a, b) for rows, a, b in pairs if rows[a].value != rows[b].value]
     if not pairs:
         return False
@@ -178,7 +180,9 @@ def refuse(layout: Layout, outcome: Outcome, rng: random.Random) -> bool:
     name = rng.choice(heads) if heads else ""
     sources = next((head.sources for head in layout.heads if head.name == name), ())
     through = (p for end in layout.ends if end.inputs[0].lane == "all" for p in [(outcome.rows[end.name])])
-    found = [row for rows in through for row in rows if type(row.value) is Passed and row.value.record.source in sources]
+    found = [
+        row for rows in through for row in rows if type(row.value) is Passed and row.value.record.source in sources
+    ]
     if found:
         row = rng.choice(found)
         outcome.rows[f"{name}-late"].append(Row(None, Passed(row.value.record), row.value.record.time))

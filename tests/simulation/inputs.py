@@ -54,7 +54,20 @@ class Input:
             return Scripted(self, seen)
         parts = [self.records(part) for part in self.parts]
         total = sum(map(len, parts))
-        return sources.Memory([parts[at % len(parts)][at // len(parts)] for at in range(total)], parts=len(parts))
+        dealt = [parts[at % len(parts)][at // len(parts)] for at in range(total)]
+        return Dealt(dealt, len(parts), seen)
+
+
+class Dealt(sources.Memory[Record]):
+    """The library's source of what is in memory; it notes where its parts are opened."""
+
+    def __init__(self, items: list[Record], parts: int, seen: Seen) -> None:
+        super().__init__(items, parts)
+        self._seen = seen
+
+    def build_part(self, part: Part, state: Any) -> Any:
+        self._seen.hits["part opened at its position"] += state is not None
+        return super().build_part(part, state)
 
 
 class Scripted:
@@ -81,7 +94,8 @@ class ScriptedPart:
         self._part = part
         self._seen = seen
         self._entries = given.parts[part]
-        self._at, self._silent = state or (0, 0)
+        self._at: int = state[0] if state else 0
+        self._silent: int = state[1] if state else 0
         seen.open_parts[given.name, part] = self
         seen.hits["part opened at its position"] += state is not None
 

@@ -44,9 +44,9 @@ class Case:
         self.seen = Seen(clock=VirtualClock(start_s=1_000.0))
         return build(self.shape, self.layout, self.inputs, self.seen, slots=self.slots)
 
-    def check(self, outcome: Outcome, *, members: Members | None = None) -> None:
-        """`Violation` if ``outcome`` cannot be."""
-        check(self.layout, self.inputs, outcome, members=members)
+    def check(self, outcome: Outcome, *, members: Members | None = None, moved: bool = False) -> None:
+        """`Violation` if ``outcome`` cannot be; see `oracle.check`."""
+        check(self.layout, self.inputs, outcome, members=members, moved=moved)
 
 
 class Draw:
@@ -101,7 +101,9 @@ class Draw:
         tails: tuple[Tail, ...] = ()
         windowed = [stage for stage in stages if stage.window is not None]
         if windowed and self.chance(0.15):
-            tails = (Tail("outer", Way(self.rng.choice(windowed).name, "windows"), "windows", size=self.rng.randint(1, 3)),)
+            tails = (
+                Tail("outer", Way(self.rng.choice(windowed).name, "windows"), "windows", size=self.rng.randint(1, 3)),
+            )
         return self.finished(Layout(tuple(heads), tuple(stages), tails, ends))
 
     def finished(self, layout: Layout) -> Layout:
@@ -115,7 +117,7 @@ class Draw:
         if all(way.lane in ("all", "yes", "no", "letters", "late") for way in end.inputs):
             kinds.append("parts")
         if all(way.lane in ("all", "yes", "no") and layout.head(way.feeder) is None for way in end.inputs):
-            kinds.append("memory")
+            kinds += ["memory", "memory"]
         return replace(end, sink=self.rng.choice(kinds))
 
 
@@ -168,7 +170,9 @@ def _rejoin(draw: Draw) -> Layout:
 
 def _diamond(draw: Draw) -> Layout:
     """Everything by two ways, and joined again."""
-    return draw.layout([draw.head("s")], [draw.stage("a", "s"), draw.stage("b", "s"), draw.stage("c", "a", "b", apart=True)])
+    return draw.layout(
+        [draw.head("s")], [draw.stage("a", "s"), draw.stage("b", "s"), draw.stage("c", "a", "b", apart=True)]
+    )
 
 
 def _several_sources(draw: Draw) -> Layout:

@@ -74,7 +74,9 @@ def _check_woken(
         raised = [record.time for record in run if record in woken]
         require(number > 0 or not raised, f"{run[:1]} of part {name}: late before the part can have been idle (T2)")
         floor = max([floor, *raised])
-        require(floor <= furthest_any, f"part {name} is late by {floor}, and no epoch was ever beyond {furthest_any} (T2)")
+        require(
+            floor <= furthest_any, f"part {name} is late by {floor}, and no epoch was ever beyond {furthest_any} (T2)"
+        )
         for record in run:
             on_time = record in late or record.time > floor
             require(on_time, f"{record} is on time, and one at {floor} behind the same silence was late (T2)")

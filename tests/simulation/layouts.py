@@ -112,7 +112,7 @@ class Layout:
 
     def has_epochs(self, way: Way) -> bool:
         """Whether epochs below the maximum come there."""
-        if way.lane == "letters" or way.lane == "late":
+        if way.lane in ("letters", "late"):
             return False
         if self.head(way.feeder) is not None:
             return self.is_timed(way)
@@ -122,12 +122,12 @@ class Layout:
         """This layout, with an end for each stream that nobody shows: a tail shows nothing of who went by, and what is
         late, or in a window, is to be seen however it is read.
         """
-        readers = (*self.stages, *self.ends)
-        shown = {way for reader in readers for way in reader.inputs if way.lane not in ("late", "windows")}
+        read = [way for stage in self.stages for way in stage.inputs] + [way for end in self.ends for way in end.inputs]
+        shown = {way for way in read if way.lane not in ("late", "windows")}
         wanted: list[Way] = []
-        for feeder in (*self.heads, *self.stages):
-            branches = [Way(feeder.name, "yes"), Way(feeder.name, "no")]
-            wanted += branches if shown & set(branches) else [Way(feeder.name)]
+        for feeder in [*(head.name for head in self.heads), *(stage.name for stage in self.stages)]:
+            branches = [Way(feeder, "yes"), Way(feeder, "no")]
+            wanted += branches if shown & set(branches) else [Way(feeder)]
         wanted += [Way(head.name, "late") for head in self.heads if head.timing is not None]
         wanted += [Way(head.name, "letters") for head in self.heads if head.mends]
         wanted += [Way(stage.name, "letters") for stage in self.stages if stage.poisoned]

@@ -21,7 +21,7 @@ class Record(NamedTuple):
 class Mark(NamedTuple):
     """What a stage notes on a record: the ``n``-th of its key there, ``of_source``-th among those of its source.
 
-    ``digest`` depends on all records of the key up to this one, in their order; ``told`` is what an enriching step said.
+    ``digest`` depends on all records of the key up to this one, in their order; ``told``: what an enriching step said.
     """
 
     stage: str

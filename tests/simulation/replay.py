@@ -16,7 +16,9 @@ from tests.simulation.runs import Ran, run_case
 def described(case: Case) -> Iterator[str]:
     """The job, and what its sources have."""
     yield f"{case.shape}, {case.slots} slots"
-    yield from (f"  {step}" for step in (*case.layout.heads, *case.layout.stages, *case.layout.tails, *case.layout.ends))
+    yield from (
+        f"  {step}" for step in (*case.layout.heads, *case.layout.stages, *case.layout.tails, *case.layout.ends)
+    )
     for name, given in case.inputs.items():
         yield f"  source {name}: {given.kind}, {len(given.all_records())} records in {len(given.parts)} parts"
 
@@ -47,7 +49,7 @@ def main() -> None:
     print(ran.result)
     if given.log:
         print("\n".join(logged(case, ran)))
-    case.check(ran.outcome, members=ran.members)
+    case.check(ran.outcome, members=ran.members, moved=ran.moved)
     print(f"seed {given.seed}: no violation, trace {ran.trace}")
 
 

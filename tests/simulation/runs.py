@@ -17,11 +17,12 @@ from tests.simulation.seen import Outcome
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that has ended. ``members``: the workers that were there then, if that is known."""
+    """A run that has ended. ``members``: the workers that were there then; ``moved``: whether parts may have moved."""
 
     result: RunResult
     outcome: Outcome
-    members: Collection[int] | None
+    members: Collection[int]
+    moved: bool
     hits: Counter[str]
 
     @property
@@ -44,13 +45,13 @@ def run_case(case: Case, seed: int) -> Ran:
     result = mp.run(job, workers, batch=batch, clock=case.clock, checks=rng.random() < 0.3)
     outcome = case.seen.outcome()
     hits = outcome.hits + Counter({f"{workers} workers": 1})
-    return Ran(result, outcome, range(workers), hits)
+    return Ran(result, outcome, members=range(workers), moved=False, hits=hits)
 
 
 def run(seed: int, *, shape: str | None = None) -> tuple[Case, Ran]:
     """Draw a case, run it, and have the oracle look at it. `Violation`, or any other error, if anything is wrong."""
     case = draw(random.Random(seed), shape=shape)
     ran = run_case(case, seed)
-    case.check(ran.outcome, members=ran.members)
+    case.check(ran.outcome, members=ran.members, moved=ran.moved)
     ran.hits.update(hits_of(case, ran.outcome))
     return case, ran

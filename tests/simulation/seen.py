@@ -32,13 +32,14 @@ class Row(NamedTuple):
 class Outcome:
     """What the oracle is shown. ``frontiers``: (step, worker) -> the frontiers there; ``arrivals``: who came at which.
 
-    ``broken``: what was seen to be wrong when it happened.
+    ``broken``: what was seen to be wrong when it happened; ``broken_at_sources``: what is, unless parts have moved.
     """
 
     rows: dict[str, list[Row]]
     frontiers: dict[tuple[str, int], list[int]]
     arrivals: dict[tuple[str, Any], int]
     broken: list[str]
+    broken_at_sources: list[str]
     hits: Counter[str]
 
 
@@ -49,6 +50,7 @@ class Seen:
     frontiers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     arrivals: dict[tuple[str, Any], int] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
+    broken_at_sources: list[str] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
     written: dict[str, list[tuple[int, Row]]] = field(default_factory=dict)
     memories: dict[str, sinks.Memory] = field(default_factory=dict)
@@ -63,7 +65,8 @@ class Seen:
     def restarted(self) -> None:
         """The job starts: what an earlier start of it has left is no part of it."""
         if not self.is_fresh:
-            self.frontiers, self.arrivals, self.written, self.open_parts = {}, {}, {}, {}
+            self.frontiers, self.arrivals, self.open_parts, self.broken_at_sources = {}, {}, {}, []
+            self.written = {name: [] for name in self.written}
             self.incarnation += 1
             self.is_fresh = True
 
@@ -75,13 +78,16 @@ class Seen:
 
     def outcome(self) -> Outcome:
         """What there is to be judged."""
-        rows = {name: [row for _, row in sorted(taken, key=lambda pair: pair[0])] for name, taken in self.written.items()}
+        rows = {
+            name: [row for _, row in sorted(taken, key=lambda pair: pair[0])] for name, taken in self.written.items()
+        }
         for name, memory in self.memories.items():
             by_key = memory.by_key.items()
             rows[name] = [Row(key, value, None, timed=False) for key, values in by_key for value in values]
             if Counter(map(repr, memory.items)) != Counter(repr(row.value) for row in rows[name]):
                 self.broken.append(f"sink {name}: items and by_key have different rows")
-        return Outcome(rows, self.frontiers, self.arrivals, list(self.broken), Counter(self.hits))
+        broken, at_sources = list(self.broken), list(self.broken_at_sources)
+        return Outcome(rows, self.frontiers, self.arrivals, broken, at_sources, Counter(self.hits))
 
     def sink(self, name: str, kind: str) -> Any:
         """A sink of ``kind`` that is looked at under ``name``."""
@@ -177,7 +183,9 @@ class Parts:
     def build_part(self, part: str, state: Any) -> PartWriter:
         written = [row for _, row in self.seen.written.setdefault(self.name, []) if row.place == part]
         if len(written) != (state or 0):
-            self.seen.broken.append(f"part {part} of sink {self.name} has {len(written)} rows, and is opened at {state}")
+            self.seen.broken.append(
+                f"part {part} of sink {self.name} has {len(written)} rows, and is opened at {state}"
+            )
         if (self.name, part) in self.seen.open_parts:
             self.seen.broken.append(f"part {part} of sink {self.name} is open twice")
         self.seen.hits["part of a sink"] += 1

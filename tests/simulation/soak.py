@@ -1,4 +1,4 @@
-"""Runs many seeds on several processes: ``python -m tests.simulation.soak --seeds 100000``. Ends at the first failure."""
+"""Runs many seeds on several processes: ``python -m tests.simulation.soak --seeds 100000``. A failure ends it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,9 @@ def keyed_by(tail: Tail, items: Sequence[Item]) -> dict[Any, list[Item]]:
 
 def _collect(keyed: Stream, tail: Tail, seen: Seen) -> dict[str, Stream]:
     every = None if tail.every_s is None else timedelta(seconds=tail.every_s)
-    return {tail.name: watched(keyed.collect(f"{tail.name}-collect", size=tail.size, every=every), f"{tail.name}-out", seen)}
+    return {
+        tail.name: watched(keyed.collect(f"{tail.name}-collect", size=tail.size, every=every), f"{tail.name}-out", seen)
+    }
 
 
 def _judge_collect(tail: Tail, rows: Rows, came: list[Item]) -> None:
@@ -129,19 +131,19 @@ def weight_of_passed(passed: Passed) -> int:
 
 def _judge_figures(tail: Tail, rows: Rows, came: list[Item]) -> None:
     """By how much a sum has grown tells which record came, so each figure must be that of these records."""
-    figures = {figure: by(rows[f"{tail.name}-{figure}"], lambda row: row.key) for figure in FIGURES}
+    rows_of = {figure: by(rows[f"{tail.name}-{figure}"], lambda row: row.key) for figure in FIGURES}
     items = keyed_by(tail, came)
-    for figure, found in figures.items():
-        require_same(found, items, f"keys of {tail.name}-{figure}")
+    for figure, by_key in rows_of.items():
+        require_same(by_key, items, f"keys of {tail.name}-{figure}")
     for key, wanted in items.items():
         where = f"figures of {tail.name}, key {key!r}"
-        sums = [row.value for row in figures["sum"][key]]
+        sums = [row.value for row in rows_of["sum"][key]]
         weights = [after - before for before, after in pairwise([0, *sums])]
         known = {weight_of(item.record): item for item in wanted}
         require_same(weights, known, where)
         require_way_order((known[weight] for weight in weights), where)
         for figure, of in FIGURES.items():
-            found = [row.value for row in figures[figure][key]]
+            found = [row.value for row in rows_of[figure][key]]
             right = [of(weights[: n + 1]) for n in range(len(weights))]
             if figure == "top":
                 found = [[weight_of_passed(passed) for passed in top] for top in found]

@@ -31,7 +31,7 @@ def objects_to(seed: int, shape: str, done: Counter[str]) -> list[str]:
             continue
         done[damage.__name__] += 1
         try:
-            case.check(broken, members=ran.members)
+            case.check(broken, members=ran.members, moved=ran.moved)
         except Violation:
             continue
         missed.append(f"{damage.__name__} (seed {seed})")

@@ -72,4 +72,6 @@ def by(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[A
 def shown(things: Any) -> str:
     """Some of ``things``, for a message."""
     several: Sequence[str] = list(map(repr, things))
-    return "nothing" if not several else ", ".join(several[:4]) + (f" and {len(several) - 4} more" if several[4:] else "")
+    return (
+        "nothing" if not several else ", ".join(several[:4]) + (f" and {len(several) - 4} more" if several[4:] else "")
+    )

@@ -1,4 +1,4 @@
-"""A step that watches the promise of epochs where it stands: nothing below the frontier, and the frontier only rises."""
+"""A step that watches the promise of epochs where it stands: nothing is below the frontier, which only rises."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from tests.simulation.records import Passed, ident
 from tests.simulation.seen import Seen
 
 
-def watched(stream: Any, name: str, seen: Seen, *, arrivals: bool = False, idle: bool = False) -> Any:
-    """``stream`` behind a watch. With ``arrivals`` it notes at which frontier each record comes; ``idle``: an epoch may
-    come again, to say that those before it are idle, or are no more.
+def watched(stream: Any, name: str, seen: Seen, *, arrivals: bool = False, at_source: bool = False) -> Any:
+    """``stream`` behind a watch. With ``arrivals`` it notes at which frontier each record comes.
+
+    ``at_source``: in the region of a source, where an epoch may come again, to say that the parts before it are idle,
+    or are no more, and where a part that moves here brings its own frontier (T2).
     """
-    return as_step(partial(Watching, seen=seen, arrivals=arrivals, idle=idle), name=name)(stream)
+    return as_step(partial(Watching, seen=seen, arrivals=arrivals, at_source=at_source), name=name)(stream)
 
 
 class Watching(Operator):
     """Passes everything on, and notes what is against the rules."""
 
-    def __init__(self, context: StepContext, *, seen: Seen, arrivals: bool, idle: bool) -> None:
+    def __init__(self, context: StepContext, *, seen: Seen, arrivals: bool, at_source: bool) -> None:
         super().__init__(context)
         self._seen = seen
         self._arrivals = arrivals
-        self._idle = idle
+        self._at_source = at_source
         self._moves: list[int] | None = None
         self._frontier = MIN_EPOCH
         self.takes_columns = not arrivals
@@ -42,7 +44,7 @@ class Watching(Operator):
         out.send(batch)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if epoch.time < self._frontier or (epoch.time == self._frontier and not self._idle):
+        if epoch.time < self._frontier or (epoch.time == self._frontier and not self._at_source):
             self._broken(f"goes from epoch {self._frontier} to {epoch.time}")
         self._frontier = epoch.time
         if self._moves is None:
@@ -51,5 +53,5 @@ class Watching(Operator):
         out.forward(epoch)
 
     def _broken(self, what: str) -> None:
-        self._seen.broken.append(f"{self.context.step} on worker {self.context.worker} {what}")
-
+        noted = self._seen.broken_at_sources if self._at_source else self._seen.broken
+        noted.append(f"{self.context.step} on worker {self.context.worker} {what}")
