@@ -191,14 +191,6 @@ def test_t2_idle_inputs_hold_back_nobody_but_are_never_the_end(advances: list[tu
         assert moved == (None if (before, was_idle) == (frontier.time, frontier.idle) else frontier.time)
 
 
-@given(advances=ADVANCES)
-def test_t3_a_receiver_waits_for_every_sender_idle_or_not(advances: list[tuple[int, int, bool]]) -> None:
-    received, plain = Frontier(3, exchanged=True), Frontier(3)
-    for index, reached, idle in advances:
-        assert received.advance(index, reached, idle=idle) == plain.advance(index, reached)
-        assert (received.time, received.idle) == (plain.time, False)
-
-
 def test_t2_an_input_that_wakes_is_waited_for_again_and_nothing_is_taken_back() -> None:
     frontier = Frontier(2)
     moves = [

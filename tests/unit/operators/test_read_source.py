@@ -38,10 +38,16 @@ class Reading:
     def poll(self, times: int = 1) -> list[int]:
         return [self.step.call(self._poll) for _ in range(times)]
 
+    @property
+    def due_in_s(self) -> float:
+        """In how many seconds the first part is due: 0 where there is none to wait for."""
+        due_s = self.operator.next_poll_s()
+        return 0.0 if due_s is None else due_s - self.clock.monotonic_s()
+
     def read_all(self) -> Reading:
         while not self.operator.finished:
             self.poll()
-            self.clock.advance(max(0.0, self.operator.next_poll_s() - self.clock.monotonic_s()))
+            self.clock.advance(max(0.0, self.due_in_s))
         return self
 
 
@@ -105,7 +111,7 @@ def test_an_idle_part_is_asked_again_after_twice_the_wait_up_to_half_a_second() 
         asked_at.append(reading.clock.monotonic_s())
         assert reading.poll(5) == [0] * 5  # not due: not asked
         assert source.parts["a"].polls == polls + 1
-        reading.clock.advance(reading.operator.next_poll_s() - reading.clock.monotonic_s())
+        reading.clock.advance(reading.due_in_s)
     waits = [later - earlier for earlier, later in pairwise(asked_at)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
 
@@ -121,7 +127,7 @@ def test_without_a_linger_an_idle_part_is_still_left_alone_longer_and_longer() -
     waits = []
     for _ in range(4):
         reading.poll()
-        waits.append(reading.operator.next_poll_s() - reading.clock.monotonic_s())
+        waits.append(reading.due_in_s)
         reading.clock.advance(waits[-1])
     assert waits == sorted(set(waits))
     assert waits[0] > 0

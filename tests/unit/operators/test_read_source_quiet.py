@@ -98,4 +98,6 @@ def test_t2_a_part_that_was_taken_over_starts_anew() -> None:
     taker.step.call(partial(taker.operator.release, part=taker.operator.list_parts([0])[0][0]))
     taker.step.call(partial(taker.operator.take, part=Part("a"), position=released[0], state={}))
     taker.clock.advance(100.0)
+    assert taker.poll().poll(after_s=3.0).quiet == []  # it is not asked yet
+    taker.operator.poll_gained()
     assert taker.poll().poll(after_s=3.0).quiet == [("a", 3.0)]

@@ -232,11 +232,11 @@ def test_the_loopback_gives_what_it_was_given_unchanged_and_waits_at_a_barrier()
     loopback.put(Epoch(5))
     assert (len(loopback), loopback.full) == (2, False)
     loopback.blocked = True
-    assert loopback.take() == (None, None)
+    assert loopback.take() is None
     loopback.blocked = False
-    assert loopback.take()[0] is batch
-    assert loopback.take()[0] == Epoch(5)
-    assert loopback.take() == (None, None)
+    assert loopback.take() is batch
+    assert loopback.take() == Epoch(5)
+    assert loopback.take() is None
 
 
 @pytest.mark.parametrize("last", [Batch([3]), Epoch(7)], ids=repr)

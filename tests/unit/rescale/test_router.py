@@ -60,7 +60,7 @@ class Exchange:
 
 def _items(lane: Any) -> list[Any]:
     items: list[Any] = []
-    while (item := lane.take()[0]) is not None:
+    while (item := lane.take()) is not None:
         items.extend(_rows(item) if isinstance(item, Batch) else [item])
     return items
 
@@ -199,8 +199,8 @@ def test_f3_with_one_worker_nothing_is_hashed_and_nothing_encoded() -> None:
     router.control(Barrier("1"))
     router.flush()
     assert router.take() == []
-    assert router.loopback.take()[0] is batch
-    assert [router.loopback.take()[0] for _ in range(2)] == [Epoch(5), Barrier("1")]
+    assert router.loopback.take() is batch
+    assert [router.loopback.take() for _ in range(2)] == [Epoch(5), Barrier("1")]
 
 
 def test_f2_a_router_is_backlogged_while_any_channel_waits_for_credit() -> None:

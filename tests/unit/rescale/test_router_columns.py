@@ -46,7 +46,7 @@ class Exchange:
         """Batches and epochs, in order, that ``worker`` was sent."""
         items: list[Any] = []
         if worker == 0:
-            while (item := self.router.loopback.take()[0]) is not None:
+            while (item := self.router.loopback.take()) is not None:
                 items.append(item)
             return items
         for frame in self.router.channels[worker].take():
