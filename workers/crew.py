@@ -92,7 +92,7 @@ class Crew:
             for worker, of_worker in dealt.items()
             for step, names in of_worker.items()
             for part in names
-            if step in self._workers[0].movable_sources
+            if step in self._workers[0].reading.movable
         }
         self._machine = self._coordinator(tuple(members), self._machine.table, parts)
         self._rescales = Rescales(self._machine)
@@ -130,7 +130,7 @@ class Crew:
     def drain(self) -> None:
         """Have the sources read nothing more, so that the job comes to its end."""
         for worker in self._workers.values():
-            worker.stop()
+            worker.reading.stop()
         self._draining = True
 
     def suspend(self) -> None:
@@ -212,7 +212,7 @@ class Crew:
 
     def _check_leavers(self, members: Sequence[int]) -> None:
         for worker in self._workers.values():
-            if worker.id not in members and (source := worker.fixed_source):
+            if worker.id not in members and (source := worker.reading.fixed):
                 raise PlanError(
                     f"source {source!r} reads on worker {worker.id} and cannot go on elsewhere, for it has no "
                     f"positions: keep at least {worker.id + 1} workers, or make it a PartitionedSource"
@@ -266,7 +266,7 @@ class Crew:
                     worker.connect(other.id)
             self._workers[joiner] = worker
             if self._draining:
-                worker.stop()
+                worker.reading.stop()
         return [(COORDINATOR, coordinator.Connected(joiner)) for joiner in start.workers]
 
     def _remove_all_but(self, members: Sequence[int]) -> None:

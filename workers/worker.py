@@ -9,15 +9,13 @@ wait for these, for a while that is bounded.)
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, PersistenceBackend, StateMessage
-from malstrom_py.operators.base import Outlet
-from malstrom_py.operators.column_step import ColumnStep
 from malstrom_py.operators.enrich import Enrich
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_parts import WriteParts
@@ -34,11 +32,9 @@ from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.feed import Feed, suspended
 from malstrom_py.workers.graph import Membership, build_graph
 from malstrom_py.workers.outgoing import Incoming, Outgoing
+from malstrom_py.workers.reading import Reading
 from malstrom_py.workers.result import StepCounts
 from malstrom_py.workers.switching import Switching
-
-_MIXED_ROWS: Final = 8
-"""How many times the rows of a batch are polled as columns where some steps take columns and others make rows."""
 
 
 class Closable(Protocol):
@@ -82,13 +78,10 @@ class Worker:
             keys_per_parcel=keys_per_parcel,
         )
         operators = self._graph.operators
-        self._sources = [(self._graph.nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
-        feed_of = {node: feed for feed in self._graph.feeds for node in feed.sources}
-        self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
+        self.reading = Reading(self._graph, batching=batching, clock=clock)
         self._feeds = {region.name: feed for region, feed in zip(regions_of(plan), self._graph.feeds, strict=True)}
         self._letters = self._graph.letters
         self._switching = Switching(self._graph, member, self._letters)
-        self._stopping = False
         self._sending = self._with_channels()
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [
@@ -112,10 +105,13 @@ class Worker:
     def open_sources(self, parts: Mapping[str, Sequence[Part]]) -> list[Outgoing]:
         """Open the sources, each with those of its ``parts`` (by step) that live here."""
         with self._resources:
-            for node, source in self._sources:
-                self._graph.executor.call(node, partial(source.open, parts=parts[source.context.step]))
-            self._graph.executor.run()
+            self.reading.open(parts)
         return self._outgoing()
+
+    def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
+        """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
+        with self._resources:
+            return self.reading.list_parts(workers)
 
     def connect(self, worker: int) -> None:
         """Open the channels to and from ``worker``, which joins (R1)."""
@@ -154,10 +150,6 @@ class Worker:
                 self._switching.receive(message)
         return self._outgoing()
 
-    def stop(self) -> None:
-        """Read nothing more: the sources are at their end where they stand."""
-        self._stopping = True
-
     def step(self) -> tuple[int, list[Outgoing]]:
         """Take in what may be taken in, regions downstream first: how much, and what it has for others."""
         with self._resources:
@@ -171,29 +163,12 @@ class Worker:
             done += taken if feed.steady else taken + feed.ship()
             grants.extend(freed)
         if self._switching.may_poll:
-            done += self._read()
+            done += self.reading.read()
             for follower in self._graph.followers:
                 follower.follow()
         if self._scheduled or self._sending:
             self._linger(idle=not done)
         return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
-
-    def _read(self) -> int:
-        """Poll each source once, if its region is open: how many records came."""
-        done, executor = 0, self._graph.executor
-        for source, node, feed, poll in self._polls:
-            if source.finished or not feed.sources_open:
-                continue
-            if self._stopping:
-                executor.call(node, source.stop)
-                executor.run()
-                continue
-            routed = feed.routed_rows
-            read = executor.call(node, poll)
-            executor.run()
-            source.made(read, feed.routed_rows - routed)
-            done += read
-        return done
 
     def barrier(self, message: Barrier | Suspend) -> list[Outgoing]:
         """The coordinator's barrier: it goes in at the sources, behind what they have read."""
@@ -229,17 +204,6 @@ class Worker:
             feed.machine.check()
 
     @property
-    def movable_sources(self) -> list[str]:
-        """The sources whose parts can be read on by other workers."""
-        return [source.context.step for _, source in self._sources if source.moves_parts]
-
-    @property
-    def fixed_source(self) -> str:
-        """A source that reads here and cannot be read on elsewhere; empty if there is none."""
-        fixed = (source for _, source in self._sources if not source.moves_parts and source.parts_left)
-        return next((source.context.step for source in fixed), "")
-
-    @property
     def awaiting(self) -> bool:
         """Whether a step holds something back, for which a later `step` will have to be called."""
         return any(operator.awaiting for _, operator, _ in self._holding)
@@ -252,13 +216,7 @@ class Worker:
     @property
     def at_rest(self) -> bool:
         """Whether another `step` would do nothing, as long as nothing comes and no time passes."""
-        if self.ready:
-            return False
-        now_s = self._clock.monotonic_s()
-        return not self._switching.may_poll or not any(
-            not source.finished and feed.sources_open and (due_s := source.next_poll_s()) is not None and due_s <= now_s
-            for source, _, feed, _ in self._polls
-        )
+        return not self.ready and not (self._switching.may_poll and self.reading.is_due)
 
     @property
     def suspended(self) -> bool:
@@ -270,7 +228,7 @@ class Worker:
         """Whether the maximum epoch has reached every exchange and nothing is left to take or to send."""
         graph = self._graph
         return (
-            all(source.finished for _, source in self._sources)
+            self.reading.finished
             and all(feed.steady for feed in graph.feeds)
             and not self.awaiting
             and not any(len(inbox) for inbox in graph.inboxes.values())
@@ -282,17 +240,8 @@ class Worker:
         """When this worker next has something to do of itself, on the clock's monotonic time; None if never."""
         due_s: list[float | None] = [self._linger_until_s if self._scheduled else None]
         if self._switching.may_poll:
-            due_s += [source.next_poll_s() for _, source in self._sources if not source.finished]
+            due_s.append(self.reading.due_s())
         return min((due for due in due_s if due is not None), default=None)
-
-    def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
-        """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
-        dealt: dict[int, dict[str, list[Part]]] = {worker: {} for worker in workers}
-        with self._resources:
-            for _, source in self._sources:
-                for worker, parts in source.list_parts(workers).items():
-                    dealt[worker][source.context.step] = parts
-        return dealt
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far."""
@@ -322,26 +271,6 @@ class Worker:
                     errors.append(error)
         if errors:
             raise errors[0]
-
-    def _poll_of(self, node: int, source: ReadSource) -> Callable[[Outlet], int]:
-        batching = self._batching
-        return partial(
-            source.poll,
-            rows_max=batching.rows_max,
-            columns_rows_max=self._columns_rows_max(node),
-            bytes_max=batching.bytes_max,
-            linger_s=batching.linger_s,
-            clock=self._clock,
-        )
-
-    def _columns_rows_max(self, node: int) -> int:
-        """How many rows of columns to poll at once from the source at ``node``, by what the steps behind it take."""
-        batching, executor = self._batching, self._graph.executor
-        operators = [operator for other in executor.behind(node) - {node} if (operator := executor.operator(other))]
-        if all(operator.takes_columns for operator in operators):
-            return batching.columns_rows_max
-        is_mixed = any(isinstance(operator, ColumnStep) for operator in operators)
-        return min(batching.columns_rows_max, batching.rows_max * (_MIXED_ROWS if is_mixed else 1))
 
     def _resume(self) -> int:
         """Let steps go on that hold something back and may send: how much has left them."""

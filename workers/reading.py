@@ -1,0 +1,124 @@
+"""What one worker reads: the sources of its graph, each polled while its region has room.
+
+Rule: a source is polled once per step, and not at all while its region is full, a barrier is being aligned, or it is
+at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from malstrom_py.clock import Clock
+from malstrom_py.operators.base import Outlet
+from malstrom_py.operators.column_step import ColumnStep
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.graph import Graph
+
+_MIXED_ROWS: Final = 8
+"""How many times the rows of a batch are polled as columns where some steps take columns and others make rows."""
+
+
+class Reading:
+    """The sources of ``graph``."""
+
+    def __init__(self, graph: Graph, *, batching: Batching, clock: Clock) -> None:
+        self._executor = graph.executor
+        self._batching = batching
+        self._clock = clock
+        self._stopping = False
+        feed_of = {node: feed for feed in graph.feeds for node in feed.sources}
+        operators, nodes = graph.operators, graph.nodes
+        self._sources = [(nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
+        self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
+
+    def open(self, parts: Mapping[str, Sequence[Part]]) -> None:
+        """Open the sources, each with those of its ``parts`` (by step) that live here."""
+        for node, source in self._sources:
+            self._executor.call(node, partial(source.open, parts=parts[source.context.step]))
+        self._executor.run()
+
+    def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
+        """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
+        dealt: dict[int, dict[str, list[Part]]] = {worker: {} for worker in workers}
+        for _, source in self._sources:
+            for worker, parts in source.list_parts(workers).items():
+                dealt[worker][source.context.step] = parts
+        return dealt
+
+    def read(self) -> int:
+        """Poll each source once, if its region is open: how many records came."""
+        done, executor = 0, self._executor
+        for source, node, feed, poll in self._polls:
+            if source.finished or not feed.sources_open:
+                continue
+            if self._stopping:
+                executor.call(node, source.stop)
+                executor.run()
+                continue
+            routed = feed.routed_rows
+            read = executor.call(node, poll)
+            executor.run()
+            source.made(read, feed.routed_rows - routed)
+            done += read
+        return done
+
+    def stop(self) -> None:
+        """Read nothing more: from the next `read` on the sources are at their end where they stand."""
+        self._stopping = True
+
+    @property
+    def movable(self) -> list[str]:
+        """The sources whose parts can be read on by other workers."""
+        return [source.context.step for _, source in self._sources if source.moves_parts]
+
+    @property
+    def fixed(self) -> str:
+        """A source that reads here and cannot be read on elsewhere; empty if there is none."""
+        fixed = (source for _, source in self._sources if not source.moves_parts and source.parts_left)
+        return next((source.context.step for source in fixed), "")
+
+    @property
+    def finished(self) -> bool:
+        """Whether all sources are at their end."""
+        return all(source.finished for _, source in self._sources)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `read` would do something now."""
+        now_s = self._clock.monotonic_s()
+        for source, _, feed, _ in self._polls:
+            if source.finished or not feed.sources_open:
+                continue
+            due_s = source.next_poll_s()
+            if self._stopping or (due_s is not None and due_s <= now_s):
+                return True
+        return False
+
+    def due_s(self) -> float | None:
+        """When a part is due next, on the clock's monotonic time; None if none may be polled."""
+        due_s = [source.next_poll_s() for _, source in self._sources if not source.finished]
+        return min((due for due in due_s if due is not None), default=None)
+
+    def _poll_of(self, node: int, source: ReadSource) -> Callable[[Outlet], int]:
+        batching = self._batching
+        return partial(
+            source.poll,
+            rows_max=batching.rows_max,
+            columns_rows_max=self._columns_rows_max(node),
+            bytes_max=batching.bytes_max,
+            linger_s=batching.linger_s,
+            clock=self._clock,
+        )
+
+    def _columns_rows_max(self, node: int) -> int:
+        """How many rows of columns to poll at once from the source at ``node``, by what the steps behind it take."""
+        batching, executor = self._batching, self._executor
+        operators = [operator for other in executor.behind(node) - {node} if (operator := executor.operator(other))]
+        if all(operator.takes_columns for operator in operators):
+            return batching.columns_rows_max
+        is_mixed = any(isinstance(operator, ColumnStep) for operator in operators)
+        return min(batching.columns_rows_max, batching.rows_max * (_MIXED_ROWS if is_mixed else 1))
