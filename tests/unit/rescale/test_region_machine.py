@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.rescale import region_events as re
 from malstrom_py.rescale.protocol import (
     Bye,
@@ -114,6 +116,26 @@ def test_t2_finished_senders_are_not_followed(region: Region) -> None:
     assert machine.active("A") is None
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(-9, 9) | st.just(MAX_EPOCH), st.booleans()),
+        max_size=30,
+    )
+)
+def test_t3_a_receiver_waits_for_every_sender_idle_or_not(epochs: list[tuple[int, int, bool]]) -> None:
+    machine = RegionMachine("R", 1, exchanges=("A",), feeds_exchanges=False, members=(0, 1, 2), table=(0,))
+    reached, idle, merged = [MIN_EPOCH] * 3, [False] * 3, MIN_EPOCH
+    for sender, time, at_rest in epochs:
+        effects = epoch(machine, sender, time, idle=at_rest)
+        machine.check()
+        reached[sender], idle[sender] = max(time, reached[sender]), at_rest
+        assert effects == ([re.Advance("A", min(reached))] if min(reached) > merged else [])
+        merged = max(merged, min(reached))
+        assert machine.frontier("A") == merged
+        active = [at for at, rests in zip(reached, idle, strict=True) if not rests and at != MAX_EPOCH]
+        assert machine.active("A") == min(active, default=None)
+
+
 def test_t2_the_flag_travels_with_the_marker_and_with_held_epochs(region: Region) -> None:
     machine = region()
     take(machine, 0, Marker(MOVE, 5, 5, idle=True))
@@ -126,7 +148,7 @@ def test_t2_the_flag_travels_with_the_marker_and_with_held_epochs(region: Region
 
 
 def test_r2_a_joiner_that_sends_before_its_marker_is_an_internal_error(region: Region) -> None:
-    with pytest.raises(InternalError, match="worker 1, which is no member"):
+    with pytest.raises(InternalError, match="an epoch of worker 1, no member"):
         epoch(region(0, members=(0,)), 1, 3)
 
 
@@ -316,7 +338,7 @@ def test_r8_an_epoch_behind_bye_is_an_internal_error(region: Region) -> None:
     marked(machine, LEAVE)
     machine.handle(re.ParcelTaken(Parcel("R", 1, 1, (1,))))
     take(machine, 1, Bye())
-    with pytest.raises(InternalError, match="worker 1, which is no member"):
+    with pytest.raises(InternalError, match="an epoch of worker 1, no member"):
         epoch(machine, 1, 9)
 
 

@@ -2,122 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.codec import Codec
-from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import AbsBarrier, Epoch, Interrogate, SuspendMarker
-from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.union import Union
-from malstrom_py.rescale.channel import (
-    Barrier,
-    ChannelId,
-    ChannelIn,
-    ChannelOut,
-    Credit,
-    Grant,
-    Loopback,
-    PlacedEpoch,
-    Suspend,
-)
-from malstrom_py.rescale.router import Router
-from malstrom_py.testing import CapturingPersistenceBackend, strategies
-from malstrom_py.testing.lone_step import OpenEnd, Recorder
-from malstrom_py.workers.exchange import Inbox, Lane, SendToExchange
-from malstrom_py.workers.feed import Feed, suspended
-
-CODEC = Codec()
-BIG = Credit()
-
-
-class Region:
-    """A region of worker 0, fed by two exchanges from workers 0 and 1 each (and a source), joined and recorded.
-
-    ``exit_credit``: it sends all it gets on to worker 1 over a third exchange, with so many rows of credit.
-    """
-
-    def __init__(self, *, source: bool = False, exit_credit: int = BIG.rows) -> None:
-        self.remote = {name: ChannelOut(ChannelId(name, 1, 0), 1, BIG) for name in ("left", "right")}
-        self.local = {name: Loopback(BIG) for name in ("left", "right")}
-        self.lanes = {name: Lane(ChannelIn(ChannelId(name, 1, 0), 1), CODEC.decode_batch) for name in ("left", "right")}
-        self.router = Router(
-            "exit",
-            0,
-            [0, 1],
-            [1],
-            slots_of=lambda keys: [0] * len(keys),
-            encode=lambda batch: CODEC.encode_batch(batch, step="exit"),
-            rows_max=1,
-            bytes_max=1,
-            incarnation=1,
-            credit=Credit(rows=exit_credit),
-        )
-        self.recorder = Recorder(StepContext("test", "recorder"))
-        specs = [NodeSpec("left", None, channels=2), NodeSpec("right", None, channels=2)]
-        inputs: tuple[tuple[int, int], ...] = ((0, 0), (1, 0))
-        if source:
-            specs.append(NodeSpec("source", OpenEnd(StepContext("test", "source"))))
-            inputs = (*inputs, (2, 0))
-        specs.append(NodeSpec("union", Union(StepContext("test", "union")), inputs))
-        union = len(specs) - 1
-        specs.append(NodeSpec("recorder", self.recorder, ((union, 0),)))
-        specs.append(
-            NodeSpec("exit", SendToExchange(StepContext("test", "exit"), router=self.router), ((union, 0),), ())
-        )
-        self.executor = Executor(specs)
-        self.made: list[AbsBarrier] = []
-        entries = [
-            (Inbox({0: self.local[name], 1: self.lanes[name]}), node) for node, name in enumerate(("left", "right"))
-        ]
-        self.feed = Feed(self.executor, entries, [2] if source else [], [self.router], self._barrier)
-
-    def _barrier(self, snapshot: str) -> AbsBarrier:
-        self.made.append(AbsBarrier(snapshot, CapturingPersistenceBackend()))
-        return self.made[-1]
-
-    def send(self, exchange: str, worker: int, *items: Any) -> None:
-        """Have ``worker`` put rows (a list of values), an epoch (a number), or a barrier on ``exchange``."""
-        for item in items:
-            made = Batch(item, keys=item) if isinstance(item, list) else Epoch(item) if isinstance(item, int) else item
-            if worker == 0:
-                self.local[exchange].put(made)
-                continue
-            out = self.remote[exchange]
-            if isinstance(made, Batch):
-                payload = CODEC.encode_batch(made, step=exchange)
-                out.put(payload, rows=len(made), size=len(payload))
-            elif isinstance(made, Epoch):
-                out.put(epochs=(PlacedEpoch(0, made.time),))
-            else:
-                out.put(control=made)
-            for frame in out.take():
-                self.lanes[exchange].channel.receive(frame)
-
-    def take(self) -> list[Grant]:
-        """Take as long as anything comes, and send on what has credit."""
-        grants: list[Grant] = []
-        while True:
-            taken, freed = self.feed.take()
-            self.router.take()
-            grants += freed
-            if not taken:
-                return grants
-
-    def got(self) -> list[Any]:
-        """What has come out: values, and other messages as they are."""
-        out: list[Any] = []
-        for message in self.recorder.take():
-            out.extend(message.values if isinstance(message, Batch) else [message])
-        return out
-
-
-CHANNELS = [("left", 0), ("left", 1), ("right", 0), ("right", 1)]
+from malstrom_py.messages import Epoch, Interrogate, SuspendMarker
+from malstrom_py.rescale.channel import Barrier, ChannelId, Grant, Suspend
+from malstrom_py.testing import strategies
+from malstrom_py.workers.feed import suspended
+from tests.unit.workers.feeding import CHANNELS, Region
 
 
 def test_data_and_epochs_are_taken_in_order_from_all_channels() -> None:
@@ -141,6 +35,18 @@ def test_t3_an_epoch_passes_when_it_has_come_on_all_channels_of_all_exchanges() 
     region.send(*CHANNELS[-1], 3)
     region.take()
     assert region.got() == [Epoch(3)]
+
+
+def test_t2_an_idle_sender_stays_in_the_minimum_and_its_flag_goes_no_further() -> None:
+    region = Region()
+    for exchange, worker in CHANNELS[:-1]:
+        region.send(exchange, worker, 9)
+    region.send(*CHANNELS[-1], Epoch(3, idle=True))
+    region.take()
+    assert region.got() == [Epoch(3)]
+    region.send(*CHANNELS[-1], Epoch(3), Epoch(5, idle=True))
+    region.take()
+    assert region.got() == [Epoch(5)]
 
 
 def test_s1_a_barrier_passes_when_it_has_come_on_all_channels_of_all_exchanges() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from malstrom_py.messages import AbsBarrier
+from malstrom_py.rescale.region_machine import RegionMachine
 from malstrom_py.workers.feed import Feed
+from malstrom_py.workers.shipping import Shipping
 
 
 @dataclass
@@ -22,7 +24,9 @@ def feed(exits: list[Any], holding: list[Any]) -> Feed:
     def make_barrier(snapshot: str) -> AbsBarrier:
         raise AssertionError
 
-    return Feed(graph, [], [0], exits, make_barrier, holding)
+    machine = RegionMachine("R", 0, exchanges=(), feeds_exchanges=bool(exits), members=(0,), table=(0,))
+    shipping = Shipping("R", 0, graph, [])
+    return Feed(graph, [], [0], exits, make_barrier, holding, machine=machine, shipping=shipping, letters=[])
 
 
 @pytest.mark.parametrize(

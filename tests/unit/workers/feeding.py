@@ -1,0 +1,188 @@
+"""A region of worker 0 under its feed, with the real executor, machine and shipping; worker 1 is played by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from malstrom_py.batches import Batch
+from malstrom_py.codec import Codec
+from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.messages import AbsBarrier, Epoch
+from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.stateful_map import StatefulMap
+from malstrom_py.operators.union import Union
+from malstrom_py.rescale.channel import ChannelId, ChannelOut, Credit, Frame, Grant, InLine, Loopback, PlacedEpoch
+from malstrom_py.rescale.protocol import Marker, Report
+from malstrom_py.rescale.region_machine import RegionMachine
+from malstrom_py.rescale.router import Router
+from malstrom_py.testing import CapturingPersistenceBackend
+from malstrom_py.testing.lone_step import OpenEnd, Recorder
+from malstrom_py.workers.exchange import Inbox, SendToExchange
+from malstrom_py.workers.feed import Entry, Feed
+from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
+from malstrom_py.workers.shipping import Keyed, Shipping
+
+CODEC = Codec()
+BIG = Credit()
+SLOTS = 4
+CHANNELS = [("left", 0), ("left", 1), ("right", 0), ("right", 1)]
+
+
+def slot_of(key: Any) -> int:
+    """Integers are spread over the slots; everything else is in slot 0."""
+    return key % SLOTS if isinstance(key, int) else 0
+
+
+def slots_of(keys: Sequence[Any]) -> list[int]:
+    return list(map(slot_of, keys))
+
+
+def appended(key: Any, value: Any, values: list[Any]) -> tuple[Any, list[Any]]:
+    """Keeps all values of a key."""
+    return value, [*values, value]
+
+
+class Region:
+    """A region called ``R``, fed by exchanges ``left`` and ``right`` from workers 0 and 1 (and a source), joined by a
+    union, kept by key, and recorded.
+
+    It sends all it gets on to worker 1 over ``exit``, with ``exit_credit`` rows of credit. ``table``: whose the four
+    slots are; ``credit``: of the channels that feed it; ``keys_first``: how many keys go into the first parcel.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: bool = False,
+        exit_credit: int = BIG.rows,
+        credit: Credit = BIG,
+        table: tuple[int, ...] = (0, 0, 0, 0),
+        feeds_exchanges: bool = True,
+        keys_first: int = 256,
+    ) -> None:
+        self.remote = {name: ChannelOut(ChannelId(name, 1, 0), 1, credit) for name in ("left", "right")}
+        self.local = {name: Loopback(credit) for name in ("left", "right")}
+        self.inboxes = {name: Inbox(name, 0, self.local[name], CODEC.decode_batch, 1) for name in ("left", "right")}
+        for inbox in self.inboxes.values():
+            inbox.connect(1)
+        self._versions = dict.fromkeys(CHANNELS, 0)
+        self.router = _router(exit_credit)
+        self.recorder = Recorder(StepContext("test", "recorder"))
+        self.kept = StatefulMap(StepContext("test", "kept", keyed=True), fn=appended, default=list)
+        self.executor, entries, kept = self._graph(source=source)
+        self.made: list[AbsBarrier] = []
+        self.letters: list[Outgoing] = []
+        self.sent: list[Frame] = []
+        self.machine = RegionMachine(
+            "R", 0, exchanges=("left", "right"), feeds_exchanges=feeds_exchanges, members=(0, 1), table=table
+        )
+        self.shipping = Shipping("R", 0, self.executor, [Keyed([kept], slots_of)], keys_first=keys_first)
+        self.feed = Feed(
+            self.executor,
+            entries,
+            [2] if source else [],
+            [self.router] if feeds_exchanges else [],
+            self._barrier,
+            machine=self.machine,
+            shipping=self.shipping,
+            letters=self.letters,
+        )
+
+    def _graph(self, *, source: bool) -> tuple[Executor, list[Entry], int]:
+        specs = [NodeSpec("left", None), NodeSpec("right", None)]
+        inputs: tuple[tuple[int, int], ...] = ((0, 0), (1, 0))
+        if source:
+            specs.append(NodeSpec("source", OpenEnd(StepContext("test", "source"))))
+            inputs = (*inputs, (2, 0))
+        specs.append(NodeSpec("union", Union(StepContext("test", "union")), inputs))
+        specs.append(NodeSpec("kept", self.kept, ((len(specs) - 1, 0),)))
+        kept = len(specs) - 1
+        specs.append(NodeSpec("recorder", self.recorder, ((kept, 0),)))
+        send = SendToExchange(StepContext("test", "exit"), router=self.router)
+        specs.append(NodeSpec("exit", send, ((kept, 0),), ()))
+        entries = [
+            Entry(self.inboxes[name], node, lambda batch: slots_of(batch.keys or []))
+            for node, name in enumerate(("left", "right"))
+        ]
+        return Executor(specs), entries, kept
+
+    def _barrier(self, snapshot: str) -> AbsBarrier:
+        self.made.append(AbsBarrier(snapshot, CapturingPersistenceBackend()))
+        return self.made[-1]
+
+    def send(self, exchange: str, worker: int, *items: Any) -> None:
+        """Have ``worker`` put rows (a list of keys, which are their values too), an epoch (a number), a `Batch` or
+        what stands in line on ``exchange``. Rows bear the version of the last marker there.
+        """
+        for item in items:
+            made = Batch(item, keys=item) if isinstance(item, list) else Epoch(item) if isinstance(item, int) else item
+            if worker == 0:
+                self.local[exchange].put(made)
+            else:
+                self._put(exchange, made, self._versions[exchange, worker])
+            if isinstance(made, Marker):
+                self._versions[exchange, worker] = made.move.version
+        self.carry()
+
+    def _put(self, exchange: str, made: Batch | Epoch | InLine, version: int) -> None:
+        out = self.remote[exchange]
+        if isinstance(made, Batch):
+            payload = CODEC.encode_batch(made, step=exchange)
+            out.put(payload, rows=len(made), size=len(payload), version=version)
+        elif isinstance(made, Epoch):
+            out.put(epochs=(PlacedEpoch(0, made.time, made.idle),), version=version)
+        else:
+            out.put(control=made)
+
+    def carry(self) -> None:
+        """Let the frames of worker 1 arrive that have credit."""
+        for name, out in self.remote.items():
+            for frame in out.take():
+                self.inboxes[name].receive(frame)
+
+    def give(self, grants: Sequence[Grant]) -> None:
+        """Credit that goes back to worker 1, and what may come of it."""
+        for grant in grants:
+            self.remote[grant.channel.exchange].grant(grant)
+        self.carry()
+
+    def take(self) -> list[Grant]:
+        """Take as long as anything comes, and send on what has credit: that is ``sent``."""
+        grants: list[Grant] = []
+        while True:
+            taken, freed = self.feed.take()
+            self.machine.check()
+            self.sent += self.router.take()
+            grants += freed
+            if not taken:
+                return grants
+
+    def got(self) -> list[Any]:
+        """What has come out: values, and other messages as they are."""
+        out: list[Any] = []
+        for message in self.recorder.take():
+            out.extend(message.values if isinstance(message, Batch) else [message])
+        return out
+
+    def told(self) -> list[Report]:
+        """What the coordinator has been told since; other letters stay."""
+        reports = [letter for receiver, letter in self.letters if receiver == COORDINATOR]
+        self.letters[:] = [(receiver, letter) for receiver, letter in self.letters if receiver != COORDINATOR]
+        return reports  # type: ignore[return-value]  # nothing else goes to the coordinator
+
+
+def _router(credit: int) -> Router:
+    return Router(
+        "exit",
+        0,
+        [0, 1],
+        [1],
+        slots_of=lambda keys: [0] * len(keys),
+        encode=partial(CODEC.encode_batch, step="exit"),
+        rows_max=1,
+        bytes_max=1,
+        incarnation=1,
+        credit=Credit(rows=credit),
+    )
