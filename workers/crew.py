@@ -293,7 +293,8 @@ class Crew:
         if self._machine.phase is coordinator.Phase.STEADY:
             return
         now_s = self._clock.monotonic_s()
-        if busy:
+        # What a step awaits has deadlines of its own, and may hold up what stands behind it for as long.
+        if busy or any(worker.awaiting for worker in self._workers.values()):
             self._got_on_s = now_s
         if now_s - self._got_on_s > MOVE_DEADLINE_S:
             raise DeadlineError(
