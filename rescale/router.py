@@ -58,7 +58,7 @@ class Router:
         self._bytes_max = bytes_max
         self._row_bytes = 1.0
         self._table = table
-        self._slots_of = slots_of
+        self.slots_of = slots_of
         self._slots_of_column = slots_of_column
         self._columns_rows_max = columns_rows_max
         self._members = tuple(members)
@@ -150,7 +150,7 @@ class Router:
         """The slot of each row's key: a list, or for a column of keys a column."""
         if batch.key_column is not None and self._slots_of_column is not None:
             return self._slots_of_column(batch.key_column)
-        return self._slots_of(batch.keys or [])
+        return self.slots_of(batch.keys or [])
 
     def epoch(self, epoch: Epoch) -> None:
         """Tell every member of ``epoch``, behind the rows before it (T2: also whether its sender is idle)."""

@@ -108,7 +108,7 @@ def build_graph(
             [operator for name in region.steps if (operator := operators[name]).holding],
             machine=_machine(region, member),
             shipping=Shipping(
-                region.name, member.worker, executor, _keyed(plan, region, nodes), keys_first=keys_per_parcel
+                region.name, member.worker, executor, _keyed(plan, region, nodes, routers), keys_first=keys_per_parcel
             ),
             letters=letters,
         )
@@ -131,17 +131,21 @@ def _machine(region: Region, member: Membership) -> RegionMachine:
     )
 
 
-def _keyed(plan: Plan, region: Region, nodes: dict[str, int]) -> list[Keyed]:
+def _keyed(plan: Plan, region: Region, nodes: dict[str, int], routers: dict[str, Router]) -> list[Keyed]:
     """The steps of ``region`` that may have state, by the partitioner that its keys were distributed with."""
-    groups: dict[int, tuple[PartitionerLike | None, list[str]]] = {}
+    groups: list[tuple[PartitionerLike | None, Router, list[int]]] = []
+    for name in region.entries:
+        partitioner = plan.steps[plan.rank(name)].traits.partitioner
+        # By equality, as for a union: steps that it joins are one group, told in the order of the graph.
+        if not any(partitioner == other for other, _, _ in groups):
+            groups.append((partitioner, routers[name], []))
     for step in plan.steps:
         traits = step.traits
         if step.name in region.steps and traits.keyed and not traits.local and step.kind != "key_by":
-            groups.setdefault(id(traits.partitioner), (traits.partitioner, []))[1].append(step.name)
-    return [
-        Keyed([nodes[name] for name in names], partitioner_of(given, names[0]).bind(plan.slots, step=names[0]).slots_of)
-        for given, names in groups.values()
-    ]
+            for partitioner, _, steps in groups:
+                if partitioner == traits.partitioner:
+                    steps.append(nodes[step.name])
+    return [Keyed(steps, router.slots_of) for _, router, steps in groups]
 
 
 def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:

@@ -58,7 +58,7 @@ class Stage:
         self.codec = Codec(plan.types)
         self.backend: PersistenceBackend = _Nowhere()
         self._barriers: dict[str, AbsBarrier] = {}
-        member = Membership(0, range(workers), first_table(plan.slots, range(workers)), _INCARNATION)
+        member = Membership(0, range(workers), first_table(plan.slots, range(workers)), incarnation=_INCARNATION)
         graph = build_graph(
             plan, member, batching=batching, codec=self.codec, clock=clock, make_barrier=self._make_barrier
         )

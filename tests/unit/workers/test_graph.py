@@ -1,0 +1,114 @@
+"""From a plan to what one worker runs: the steps whose state moves, and in which order they are told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.batches import Batch
+from malstrom_py.codec import Codec
+from malstrom_py.messages import AbsBarrier, Interrogate, StateMessage
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.rescale import region_events as events
+from malstrom_py.testing import VirtualClock, as_step
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.graph import Graph, Membership, build_graph
+
+
+@dataclass(frozen=True)
+class Modulo:
+    """A partitioner of a user's: two that are made alike are equal, and not the same."""
+
+    divisor: int
+
+    def __call__(self, key: int) -> int:
+        return key % self.divisor
+
+
+class Told(Operator):
+    """Passes everything on, says that it has key 1, and writes down what acts on state."""
+
+    def __init__(self, context: StepContext, *, told: list[tuple[str, str]]) -> None:
+        super().__init__(context)
+        self._told = told
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        out.send(batch)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        self._told.append((type(message).__name__, self.context.step))
+        if isinstance(message, Interrogate):
+            message.keys.add(1)
+        out.forward(message)
+
+
+def graph_of(job: mp.Job) -> Graph:
+    """Worker 0 of two."""
+
+    def make_barrier(snapshot: str) -> AbsBarrier:
+        raise AssertionError
+
+    plan = job.plan()
+    member = Membership(0, (0, 1), [0] * plan.slots)
+    return build_graph(
+        plan, member, batching=Batching(), codec=Codec(), clock=VirtualClock(), make_barrier=make_barrier
+    )
+
+
+def told_on_shipping(job: mp.Job, told: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What is written in ``told`` when all slots of each region leave."""
+    for feed in graph_of(job).feeds:
+        feed._shipping.start(events.Ship(1, tuple((slot, 1) for slot in range(job.slots))))
+        while feed._shipping.under_way:
+            feed._shipping.next()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(None, None), (mp.partitioners.stable_hash, mp.partitioners.stable_hash), (Modulo(8), Modulo(8))],
+    ids=["default", "same", "equal"],
+)
+def test_r4_the_steps_of_a_union_are_told_in_the_order_of_the_graph_each_once(one: Any, other: Any) -> None:
+    """What the second branch lets go of comes to the step behind both: that one is told last."""
+    job, told = mp.Job("told", slots=8), list[tuple[str, str]]()
+    numbers = job.source("in", sources.Memory([1]))
+    first = numbers.key_by("first-key", lambda n: n, partitioner=one)
+    second = numbers.map("again", lambda n: n).key_by("second-key", lambda n: n, partitioner=other)
+    branches = [as_step(partial(Told, told=told), name=f"of-{key.ref.step}")(key) for key in (first, second)]
+    as_step(partial(Told, told=told), name="behind")(branches[0].union("both", branches[1])).sink("out", sinks.Memory())
+    order = ["of-first-key", "of-second-key", "behind"]
+    assert told_on_shipping(job, told) == [(kind, step) for kind in ("Interrogate", "Collect") for step in order]
+
+
+def test_r4_steps_without_state_by_key_are_not_told() -> None:
+    job, told = mp.Job("told", slots=8), list[tuple[str, str]]()
+    keyed = job.source("in", sources.Memory([1])).key_by("key", lambda n: n)
+    told_of = [
+        as_step(partial(Told, told=told), name="keyed")(keyed),
+        as_step(partial(Told, told=told), name="local")(keyed.key_local("near", lambda n: n)),
+    ]
+    told_of[0].key_by("again", lambda n: n).sink("out", sinks.Memory())
+    told_of[1].sink("near-out", sinks.Memory())
+    assert {step for _, step in told_on_shipping(job, told)} == {"keyed"}
+
+
+def test_f3_a_partitioner_is_bound_once_per_exchange() -> None:
+    class Bound:
+        def __init__(self) -> None:
+            self.steps: list[str] = []
+
+        def bind(self, slots: int, *, step: str = "") -> Any:
+            self.steps.append(step)
+            return mp.partitioners.stable_hash.bind(slots, step=step)
+
+    job, partitioner = mp.Job("bound"), Bound()
+    keyed = job.source("in", sources.Memory([1])).key_by("key", lambda n: n, partitioner=partitioner)
+    keyed.count("count").sum("sum").sink("out", sinks.Memory())
+    graph_of(job)
+    assert partitioner.steps == ["key"]
