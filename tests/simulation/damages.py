@@ -31,6 +31,8 @@ def damaged(damage: Damage, layout: Layout, outcome: Outcome, rng: random.Random
         list(outcome.broken),
         list(outcome.broken_at_sources),
         outcome.hits,
+        outcome.left,
+        outcome.rescaled,
     )
     return broken if damage(layout, broken, rng) else None
 

@@ -66,7 +66,7 @@ class Dealt(sources.Memory[Record]):
         self._seen = seen
 
     def build_part(self, part: Part, state: Any) -> Any:
-        self._seen.hits["part opened at its position"] += state is not None
+        self._seen.part_opened(state)
         return super().build_part(part, state)
 
 
@@ -97,7 +97,7 @@ class ScriptedPart:
         self._at: int = state[0] if state else 0
         self._silent: int = state[1] if state else 0
         seen.open_parts[given.name, part] = self
-        seen.hits["part opened at its position"] += state is not None
+        seen.part_opened(state)
 
     def poll(self, rows_max: int) -> Any:
         rows: list[Record] = []
@@ -113,7 +113,8 @@ class ScriptedPart:
             self._at += 1
         if self._silent:
             self._silent -= 1
-            self._seen.clock.advance(self._given.silence_s)
+            if self._seen.slow_polls:
+                self._seen.clock.advance(self._given.silence_s)
         if not rows:
             return None
         return _columns(rows) if self._given.kind == "columns" else rows
@@ -152,7 +153,7 @@ def draw_input(rng: random.Random, name: str, *, kind: str, rows_max: int, silen
         name,
         kind,
         parts,
-        silence_s=rng.choice([0.0, 0.3, 3.0]) if silent else 0.0,
+        silence_s=rng.choice([0.0, 0.05, 0.5]) if silent else 0.0,
         chunk=rng.choice([None, None, 1, 3]),
         open_max=rng.choice([None, None, None, 1, 2]),
     )

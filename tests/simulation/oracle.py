@@ -6,7 +6,7 @@ a silence) is taken from the outcome, and must then agree with all the rest of i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from malstrom_py.messages import MAX_EPOCH
@@ -32,27 +32,19 @@ from tests.simulation.seen import Outcome, Row
 from tests.simulation.tails import TAILS
 from tests.simulation.verdicts import Item, by, require, require_ordered, require_same, require_way_order
 
-Members = Collection[int]
-
 
 def check(
     layout: Layout,
     inputs: Mapping[str, Input],
     outcome: Outcome,
-    *,
-    members: Members | None = None,
-    moved: bool = False,
 ) -> None:
-    """`Violation` if ``outcome`` cannot be.
-
-    ``members``: the workers that were there at the end, where others have left. ``moved``: whether parts may have moved
-    between workers, each with its own frontier (T2), so that what leaves a worker's sources may go back.
-    """
-    broken = [*outcome.broken, *(() if moved else outcome.broken_at_sources)]
+    """`Violation` if ``outcome`` cannot be."""
+    # A part that moves keeps its own frontier (T2), so what leaves the sources of its worker may go back.
+    broken = [*outcome.broken, *(() if outcome.rescaled else outcome.broken_at_sources)]
     require(not broken, "; ".join(broken[:3]))
     _Oracle(layout, inputs, outcome).check()
     for (step, worker), epochs in outcome.frontiers.items():
-        ended = (members is not None and worker not in members) or epochs[-1] == MAX_EPOCH
+        ended = worker in outcome.left or epochs[-1] == MAX_EPOCH
         require(ended, f"{step} on worker {worker} was left at epoch {epochs[-1]}: the maximum epoch never came (T5)")
 
 

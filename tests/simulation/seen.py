@@ -32,7 +32,8 @@ class Row(NamedTuple):
 class Outcome:
     """What the oracle is shown. ``frontiers``: (step, worker) -> the frontiers there; ``arrivals``: who came at which.
 
-    ``broken``: what was seen to be wrong when it happened; ``broken_at_sources``: what is, unless parts have moved.
+    ``left``: the workers that were gone before the end; ``rescaled``: whether any have come or gone. ``broken``: what was
+    seen to be wrong when it happened; ``broken_at_sources``: what is, unless parts have moved.
     """
 
     rows: dict[str, list[Row]]
@@ -41,6 +42,8 @@ class Outcome:
     broken: list[str]
     broken_at_sources: list[str]
     hits: Counter[str]
+    left: frozenset[int]
+    rescaled: bool
 
 
 @dataclass
@@ -55,9 +58,13 @@ class Seen:
     written: dict[str, list[tuple[int, Row]]] = field(default_factory=dict)
     memories: dict[str, sinks.Memory] = field(default_factory=dict)
     open_parts: dict[tuple[str, str], object] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    has_read: bool = False
+    has_joiners: bool = False
     incarnation: int = 0
     is_fresh: bool = True
     clock: Any = None
+    slow_polls: bool = False
 
     def __post_init__(self) -> None:
         self.order = count()
@@ -67,8 +74,14 @@ class Seen:
         if not self.is_fresh:
             self.frontiers, self.arrivals, self.open_parts, self.broken_at_sources = {}, {}, {}, []
             self.written = {name: [] for name in self.written}
+            self.left, self.has_read, self.has_joiners = set(), False, False
             self.incarnation += 1
             self.is_fresh = True
+
+    def part_opened(self, state: Any) -> None:
+        """A part of a source is read, from its beginning or from where ``state`` says."""
+        self.has_read = True
+        self.hits["part opened at its position"] += state is not None
 
     def rows_of(self, batch: Batch, place: str = "") -> list[tuple[int, Row]]:
         """The rows of ``batch``, numbered as they come."""
@@ -87,7 +100,8 @@ class Seen:
             if Counter(map(repr, memory.items)) != Counter(repr(row.value) for row in rows[name]):
                 self.broken.append(f"sink {name}: items and by_key have different rows")
         broken, at_sources = list(self.broken), list(self.broken_at_sources)
-        return Outcome(rows, self.frontiers, self.arrivals, broken, at_sources, Counter(self.hits))
+        left, rescaled = frozenset(self.left), bool(self.left) or self.has_joiners
+        return Outcome(rows, self.frontiers, self.arrivals, broken, at_sources, Counter(self.hits), left, rescaled)
 
     def sink(self, name: str, kind: str) -> Any:
         """A sink of ``kind`` that is looked at under ``name``."""
@@ -104,12 +118,15 @@ class Committed:
         self.seen = seen
         self.name = name
         self.staged: dict[bytes, list[tuple[int, Row]]] = {}
+        self.is_committed = False
 
     def open(self, worker: WorkerInfo) -> CommittedWriter:
         self.seen.is_fresh = False
-        return CommittedWriter(self)
+        self.seen.has_joiners |= self.seen.has_read
+        return CommittedWriter(self, worker.worker)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        self.is_committed = True
         for payload in payloads:
             if payload not in self.staged:
                 self.seen.broken.append(f"sink {self.name}: what is committed was not written by this incarnation")
@@ -121,12 +138,13 @@ class Committed:
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         self.seen.restarted()
-        self.staged = {}
+        self.staged, self.is_committed = {}, False
 
 
 class CommittedWriter:
-    def __init__(self, sink: Committed) -> None:
+    def __init__(self, sink: Committed, worker: int) -> None:
         self._sink = sink
+        self._worker = worker
         self._incarnation = sink.seen.incarnation
         self._rows: list[tuple[int, Row]] = []
 
@@ -141,6 +159,8 @@ class CommittedWriter:
         return payload
 
     def close(self) -> None:
+        if not self._sink.is_committed and self._incarnation == self._sink.seen.incarnation:
+            self._sink.seen.left.add(self._worker)
         self._rows = []
 
 

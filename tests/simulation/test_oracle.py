@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.damages import DAMAGES, damaged
 from tests.simulation.jobs import SHAPES
-from tests.simulation.runs import run
+from tests.simulation.runs import in_process, run
 from tests.simulation.verdicts import Violation
 
 ROUNDS = 3
@@ -21,7 +21,7 @@ CASES_MAX = 60
 
 def objects_to(seed: int, shape: str, done: Counter[str]) -> list[str]:
     """The damages to one run that the oracle did not see."""
-    case, ran = run(seed, shape=shape)
+    case, ran = run(seed, shape=shape, runtime=in_process)
     missed = []
     for damage in DAMAGES:
         if done[damage.__name__] >= ROUNDS:
@@ -31,7 +31,7 @@ def objects_to(seed: int, shape: str, done: Counter[str]) -> list[str]:
             continue
         done[damage.__name__] += 1
         try:
-            case.check(broken, members=ran.members, moved=ran.moved)
+            case.check(broken)
         except Violation:
             continue
         missed.append(f"{damage.__name__} (seed {seed})")
