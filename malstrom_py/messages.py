@@ -79,11 +79,16 @@ class PartQuiet:
     quiet_s: float
 
 
+def every_key(key: object) -> bool:
+    """The predicate that every key passes."""
+    return True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Interrogate:
     """Asks for the keys that have state and pass ``predicate``: each operator adds its own to ``keys``."""
 
-    predicate: Callable[[Any], bool]
+    predicate: Callable[[Any], bool] = every_key
     keys: set[Any] = field(default_factory=set)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from malstrom_py.codec import Codec
 from malstrom_py.errors import InternalError, shown
-from malstrom_py.messages import AbsBarrier, Acquire, Collect, Interrogate, StateMessage
+from malstrom_py.messages import AbsBarrier, Acquire, Collect, Interrogate, StateMessage, every_key
 
 
 class Timers:
@@ -139,7 +139,9 @@ class KeyedState:
 
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
-        found.update(key for key in self.keys() if predicate(key))
+        keys = self.keys()
+        # A rescale asks for all of them in each of its moves.
+        found.update(keys if predicate is every_key else filter(predicate, keys))
 
     def collect(self, keys: Iterable[Any]) -> bytes | None:
         """Take out the state of ``keys``, in their order, encoded for another worker; None if none of them has any.
