@@ -1,0 +1,310 @@
+"""The state of slots leaves parcel by parcel, complete and once, and comes in elsewhere as it was (R4, R5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.batches import Batch
+from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.errors import InternalError
+from malstrom_py.messages import Acquire, Collect, Epoch, Interrogate, StateMessage
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.rescale.key_hash import encode_key
+from malstrom_py.rescale.protocol import Parcel
+from malstrom_py.rescale.region_events import Ship
+from malstrom_py.testing.lone_step import Recorder
+from malstrom_py.workers.shipping import Keyed, Shipping
+
+SLOTS = 8
+
+
+def slots_of(keys: Sequence[Any]) -> list[int]:
+    """Integers by their value, everything else in slot 0."""
+    return [key % SLOTS if isinstance(key, int) else 0 for key in keys]
+
+
+class Kept(StatefulOperator):
+    """Keeps the values of each key, and sends them on."""
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        for key, value in zip(batch.keys or [], batch.values, strict=True):
+            self.state.values[key] = [*self.state.values.get(key, []), value]
+        out.send(batch)
+
+
+class Holding(Operator):
+    """Holds every record until control messages come: those of the keys that leave, or all (what `Enrich` does)."""
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.held: list[tuple[Any, Any]] = []
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self.held += zip(batch.keys or [], batch.values, strict=True)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        if isinstance(message, Interrogate):
+            message.keys.update(key for key, _ in self.held)
+        elif isinstance(message, Collect | Acquire):
+            keys = {key for key, _ in self.held} if isinstance(message, Acquire) else message.keys
+            leaving = [pair for pair in self.held if pair[0] in keys]
+            self.held = [pair for pair in self.held if pair[0] not in keys]
+            if leaving:
+                out.send(Batch([value for _, value in leaving], keys=[key for key, _ in leaving]))
+                out.forward(Epoch(7))
+        out.forward(message)
+
+
+class Heard(Operator):
+    """Passes everything on and writes down every message that acts on state."""
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.heard: list[StateMessage] = []
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        out.send(batch)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        self.heard.append(message)
+        out.forward(message)
+
+
+class Region:
+    """A line of steps, each of which has keys, and a recorder behind them."""
+
+    def __init__(self, *kinds: Callable[[StepContext], Operator], worker: int = 0, **options: Any) -> None:
+        self.operators = [kind(StepContext("test", f"step-{rank}", keyed=True)) for rank, kind in enumerate(kinds)]
+        self.recorder = Recorder(StepContext("test", "recorder"))
+        specs = [
+            NodeSpec(operator.context.step, operator, ((rank - 1, 0),) if rank else ())
+            for rank, operator in enumerate([*self.operators, self.recorder])
+        ]
+        self.executor = Executor(specs)
+        keyed = [Keyed(range(len(kinds)), slots_of)]
+        self.shipping = Shipping("R", worker, self.executor, keyed, **options)
+
+    def push(self, keys: Sequence[Any], values: Iterable[Any]) -> Region:
+        if keys:
+            self.executor.push(0, Batch(list(values), keys=list(keys)))
+            self.executor.run()
+        return self
+
+    def ship(self, owners: Mapping[int, int], version: int = 1) -> list[tuple[int, Parcel]]:
+        """Send the slots to their new ``owners``: each parcel, and whose it is."""
+        self.shipping.start(Ship(version, tuple(sorted(owners.items()))))
+        parcels = []
+        while self.shipping.under_way:
+            parcels.append(self.shipping.next())
+        return parcels
+
+    def values(self, rank: int = 0) -> dict[Any, Any]:
+        operator = self.operators[rank]
+        assert isinstance(operator, StatefulOperator)
+        return operator.state.values
+
+    def came_out(self) -> list[Any]:
+        return [value for message in self.recorder.take() if isinstance(message, Batch) for value in message.values]
+
+
+def keys_in(parcel: Parcel) -> set[Any]:
+    """The keys of a parcel, as its receiver finds them."""
+    receiver = Region(Kept)
+    receiver.shipping.install(parcel)
+    return set(receiver.values())
+
+
+def blob(number: int) -> bytes:
+    """A hundred bytes that are like no others."""
+    return Random(number).randbytes(100)
+
+
+def test_r4_slots_without_any_state_are_shipped_too_in_one_parcel_per_owner() -> None:
+    region = Region(Kept)
+    parcels = region.ship({6: 2, 1: 1, 3: 2, 0: 1})
+    assert parcels == [(1, Parcel("R", 1, 0, (0, 1))), (2, Parcel("R", 1, 0, (3, 6)))]
+    assert [parcel.states for _, parcel in parcels] == [{}, {}]
+
+
+def test_r4_only_the_keys_of_slots_that_leave_are_taken() -> None:
+    region = Region(Kept).push([0, 1, 2, 9, 1], "abcde")
+    ((owner, parcel),) = region.ship({1: 3})
+    assert (owner, parcel.slots, keys_in(parcel)) == (3, (1,), {1, 9})
+    assert region.values() == {0: ["a"], 2: ["c"]}
+
+
+def test_r4_a_parcel_is_about_a_chunk_large() -> None:
+    """The first tells how large keys are; those that follow are sized by it, and grow no faster than fourfold."""
+    region = Region(Kept, chunk_bytes=2_000, keys_first=2).push(range(0, 800, 8), map(blob, range(100)))
+    parcels = [parcel for _, parcel in region.ship({0: 1})]
+    sizes = [sum(map(len, parcel.states.values())) for parcel in parcels]
+    counts = [len(keys_in(parcel)) for parcel in parcels]
+    assert counts[:2] == [2, 8]
+    assert sum(counts) == 100
+    assert max(sizes) <= 2_000
+    assert min(sizes[2:-1]) > 1_000
+
+
+def test_r4_behind_a_large_key_parcels_become_small_and_then_grow_again() -> None:
+    """A key that is larger than a chunk goes with as many others as would have made one at most."""
+    keys = range(0, 8 * 40, 8)
+    values = [b"x" * 50_000 if key == 16 else blob(key)[:4] for key in keys]
+    region = Region(Kept, chunk_bytes=10_000, keys_first=4).push(keys, values)
+    parcels = [keys_in(parcel) for _, parcel in region.ship({0: 1})]
+    (large,) = (number for number, parcel in enumerate(parcels) if 16 in parcel)
+    counts = list(map(len, parcels))
+    assert counts[large : large + 3] == [16, 3, 12]
+    assert sum(counts) == 40
+
+
+def test_r4_a_slot_is_told_with_the_last_of_its_keys() -> None:
+    region = Region(Kept, keys_first=2, chunk_bytes=1).push([8, 16, 24, 1, 9, 3], "abcdef")
+    parcels = [(parcel.slots, keys_in(parcel)) for _, parcel in region.ship({0: 1, 1: 1, 2: 1, 3: 1})]
+    assert parcels == [((), {8, 16}), ((0,), {24}), ((), {1}), ((1,), {9}), ((2, 3), {3})]
+
+
+def test_r4_the_next_move_starts_with_what_the_last_one_has_learnt_and_counts_on() -> None:
+    region = Region(Kept, keys_first=1).push(range(64), ["x"] * 64)
+    first = region.ship({0: 1})
+    second = region.ship({1: 1}, version=2)
+    assert [len(keys_in(parcel)) for _, parcel in first] == [1, 4, 3]
+    assert [len(keys_in(parcel)) for _, parcel in second] == [8]
+    assert {parcel.version for _, parcel in second} == {2}
+    assert region.shipping.keys_moved == 16
+    assert region.shipping.bytes_moved == sum(len(data) for _, p in first + second for data in p.states.values())
+
+
+@pytest.mark.parametrize("order", [range(40), range(39, -1, -1)])
+def test_r4_what_is_sent_does_not_hang_on_the_order_in_which_keys_came(order: Sequence[int]) -> None:
+    region = Region(Kept, keys_first=3, chunk_bytes=30)
+    for number in order:
+        region.push([f"key-{number}"], [number])
+    receiver = Region(Kept)
+    for _, parcel in region.ship({0: 1}):
+        receiver.shipping.install(parcel)
+    assert list(receiver.values()) == sorted(receiver.values(), key=encode_key)
+    assert len(receiver.values()) == 40
+
+
+def test_r4_what_a_step_lets_go_of_is_in_the_state_of_those_behind_it() -> None:
+    """A step that holds records back is told first, and its records reach the next before that one's state is taken."""
+    region = Region(Holding, Kept).push([1, 2, 9], "abc")
+    assert region.came_out() == []
+    ((_, parcel),) = region.ship({1: 1})
+    assert region.came_out() == ["a", "c"]
+    receiver = Region(Holding, Kept)
+    receiver.shipping.install(parcel)
+    assert receiver.values(1) == {1: ["a"], 9: ["c"]}
+    assert region.values(1) == {}
+    assert region.push([2], "d").ship({2: 1})
+    assert region.came_out() == ["b", "d"]
+
+
+def test_r5_what_is_held_back_goes_before_state_is_put_in_also_where_a_step_gets_none() -> None:
+    giver, taker = Region(Holding, Kept), Region(Holding, Kept).push([2], "b")
+    ((_, parcel),) = giver.ship({1: 1})
+    taker.shipping.install(parcel)
+    assert taker.came_out() == ["b"]
+
+
+def test_r4_each_step_is_told_once_of_each_message() -> None:
+    region = Region(Heard, Kept, Heard, keys_first=1).push([1, 9], "ab")
+    ((_, first), (_, second)) = region.ship({1: 1})
+    region.shipping.install(Parcel("R", 2, 1, (1,), first.states))
+    for rank in (0, 2):
+        operator = region.operators[rank]
+        assert isinstance(operator, Heard)
+        assert [type(message) for message in operator.heard] == [Interrogate, Collect, Collect, Acquire]
+        assert len(set(map(id, operator.heard))) == 4
+    assert second.slots == (1,)
+
+
+def test_r4_epochs_and_records_that_leave_go_on_and_other_messages_do_not() -> None:
+    region = Region(Holding, Heard).push([1], "a")
+    region.ship({1: 1})
+    messages = region.recorder.take()
+    assert [message.values if isinstance(message, Batch) else message for message in messages] == [["a"], Epoch(7)]
+
+
+def test_t6_timers_move_with_their_keys() -> None:
+    giver, taker = Region(Kept), Region(Kept)
+    state = giver.operators[0].state  # type: ignore[attr-defined]
+    state.timers.set(1, 50)
+    state.timers.set(1, 40)
+    state.timers.set(2, 60)
+    ((_, parcel),) = giver.ship({1: 1})
+    taker.shipping.install(parcel)
+    assert taker.operators[0].state.timers.times(1) == [40, 50]  # type: ignore[attr-defined]
+    assert (state.timers.times(1), state.timers.times(2)) == ([], [60])
+
+
+def test_r5_state_that_comes_onto_state_is_our_bug() -> None:
+    giver, taker = Region(Kept).push([1], "a"), Region(Kept).push([1], "b")
+    ((_, parcel),) = giver.ship({1: 1})
+    with pytest.raises(InternalError, match="R5"):
+        taker.shipping.install(parcel)
+
+
+def test_a_place_without_a_step_is_our_bug() -> None:
+    executor = Executor([NodeSpec("nothing", None)])
+    shipping = Shipping("R", 0, executor, [Keyed([0], slots_of)])
+    with pytest.raises(InternalError, match="region 'R' has no step at node 0"):
+        shipping.start(Ship(1, ((0, 1),)))
+
+
+def test_r4_steps_with_keys_of_different_partitioners_each_go_by_their_own() -> None:
+    first, second = (Kept(StepContext("test", name, keyed=True)) for name in ("first", "second"))
+    executor = Executor([NodeSpec("first", first), NodeSpec("second", second)])
+    groups = [Keyed([0], slots_of), Keyed([1], lambda keys: [(key + 1) % SLOTS for key in keys])]
+    shipping = Shipping("R", 0, executor, groups)
+    for node in (0, 1):
+        executor.push(node, Batch(["a", "b"], keys=[1, 2]))
+    executor.run()
+    shipping.start(Ship(1, ((2, 1),)))
+    _, parcel = shipping.next()
+    assert not shipping.under_way
+    assert set(parcel.states) == {"first", "second"}
+    assert (first.state.values, second.state.values) == ({1: ["a"]}, {2: ["b"]})
+
+
+KEYS = st.integers(0, 200) | st.text(max_size=3) | st.booleans() | st.none() | st.tuples(st.integers(0, 3))
+
+
+@given(
+    rows=st.lists(st.tuples(KEYS, st.binary(max_size=40)), max_size=60),
+    owners=st.dictionaries(st.integers(0, SLOTS - 1), st.integers(1, 3), min_size=1),
+    chunk_bytes=st.integers(1, 400),
+    keys_first=st.integers(1, 40),
+)
+def test_r4_nothing_is_lost_and_nothing_comes_twice_however_it_is_cut(
+    rows: list[tuple[Any, bytes]], owners: dict[int, int], chunk_bytes: int, keys_first: int
+) -> None:
+    giver = Region(Kept, Kept, chunk_bytes=chunk_bytes, keys_first=keys_first)
+    for key, value in rows:
+        giver.push([key], [value])
+    before = dict(giver.values())
+    takers = {owner: Region(Kept, Kept) for owner in owners.values()}
+    complete: list[int] = []
+    for owner, parcel in giver.ship(owners):
+        for key in keys_in(parcel):
+            assert owners[slots_of([key])[0]] == owner
+            assert slots_of([key])[0] not in complete, "a key came behind the word that its slot was complete"
+        assert all(owners[slot] == owner for slot in parcel.slots)
+        complete += parcel.slots
+        takers[owner].shipping.install(parcel)
+    assert Counter(complete) == Counter(owners.keys())
+    for rank in (0, 1):
+        places = [giver.values(rank), *(taker.values(rank) for taker in takers.values())]
+        assert sum(map(len, places)) == len(before)
+        assert {key: values for place in places for key, values in place.items()} == before
+    assert not any(slot in owners for slot in slots_of(list(giver.values())))
+    assert [owner for owner, _ in groupby(owner for owner, _ in Region(Kept).ship(owners))] == sorted(takers)
