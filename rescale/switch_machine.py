@@ -129,6 +129,7 @@ class SwitchMachine:
         self.version = version
         self._move: Move | None = None
         self._came: dict[PartMove, PartHandedOver] = {}
+        self._to_poll: tuple[PollParts, ...] = ()
 
     @property
     def may_poll(self) -> bool:
@@ -143,8 +144,9 @@ class SwitchMachine:
             case PartCame():
                 return self._part(event.part)
             case PollOrdered():
-                source = event.order.source
-                return [PollGained(source), Tell(PartsPolled(event.order.version, self.worker, source))]
+                # R6: where a source feeds no exchange there is no marker to wait for, and the parts may not be here yet.
+                self._to_poll = (*self._to_poll, event.order)
+                return [] if self.phase is Phase.AWAITING else self._polled()
             case LeaveOrdered():
                 self._to("leave")
                 return [SayBye()]
@@ -181,7 +183,14 @@ class SwitchMachine:
     def _switch(self, move: Move) -> list[Effect]:
         taken: list[Effect] = [TakePart(self._came.pop(part)) for part in move.parts if part.taker == self.worker]
         self._move, self.version = None, move.version
-        return [*taken, SwitchExchanges(move), Tell(Switched(move.version, self.worker))]
+        return [*taken, SwitchExchanges(move), Tell(Switched(move.version, self.worker)), *self._polled()]
+
+    def _polled(self) -> list[Effect]:
+        orders, self._to_poll = self._to_poll, ()
+        effects: list[Effect] = []
+        for order in orders:
+            effects += [PollGained(order.source), Tell(PartsPolled(order.version, self.worker, order.source))]
+        return effects
 
     def _to(self, what: str) -> None:
         key = (self.phase, what)

@@ -82,6 +82,14 @@ def test_r6_gained_parts_are_polled_when_the_coordinator_says_so(switch: sm.Swit
     assert polled == [sm.PollGained("S"), sm.Tell(PartsPolled(1, 0, "S"))]
 
 
+def test_r6_leave_to_poll_that_comes_before_the_parts_waits_for_them(switch: sm.SwitchMachine) -> None:
+    switch.handle(order(MOVE))
+    assert switch.handle(sm.PollOrdered(PollParts(1, "S"))) == []
+    effects = switch.handle(CAME)
+    assert effects[-2:] == [sm.PollGained("S"), sm.Tell(PartsPolled(1, 0, "S"))]
+    assert effects.index(sm.SwitchExchanges(MOVE)) < effects.index(sm.PollGained("S"))
+
+
 def test_r7_a_second_move_while_parts_are_awaited_is_an_internal_error(switch: sm.SwitchMachine) -> None:
     switch.handle(order(MOVE))
     with pytest.raises(InternalError, match="a move while another goes on"):

@@ -1,0 +1,165 @@
+"""A job in the simulator, step by step as somebody outside decides, from its start to the oracle.
+
+Rule: nothing happens by itself. Whoever drives says who works, what arrives, when time passes, and what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final
+
+import malstrom_py as mp
+from malstrom_py.rescale.channel import Frame, Grant
+from malstrom_py.workers.chance import Chance
+from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.simulated_crew import SimulatedCrash, SimulatedCrew
+from malstrom_py.workers.witness import Witness
+from tests.simulation.feeding import Fed
+from tests.simulation.jobs import Case
+from tests.simulation.layouts import Layout
+from tests.simulation.verdicts import require
+
+TURNS_MAX: Final = 200_000
+"""After so many turns a job that is fed no more must have ended."""
+
+
+class Steered(Chance):
+    """Chooses among those that are not made to wait, each as likely as the others. Time does not pass by chance."""
+
+    def __init__(self, seed: int, *, slots_per_move: int | None = None) -> None:
+        super().__init__(seed)
+        self._slots_per_move = slots_per_move
+        self._turn = 0
+        self._waits_until: dict[Hashable, int] = {}
+
+    def slots_per_move(self, slots: int) -> int:
+        return self._slots_per_move or super().slots_per_move(slots)
+
+    def happens(self, probability: float) -> bool:
+        return False
+
+    def next_of(self, actions: Sequence[Hashable]) -> Hashable:
+        self._turn += 1
+        return self.one_of(self.awake(actions) or actions)
+
+    def awake(self, actions: Sequence[Hashable]) -> list[Hashable]:
+        """Those that are not made to wait."""
+        return [action for action in actions if self._waits_until.get(action, 0) <= self._turn]
+
+    def make_wait(self, action: Hashable, turns: int) -> None:
+        """Choose ``action`` only if there is no other, for a while."""
+        self._waits_until[action] = self._turn + turns
+
+    def hurry(self) -> None:
+        """Let nobody wait any more."""
+        self._waits_until.clear()
+
+
+class Driven:
+    """A job laid out as ``layout``, that reads ``feds``. ``witness`` counts what was hard about it."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        feds: Mapping[str, Fed],
+        chance: Steered,
+        *,
+        workers: int,
+        slots: int,
+        batching: mp.Batching,
+        witness: Witness | None = None,
+        checks: bool = False,
+    ) -> None:
+        self.feds = feds
+        self.chance = chance
+        self.witness = witness or Witness()
+        self.incarnation = 0
+        self.reports: list[RescaleReport] = []
+        self.asked: list[int] = []
+        self._batching = batching
+        self._checks = checks
+        self._case = Case("driven", layout, feds, slots)
+        self._plan = self._case.job().plan()
+        self.crew = self._started(workers, {})
+
+    @property
+    def actions(self) -> list[Hashable]:
+        """Who may work, by number, and the ways on which something is."""
+        return [*self.crew.busy, *self.crew.ways]
+
+    def turn(self) -> None:
+        """Let chance decide on one thing."""
+        self.crew.step()
+
+    def rescale(self, size: int) -> None:
+        """Ask for ``size`` workers; the youngest leave first."""
+        self.asked.append(size)
+        self.crew.rescale(size, self.reports.append)
+
+    def replace(self, members: Sequence[int]) -> None:
+        """Ask for just these ``members``."""
+        self.asked.append(len(members))
+        self.crew.request(members, self.reports.append)
+
+    def crash(self, who: str, workers: int) -> None:
+        """Lose ``who``; the job is started afresh by ``workers`` workers, as the next incarnation."""
+        try:
+            self.crew.crash(who)
+        except SimulatedCrash:
+            errors = self.crew.commit.abort()
+            self.crew.close()
+            require(not errors, f"closing behind a crash: {errors}")
+        self.reports, self.asked = [], []
+        self.crew = self._started(workers, self.crew.on_its_way)
+
+    def end(self) -> None:
+        """Feed nothing more, let the job come to its end, and hold against the oracle what came out of it."""
+        for fed in self.feds.values():
+            fed.end()
+        self.chance.hurry()
+        for _ in range(TURNS_MAX):
+            if self.crew.finished:
+                break
+            self.turn()
+        require(self.crew.finished, f"{TURNS_MAX} turns without an end (P8): {self.crew.phase}")
+        self._commit()
+        self.check()
+
+    def check(self) -> None:
+        """`Violation` if what came out of it cannot be."""
+        told = {name: fed.told() for name, fed in self.feds.items()}
+        Case(self._case.shape, self._case.layout, told, self._case.slots).check(self._case.seen.outcome())
+        require(len(self.reports) == len(self.asked), f"{len(self.asked)} requests, {len(self.reports)} reports (R9)")
+        if self.asked:
+            members = self.crew.members
+            require(len(members) == self.asked[-1], f"workers {members}, though {self.asked[-1]} were asked for (R9)")
+
+    def _commit(self) -> None:
+        """What a run does when it has ended."""
+        crew = self.crew
+        crew.commit.pre_commit()
+        crew.close_before_commit()
+        crew.commit.commit()
+        crew.close()
+
+    def _started(self, workers: int, zombies: dict[Hashable, object]) -> SimulatedCrew:
+        self.incarnation += 1
+        crew = SimulatedCrew(
+            self._plan,
+            self.chance,
+            self.witness,
+            workers=workers,
+            batching=self._batching,
+            clock=self._case.clock,
+            checks=self._checks,
+            incarnation=self.incarnation,
+            rescales=[],
+            crashes=[],
+            zombies=zombies,
+        )
+        crew.commit.recover()
+        crew.open()
+        return crew
+
+
+__all__ = ["Driven", "Frame", "Grant", "Steered"]
