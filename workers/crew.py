@@ -116,7 +116,7 @@ class Crew:
         The youngest leave first. `PlanError` if so many cannot be, or one of those that would leave cannot.
         """
         check_size(size)
-        members = self._machine.target[:size]
+        members = self.target[:size]
         self.request((*members, *self._new_workers(size - len(members))), done)
 
     def request(self, members: Sequence[int], done: Callable[[RescaleReport], None]) -> None:
@@ -146,6 +146,11 @@ class Crew:
     def members(self) -> tuple[int, ...]:
         """The workers that are there."""
         return self._machine.members
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The workers that the last request leads to."""
+        return self._machine.target
 
     @property
     def phase(self) -> str:

@@ -171,6 +171,10 @@ class SimulatedCrew(Crew):
         self._witness.asked(self)
         super().request(members, done)
 
+    def replace(self, kept: Sequence[int], size: int, done: Callable[[RescaleReport], None]) -> None:
+        """Go to ``size`` workers: ``kept`` of those that are there, and new ones."""
+        self.request((*sorted(kept), *self._new_workers(size - len(kept))), done)
+
     @property
     def backlogged(self) -> bool:
         """Whether anything waits for credit anywhere."""
@@ -250,10 +254,9 @@ class SimulatedCrew(Crew):
         asked = self._asked.pop(0)
         if self._at_end:
             self._witness.hit("request at end of stream")
-        target = self._machine.target
-        kept = self._chance.some_of(target, min(asked.size, asked.kept))
+        kept = self._chance.some_of(self.target, min(asked.size, asked.kept))
         try:
-            self.request((*sorted(kept), *self._new_workers(asked.size - len(kept))), _nobody)
+            self.replace(kept, asked.size, _nobody)
         except PlanError:
             """A worker that would leave reads a source that cannot be read on elsewhere: nobody leaves."""
 
