@@ -160,7 +160,7 @@ class Feed:
                     lane.blocked = True
                     self._arrived(item)
                 grant = lane.freed()
-                if grant is not None and grant.rows:
+                if grant is not None and (grant.rows or grant.size):
                     self._grants.append(grant)
         grants, self._grants = self._grants, []
         return taken, grants

@@ -1,0 +1,425 @@
+"""A feed while slots move: what is held and in which order, what credit it keeps, what is let in regardless."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.messages import Epoch
+from malstrom_py.rescale.channel import ChannelId, Credit, Frame, Grant, PlacedEpoch
+from malstrom_py.rescale.protocol import (
+    Bye,
+    ByeTaken,
+    Marker,
+    MarkersIn,
+    Move,
+    OpenSlots,
+    Parcel,
+    RegionDone,
+    Shipped,
+    ShippedIn,
+)
+from malstrom_py.rescale.region_machine import Phase
+from malstrom_py.testing import strategies
+from tests.unit.workers.feeding import BIG, CHANNELS, CODEC, SLOTS, Region
+
+GAIN = Move(1, (0, 1), (0, 1), (0, 0, 0, 0))
+"""Worker 0 gains slots 1 and 3."""
+
+BEFORE_GAIN = (0, 1, 0, 1)
+LOSE = Move(1, (0, 1), (0, 1), (0, 1, 0, 1))
+MARK_GAIN, MARK_LOSE = Marker(GAIN, 5, 5), Marker(LOSE, 5, 5)
+EMPTY = Parcel("R", 1, 1, (1, 3))
+
+
+def gaining(**options: Any) -> Region:
+    """A region that has begun to gain slots 1 and 3, by one marker that has come."""
+    region = Region(table=BEFORE_GAIN, **options)
+    region.send("left", 1, MARK_GAIN)
+    region.take()
+    return region
+
+
+def rest_marked(region: Region, marker: Marker, *, first: tuple[str, int] = ("left", 1)) -> None:
+    for exchange, worker in CHANNELS:
+        if (exchange, worker) != first:
+            region.send(exchange, worker, marker)
+    region.give(region.take())
+
+
+def open_up(region: Region, parcel: Parcel = EMPTY) -> list[Grant]:
+    """Bring the state, and the word that slots may be opened: the credit that this frees."""
+    region.feed.receive(parcel)
+    region.feed.receive(OpenSlots(1, "R"))
+    return region.take()
+
+
+def values(region: Region) -> list[Any]:
+    return [value for value in region.got() if not isinstance(value, Epoch)]
+
+
+def test_r5_rows_of_slots_that_are_not_here_are_held_and_those_of_others_go_in() -> None:
+    region = gaining()
+    region.send("left", 1, [0, 1, 2, 3, 4, 5])
+    region.take()
+    assert region.got() == [0, 2, 4]
+    region.send("left", 1, [1, 9], [8])
+    region.take()
+    assert region.got() == [8]
+    rest_marked(region, MARK_GAIN)
+    assert values(region) == []
+    open_up(region)
+    assert values(region) == [1, 3, 5, 1, 9]
+
+
+def test_r5_held_rows_of_all_channels_go_in_as_they_came() -> None:
+    region = gaining()
+    rest_marked(region, MARK_GAIN)
+    region.send("left", 1, [1])
+    region.take()
+    region.send("right", 0, [5])
+    region.take()
+    region.send("left", 1, [9])
+    region.take()
+    region.send("left", 0, [13])
+    region.take()
+    assert values(region) == []
+    open_up(region)
+    assert values(region) == [1, 5, 9, 13]
+
+
+def test_r5_held_rows_go_in_before_the_epochs_that_waited_behind_them() -> None:
+    region = gaining()
+    region.send("left", 1, [1], 8)
+    rest_marked(region, MARK_GAIN)
+    for exchange, worker in CHANNELS[:1] + CHANNELS[2:]:
+        region.send(exchange, worker, 9)
+    region.take()
+    assert region.got() == [Epoch(5)]
+    open_up(region)
+    assert region.got() == [1, Epoch(8)]
+
+
+def test_r5_the_state_is_in_before_the_rows_that_waited_for_it() -> None:
+    giver = Region()
+    giver.send("left", 1, [1], [3], [1])
+    giver.take()
+    for exchange, worker in CHANNELS:
+        giver.send(exchange, worker, MARK_LOSE)
+    giver.take()
+    while giver.feed.ship():
+        pass
+    ((owner, parcel),) = [letter for letter in giver.letters if letter[0] == 1]
+    assert (owner, type(parcel)) == (1, Parcel)
+    taker = gaining()
+    taker.send("left", 1, [1])
+    rest_marked(taker, MARK_GAIN)
+    assert isinstance(parcel, Parcel)
+    open_up(taker, parcel)
+    assert taker.kept.state.values == {1: [1, 1, 1], 3: [3]}
+    assert (giver.kept.state.values, giver.shipping.keys_moved) == ({}, 2)
+
+
+def test_r5_rows_of_the_old_version_are_let_in_while_others_have_marked() -> None:
+    region = gaining()
+    region.send("right", 1, [0, 2])
+    region.send("right", 0, [4])
+    region.take()
+    assert sorted(region.got()) == [0, 2, 4]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_r5_columns_are_parted_like_rows(columns: bool) -> None:
+    region = gaining()
+    batch: Batch = Batch([{"n": n} for n in range(4)], keys=[0, 1, 2, 3])
+    if columns:
+        batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [0, 1, 2, 3]}), keys=[0, 1, 2, 3])
+    region.send("left", 1, batch)
+    region.take()
+    assert region.got() == [{"n": 0}, {"n": 2}]
+    rest_marked(region, MARK_GAIN)
+    open_up(region)
+    assert values(region) == [{"n": 1}, {"n": 3}]
+
+
+# Credit.
+
+
+def cost_of(batch: list[int]) -> tuple[int, int]:
+    return len(batch), len(CODEC.encode_batch(Batch(batch, keys=batch), step="left"))
+
+
+def test_f2_held_rows_keep_their_credit_until_they_go_in() -> None:
+    region = gaining()
+    region.send("left", 1, [0, 1, 2, 3])
+    (grant,) = region.take()
+    rows, size = cost_of([0, 1, 2, 3])
+    assert (grant.rows, grant.size) == (2, size - size // 2)
+    rest_marked(region, MARK_GAIN)
+    (rest,) = open_up(region)
+    assert (rest.channel, rest.rows, rest.size) == (ChannelId("left", 1, 0), 2, size // 2)
+    assert rows == 4
+
+
+def test_f2_the_sender_of_held_rows_runs_out_of_credit_and_gets_it_back() -> None:
+    region = gaining(credit=Credit(rows=4))
+    for key in range(10):
+        region.send("left", 1, [4 * key + 1])
+    region.give(region.take())
+    assert region.remote["left"].backlog == 6
+    rest_marked(region, MARK_GAIN)
+    region.give(region.take())
+    assert region.remote["left"].backlog == 6
+    region.give(open_up(region))
+    region.give(region.take())
+    region.give(region.take())
+    assert region.remote["left"].backlog == 0
+    assert values(region) == [4 * key + 1 for key in range(10)]
+
+
+@pytest.mark.parametrize("keys", [[1], [0, 1], [0, 1, 1]])
+def test_f2_no_byte_of_credit_is_lost_when_rows_are_held(keys: list[int]) -> None:
+    """Bytes are shared out by rows, which does not always come out even."""
+    region = gaining()
+    for times in range(1, 100):
+        region.send("left", 1, keys * times)
+    region.give(region.take())
+    rest_marked(region, MARK_GAIN)
+    region.give(open_up(region))
+    out = region.remote["left"]
+    assert (out._rows, out._size) == (BIG.rows, BIG.size)
+
+
+def test_f2_held_rows_count_in_the_loopback_until_they_go_in() -> None:
+    region = gaining(credit=Credit(rows=3))
+    region.send("left", 0, MARK_GAIN, [0, 1, 4, 5, 9])
+    region.take()
+    assert region.got() == [0, 4]
+    assert region.local["left"].full
+    for channel in [("right", 0), ("right", 1)]:
+        region.send(*channel, MARK_GAIN)
+    region.take()
+    open_up(region)
+    assert not region.local["left"].full
+
+
+# What is taken in however full the outputs are.
+
+
+def full() -> Region:
+    """A region whose output is backlogged, about to lose slots 1 and 3."""
+    region = Region(exit_credit=1)
+    region.send("left", 1, [0], [2])
+    region.take()
+    assert not region.feed.open
+    region.got()
+    return region
+
+
+def test_f2_what_moves_slots_is_taken_in_while_the_region_is_backlogged() -> None:
+    region = full()
+    assert not region.feed.ready
+    region.send("left", 1, MARK_LOSE)
+    assert region.feed.ready
+    rest_marked(region, MARK_LOSE)
+    assert MarkersIn(1, 0, "left") in region.told()
+    assert region.feed.ready, "a parcel is to be sent"
+    region.feed.ship()
+    assert region.told() == [RegionDone(1, 0, "R")]
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, Shipped(1))
+    region.take()
+    assert region.told() == [ShippedIn(1, 0, "left"), ShippedIn(1, 0, "right")]
+    region.send("left", 1, Bye())
+    region.take()
+    assert region.told() == [ByeTaken(0, "left", 1)]
+    assert not region.feed.open
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_f2_what_moves_slots_waits_behind_the_rows_before_it(worker: int) -> None:
+    region = full()
+    region.send("left", worker, [4], MARK_LOSE)
+    assert not region.feed.ready
+    region.take()
+    assert (region.got(), region.told()) == ([], [])
+    region.router.channels[1].grant(Grant(ChannelId("exit", 0, 1), 1, 100, 10_000))
+    region.sent += region.router.take()
+    region.take()
+    assert region.got() == [4]
+    assert len(region.local["left"]) == 0
+
+
+def test_f2_what_is_left_of_an_opened_frame_is_not_overtaken() -> None:
+    """A frame with an epoch among its rows is opened item by item: a marker in the next frame is not yet its turn."""
+    region = Region(exit_credit=1)
+    out = region.remote["left"]
+    payload = CODEC.encode_batch(Batch([0, 2, 4], keys=[0, 2, 4]), step="left")
+    out.put(payload, rows=3, size=len(payload), epochs=(PlacedEpoch(1, 3), PlacedEpoch(2, 4)))
+    region.send("left", 1, MARK_LOSE)
+    region.take()
+    region.take()
+    assert region.got() == [0, 2]
+    assert region.told() == []
+    assert not region.feed.ready
+
+
+# Shipping.
+
+
+def losing(*keys: int, **options: Any) -> Region:
+    """A region that has state of ``keys`` and all markers of `LOSE`."""
+    region = Region(**options)
+    for key in keys:
+        region.send("left", 1, [key])
+    region.take()
+    region.got()
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, MARK_LOSE)
+    region.take()
+    return region
+
+
+def test_r4_parcels_are_sent_one_at_a_time_and_the_region_goes_on_between_them() -> None:
+    region = losing(1, 3, 5, 2, keys_first=1)
+    assert region.feed.ready
+    assert region.feed.ship() == 1
+    region.send("left", 1, [2])
+    region.take()
+    assert region.kept.state.values[2] == [2, 2]
+    assert [receiver for receiver, letter in region.letters if isinstance(letter, Parcel)] == [1]
+    while region.feed.ship():
+        pass
+    assert not region.feed.ready
+    parcels = [letter for receiver, letter in region.letters if receiver == 1 and isinstance(letter, Parcel)]
+    assert [slot for parcel in parcels for slot in parcel.slots] == [1, 3]
+    assert set(region.kept.state.values) == {2}
+
+
+def test_r4_epochs_wait_until_all_is_shipped() -> None:
+    region = losing(1, 3, keys_first=1)
+    assert region.got() == [Epoch(5)]
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, 9)
+    region.take()
+    assert region.feed.ship() == 1
+    assert region.got() == []
+    assert not region.feed.steady
+    while region.feed.ship():
+        pass
+    assert region.got() == [Epoch(9)]
+    assert region.feed.steady
+
+
+def controls(frames: list[Frame]) -> list[Any]:
+    return [frame.control for frame in frames if frame.control is not None]
+
+
+def test_r6_shipped_goes_out_behind_what_was_sent_before_and_once_all_is_shipped() -> None:
+    region = losing(1, 3, keys_first=1)
+    region.sent.clear()
+    region.feed.ship()
+    assert controls(region.router.take()) == []
+    region.send("left", 1, [2])
+    region.take()
+    while region.feed.ship():
+        pass
+    region.sent += region.router.take()
+    assert [frame.control or frame.rows for frame in region.sent] == [1, Shipped(1)]
+    assert Shipped(1) in [region.router.loopback.take() for _ in range(9)]
+    assert region.told()[-1] == RegionDone(1, 0, "R")
+
+
+def test_r6_shipped_goes_to_those_that_leave_too() -> None:
+    region = Region(table=BEFORE_GAIN)
+    move = Move(1, (0, 1), (0,), (0, 0, 0, 0))
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, Marker(move, 5, 5))
+    region.take()
+    assert controls(region.sent) == [Shipped(1)]
+
+
+def test_r6_a_region_that_feeds_no_exchange_opens_its_slots_by_itself() -> None:
+    region = gaining(feeds_exchanges=False)
+    region.send("left", 1, [1])
+    rest_marked(region, MARK_GAIN)
+    region.feed.receive(EMPTY)
+    assert values(region) == [1]
+    assert region.told()[-1] == RegionDone(1, 0, "R")
+
+
+def test_r6_a_region_that_feeds_exchanges_opens_them_when_it_may() -> None:
+    region = gaining()
+    region.send("left", 1, [1])
+    rest_marked(region, MARK_GAIN)
+    region.feed.receive(EMPTY)
+    assert values(region) == []
+    region.feed.receive(OpenSlots(1, "R"))
+    assert values(region) == [1]
+
+
+def test_r5_a_parcel_that_comes_before_any_marker_is_put_in_at_the_cut() -> None:
+    region = Region(table=BEFORE_GAIN)
+    giver = losing(1)
+    giver.feed.ship()
+    (parcel,) = [letter for receiver, letter in giver.letters if receiver == 1]
+    assert isinstance(parcel, Parcel)
+    region.feed.receive(parcel)
+    assert region.kept.state.values == {}
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, MARK_GAIN)
+    region.take()
+    assert region.kept.state.values == {1: [1]}
+    assert region.got() == [Epoch(5)]
+
+
+@st.composite
+def channel_scripts(draw: st.DrawFn) -> list[list[Any]]:
+    """What comes on each channel: rows of slots that do not move, the marker, rows of all slots."""
+    before = st.lists(st.sampled_from([[0], [2]]), max_size=3)
+    after = st.lists(st.lists(st.integers(0, SLOTS - 1), min_size=1, max_size=4), max_size=4)
+    return [[*draw(before), MARK_GAIN, *draw(after)] for _ in CHANNELS]
+
+
+@given(scripts=channel_scripts(), schedule=strategies.schedules(5), rows=st.integers(1, 9))
+def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel(
+    scripts: list[list[Any]], schedule: list[int], rows: int
+) -> None:
+    """Rows before and behind the markers, state at any moment, leave to open behind the cut: all go in, none twice."""
+    region = Region(table=BEFORE_GAIN, credit=Credit(rows=rows, size=1))
+    letters = [Parcel("R", 1, 1, (1,)), OpenSlots(1, "R"), Parcel("R", 1, 1, (3,))]
+    expected: dict[tuple[int, int], list[Any]] = {}
+    for turn in [*schedule, *(number for _ in range(20) for number in range(5))]:
+        # The coordinator lets slots be opened when everybody has sent Shipped, so behind the cut.
+        if turn == 4 and letters and (region.machine.phase is Phase.MOVING or isinstance(letters[0], Parcel)):
+            region.feed.receive(letters.pop(0))
+        elif turn < 4 and scripts[turn]:
+            region.send(*CHANNELS[turn], numbered(scripts[turn].pop(0), turn, expected))
+        region.give(region.take())
+    region.give(region.take())
+    found = region.kept.state.values
+    assert {
+        (number, key): [value for value in of_key if value[0] == number]
+        for key, of_key in found.items()
+        for number in range(4)
+        if any(value[0] == number for value in of_key)
+    } == expected
+    assert region.feed.steady
+    assert [(out.backlog, out._rows, out._size) for out in region.remote.values()] == [(0, rows, 1)] * 2
+    assert not any(loopback._rows for loopback in region.local.values())
+
+
+def numbered(item: Any, channel: int, sent: dict[tuple[int, int], list[Any]]) -> Any:
+    """Rows that bear their channel and number, written down by channel and key; other items as they are."""
+    if not isinstance(item, list):
+        return item
+    before = sum(len(of_key) for (other, _), of_key in sent.items() if other == channel)
+    rows = [(channel, before + place) for place in range(len(item))]
+    for key, row in zip(item, rows, strict=True):
+        sent.setdefault((channel, key), []).append(row)
+    return Batch(rows, keys=item)
