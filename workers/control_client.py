@@ -40,6 +40,7 @@ ANSWER_S: Final = 10.0
 """How long the other side may be silent; it says something every two seconds."""
 
 _CONNECT_S: Final = 5.0
+_AGAIN_S: Final = 0.05
 
 A = TypeVar("A")
 
@@ -95,7 +96,7 @@ class RemoteJob:
         except KeyboardInterrupt as error:
             error.add_note(goes_on(self.name))
             raise
-        except (TimeoutError, BlockingIOError):  # the latter where too many wait to be let in
+        except (TimeoutError, BlockingIOError):
             raise DeadlineError(
                 f"job {self.name!r} did not answer within {ANSWER_S:g} s: its process is stopped, or very busy",
                 wait=f"an answer of job {self.name!r}",
@@ -175,18 +176,26 @@ def _listens(path: Path) -> bool:
     try:
         with _connected(path):
             return True
-    except BlockingIOError:
-        return True  # so many wait to be let in that no more may
+    except (TimeoutError, BlockingIOError):
+        return True  # it is stopped, or very busy, but there
     except OSError:
         return False
 
 
 def _connected(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + _CONNECT_S
     try:
         connection.settimeout(_CONNECT_S)
-        connection.connect(str(path))
+        while True:
+            try:
+                connection.connect(str(path))
+                return connection
+            except BlockingIOError:  # too many wait to be let in
+                if clock.monotonic_s() >= until_s:
+                    raise
+                clock.sleep_s(_AGAIN_S)
     except BaseException:
         connection.close()
         raise
-    return connection

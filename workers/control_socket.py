@@ -14,6 +14,7 @@ import os
 import socket
 import weakref
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 from malstrom_py.errors import ControlError, InternalError, MalstromError
@@ -40,6 +41,9 @@ from malstrom_py.workers.job_status import Ending
 from malstrom_py.workers.rescale_report import RescaleReport
 
 CONNECTIONS_MAX: Final = 32
+_CROWD_MAX: Final = 4 * CONNECTIONS_MAX
+"""How many may be told at once that there are too many; whoever else comes is told nothing."""
+
 REQUEST_S: Final = 5.0
 """How long a client may take to send its request, and to take an answer."""
 
@@ -48,6 +52,12 @@ WAITING_S: Final = 2.0
 
 _END_S: Final = 2.0
 """How long the end of the run waits for its last answers to be taken."""
+
+_LATE_S: Final = 0.1
+"""How long it waits for requests of those who are connected."""
+
+_AGAIN_S: Final = 1.0
+"""How long nobody is let in where there are no descriptors left."""
 
 
 class ControlSocket:
@@ -63,15 +73,13 @@ class ControlSocket:
         self._claim = Claim.of(server_directory(), controls.job)
         self._listener: socket.socket | None = None
         self._loop: LoopThread | None = None
-        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
         self._answering: set[asyncio.Task[None]] = set()
-        self._connections = 0
         _OPEN.add(self)
         try:
             self._listener = self._listening()
             self._loop = LoopThread(f"malstrom-control-{controls.job}")
             self._loop.run(self._open(self._listener), timeout_s=REQUEST_S, what="opening the control socket")
-            self._claim.publish()
         except OSError as error:
             self.release()
             self.close()
@@ -113,7 +121,9 @@ class ControlSocket:
         try:
             listener.bind(str(self._claim.socket_path))
             self._claim.socket_path.chmod(0o600)
-            listener.listen(CONNECTIONS_MAX)
+            self._claim.publish()  # before it can be connected to, so that who can is let in
+            listener.setblocking(False)
+            listener.listen(_CROWD_MAX)
         except BaseException:
             listener.close()
             raise
@@ -123,37 +133,69 @@ class ControlSocket:
 
     async def _open(self, listener: socket.socket) -> None:
         self._ended: asyncio.Future[Ending] = asyncio.wrap_future(self._controls.ended)
-        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=REQUEST_BYTES_MAX)
+        # Not asyncio's own server: one that is closed in the wrong moment forgets connections without closing them.
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def _end(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        if self._answering:
-            await asyncio.wait(self._answering, timeout=_END_S)
+        if self._listener is not None:
+            self._accept(self._listener)
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+        if silent := self._connections - self._answering:
+            await asyncio.wait(silent, timeout=_LATE_S)  # their requests may be on their way
+            for task in self._connections - self._answering:
+                task.cancel()
+        if self._connections:
+            _, slow = await asyncio.wait(self._connections, timeout=_END_S)
+            for task in slow:
+                task.cancel()
+            await asyncio.gather(*slow)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
-        try:
-            await self._converse(reader, writer)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            """The client is gone, or too slow: nothing is owed to it."""
-        finally:
-            self._connections -= 1
-            writer.transport.abort()
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(CONNECTIONS_MAX):
+            try:
+                connection, _address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # there are no descriptors left, most likely: who waits, waits
+                loop.remove_reader(listener)
+                loop.call_later(_AGAIN_S, self._accept_again, listener)
+                return
+            if len(self._connections) >= _CROWD_MAX:
+                connection.close()
+                continue
+            connection.setblocking(False)
+            task = loop.create_task(self._serve(connection))
+            self._connections.add(task)
+            task.add_done_callback(partial(self._gone, connection))
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _gone(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        connection.close()
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def _serve(self, connection: socket.socket) -> None:
         task = asyncio.current_task()
         assert task is not None
+        reader, writer = await asyncio.open_connection(sock=connection, limit=REQUEST_BYTES_MAX)
         try:
-            if self._connections > CONNECTIONS_MAX:
+            if len(self._connections) > CONNECTIONS_MAX:
                 raise ControlError(f"{CONNECTIONS_MAX} others are connected already: try again later")
             request = await self._request(reader)
             self._answering.add(task)
             await self._reply(request.ask, reader, writer)
         except ControlError as error:
-            await _send(writer, error, last=True)
+            with contextlib.suppress(OSError, TimeoutError):
+                await _send(writer, error, last=True)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            """The client is gone, or too slow, or the run has ended: nothing is owed to it."""
         finally:
             self._answering.discard(task)
+            writer.transport.abort()
 
     async def _request(self, reader: asyncio.StreamReader) -> Request:
         async with asyncio.timeout(REQUEST_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -27,11 +28,12 @@ from malstrom_py.errors import (
     OperatorError,
     PlanError,
 )
-from malstrom_py.workers import control_client, control_socket
+from malstrom_py.workers import control_client, control_messages, control_socket
 from malstrom_py.workers.control_client import RemoteJob, running_jobs
 from malstrom_py.workers.control_files import Claim, server_directory, socket_path, token_path
 from malstrom_py.workers.control_messages import (
     REQUEST_BYTES_MAX,
+    Answer,
     AskRescale,
     AskWait,
     Request,
@@ -87,6 +89,20 @@ def connected(folder: Path, job: str = "endless") -> socket.socket:
 
 def token_of(folder: Path, job: str = "endless") -> str:
     return token_path(folder, job).read_text().partition("\n")[0]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released whenever a client of this process hears something: that it is waited for, or its answer."""
+    released, decode = threading.Semaphore(0), control_messages.decode_answer
+
+    def hear(payload: bytes) -> Answer:
+        released.release()
+        return decode(payload)
+
+    monkeypatch.setattr(control_client, "decode_answer", hear)
+    monkeypatch.setattr(control_socket, "WAITING_S", 0.05)
+    return released
 
 
 def answer_of(connection: socket.socket) -> object:
@@ -156,7 +172,7 @@ def test_nothing_is_there_without_control(folder: Path, out: sinks.Memory) -> No
     assert handle.wait(timeout_s=PATIENCE_S).written == 1
 
 
-def test_the_end_is_told_to_all_who_wait(folder: Path) -> None:
+def test_the_end_is_told_to_all_who_wait(heard: threading.Semaphore) -> None:
     gate = Gate()
     job = mp.Job("gated")
     job.source("in", sources.Memory([1, 2])).map("gate", gate).sink("out", sinks.Memory())
@@ -166,6 +182,8 @@ def test_the_end_is_told_to_all_who_wait(folder: Path) -> None:
     threads = [threading.Thread(target=lambda one=one: results.append(one.wait())) for one in waiting]
     for thread in threads:
         thread.start()
+    # Often enough that each has heard that it is waited for: they are told in turn.
+    assert all(heard.acquire(timeout=PATIENCE_S) for _ in range(50))
     with pytest.raises(OperationInProgress):
         waiting[0].rescale(2, timeout_s=0.01)
     gate.opened.set()
@@ -179,7 +197,7 @@ def test_the_end_is_told_to_all_who_wait(folder: Path) -> None:
         mp.JobHandle.attach("gated")
 
 
-def test_those_who_wait_in_another_process_get_the_jobs_error_without_its_data() -> None:
+def test_those_who_wait_in_another_process_get_the_jobs_error_without_its_data(heard: threading.Semaphore) -> None:
     gate = Gate()
     job = mp.Job("secretive")
     texts = job.source("texts", sources.Memory(["secret-4711"]))
@@ -194,6 +212,7 @@ def test_those_who_wait_in_another_process_get_the_jobs_error_without_its_data()
 
     thread = threading.Thread(target=wait)
     thread.start()
+    assert heard.acquire(timeout=PATIENCE_S)
     gate.opened.set()
     thread.join(PATIENCE_S)
     (error,) = told
@@ -202,7 +221,9 @@ def test_those_who_wait_in_another_process_get_the_jobs_error_without_its_data()
     assert "secret-4711" not in str(error)
 
 
-def test_a_stop_without_drain_from_elsewhere_tells_everyone(handle: mp.JobHandle, out: sinks.Memory) -> None:
+def test_a_stop_without_drain_from_elsewhere_tells_everyone(
+    handle: mp.JobHandle, out: sinks.Memory, heard: threading.Semaphore
+) -> None:
     attached, told = mp.JobHandle.attach("endless"), []
 
     def wait() -> None:
@@ -212,6 +233,7 @@ def test_a_stop_without_drain_from_elsewhere_tells_everyone(handle: mp.JobHandle
 
     thread = threading.Thread(target=wait)
     thread.start()
+    assert heard.acquire(timeout=PATIENCE_S)
     attached.stop(drain=False, timeout_s=PATIENCE_S)
     thread.join(PATIENCE_S)
     with pytest.raises(JobEnded, match="nothing was committed"):
@@ -300,8 +322,9 @@ def test_a_client_that_is_slow_is_cut_and_one_that_dies_is_no_loss(
     sent: bytes, handle: mp.JobHandle, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with impatient(monkeypatch, REQUEST_S=0.1), connected(folder) as slow, connected(folder) as dying:
-        slow.sendall(sent)
-        dying.sendall(sent)
+        for client in (slow, dying):
+            with contextlib.suppress(BrokenPipeError):  # it may have been cut before
+                client.sendall(sent)
         dying.close()
         assert slow.recv(1) == b"", "it is closed without a word"
     assert mp.JobHandle.attach("endless").status().state == "running"
@@ -315,7 +338,7 @@ def test_clients_that_die_while_they_wait_leave_nothing_behind(handle: mp.JobHan
             connection.sendall(encode_request(Request(token_of(folder), AskWait(None))))
     # Those before them are gone, or there would be no room.
     until(lambda: can_ask("endless"))
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
     handle.stop(timeout_s=PATIENCE_S)
 
 
