@@ -123,12 +123,15 @@ class _Search:
         if failure is None:
             return LawReport(cases)
         # An earlier law may be broken too, by a scenario that is met less often, and would be the one to name.
-        broken = [law.name for law in laws].index(failure.law) if failure.law in cases else 0
-        for law in laws[: broken + 1]:
-            _, smaller = self._run([law], shrink=True)
-            if smaller is not None:
-                failure = smaller
+        names = [law.name for law in laws]
+        broken = names.index(failure.law) if failure.law in names else 0
+        while broken:
+            _, earlier = self._run(laws[:broken], shrink=False)
+            if earlier is None or earlier.law not in names[:broken]:
                 break
+            failure, broken = earlier, names.index(earlier.law)
+        _, smaller = self._run([laws[broken]], shrink=True)
+        failure = smaller or failure
         raise failure.with_traceback(None) from failure.__cause__
 
     def _run(self, laws: Sequence[Law], *, shrink: bool) -> tuple[dict[str, int], LawError | None]:

@@ -7,7 +7,7 @@ Rule: between two calls nothing is under way here but what the fake workers hold
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from malstrom_py.batches import Batch
@@ -37,6 +37,9 @@ from malstrom_py.workers.graph import Membership, build_graph
 
 _INCARNATION: Final = 1
 
+_table = lru_cache(maxsize=16)(first_table)
+"""Tests build stages by the thousand, of few sizes."""
+
 _WATCH_S: Final = 0.1
 """How long nothing may come back before a step is asked again: what it awaits has deadlines of its own."""
 
@@ -58,7 +61,7 @@ class Stage:
         self.codec = Codec(plan.types)
         self.backend: PersistenceBackend = _Nowhere()
         self._barriers: dict[str, AbsBarrier] = {}
-        member = Membership(0, range(workers), first_table(plan.slots, range(workers)), incarnation=_INCARNATION)
+        member = Membership(0, range(workers), _table(plan.slots, range(workers)), incarnation=_INCARNATION)
         graph = build_graph(
             plan, member, batching=batching, codec=self.codec, clock=clock, make_barrier=self._make_barrier
         )

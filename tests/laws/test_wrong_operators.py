@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from malstrom_py.testing import LAWS, LawError, check_operator
+from tests.laws.wrong_movers import MOVERS
 from tests.laws.wrong_operators import WRONG
+
+ALL = [*WRONG, *MOVERS]
 
 
 @pytest.mark.parametrize(
     ("law", "factory", "options"),
-    [(law, factory, options) for law, _, factory, options in WRONG],
-    ids=[f"{law}: {name}" for law, name, _, _ in WRONG],
+    [(law, factory, options) for law, _, factory, options in ALL],
+    ids=[f"{law}: {name}" for law, name, _, _ in ALL],
 )
 def test_a_wrong_step_is_named_by_the_law_it_breaks(
     law: str, factory: Callable[[Any], Any], options: dict[str, Any]
@@ -27,4 +30,4 @@ def test_a_wrong_step_is_named_by_the_law_it_breaks(
 
 
 def test_each_law_has_a_wrong_step() -> None:
-    assert {law.name for law in LAWS} == {law for law, *_ in WRONG}
+    assert {law.name for law in LAWS} == {law for law, *_ in ALL}

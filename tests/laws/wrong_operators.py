@@ -1,4 +1,7 @@
-"""Steps that are wrong on purpose, one or more for each law. Each is right but for the one thing that its name says."""
+"""Steps that are wrong on purpose, one or more for each law. Each is right but for the one thing that its name says.
+
+Those that only go wrong when keys move are in `tests.laws.wrong_movers`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any, ClassVar
 
 from malstrom_py.batches import Batch
 from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MIN_EPOCH, AbsBarrier, Acquire, DataMessage, Epoch, Interrogate, Rescale, StateMessage
+from malstrom_py.messages import MIN_EPOCH, AbsBarrier, DataMessage, Epoch, Interrogate, Rescale, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.count import Count
 from malstrom_py.operators.stateful_op import StatefulOp
@@ -226,22 +229,10 @@ class CountsAllKeys(KeyedLogic[Any, int, int, int]):
             output.emit(key, len(state))
 
 
-# -- migration invariance --
+# -- snapshot invariance --
 
 
-class KeepsElsewhere(KeyedLogic[Any, int, int, int]):
-    """Keeps a count per key in itself, where no control message finds it."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Any, int] = {}
-
-    def on_data(self, message: DataMessage[Any, int], key_state: int | None, output: Output[Any, int]) -> int:
-        self._seen[message.key] = seen = self._seen.get(message.key, 0) + 1
-        output.emit(message.key, seen, message.timestamp)
-        return seen
-
-
-class _WrongState(Count):
+class WrongState(Count):
     """Counts, with a keyed state of its own making."""
 
     kind: type[KeyedState] = KeyedState
@@ -249,44 +240,6 @@ class _WrongState(Count):
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.state = self.kind(context.step, context.codec)
-
-
-class _CollectsCopies(KeyedState):
-    def collect(self, keys: Any) -> bytes | None:
-        before = dict(self.values)
-        taken = super().collect(keys)
-        self.values.update(before)
-        return taken
-
-
-class KeepsWhatItGives(_WrongState):
-    """Collect does not remove."""
-
-    kind = _CollectsCopies
-
-
-class _ReportsAll(KeyedState):
-    def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
-        found.update(self.keys())
-
-
-class ReportsAll(_WrongState):
-    """Interrogate does not ask the predicate."""
-
-    kind = _ReportsAll
-
-
-class IgnoresAcquire(Count):
-    """Passes Acquire on, and installs nothing."""
-
-    def on_control(self, message: StateMessage, out: Outlet) -> None:
-        if isinstance(message, Acquire):
-            out.forward(message)
-        else:
-            super().on_control(message, out)
-
-
-# -- snapshot invariance --
 
 
 class _ForgetsTimers(KeyedState):
@@ -325,7 +278,7 @@ class _TakesAll(KeyedState):
             super().restore(state, owned)
 
 
-class RestoresOneOnly(_WrongState):
+class RestoresOneOnly(WrongState):
     """Takes what one instance persisted, and not that of the next."""
 
     kind = _TakesAll
@@ -352,10 +305,6 @@ WRONG: list[tuple[str, str, Factory, dict[str, Any]]] = [
     ("key kept", "the key of another", as_step(SwapsKeys), {}),
     ("batch-split invariance", "once per batch", op(OncePerBatch), {}),
     ("key isolation", "counts all keys", op(CountsAllKeys), {}),
-    ("migration invariance", "state in the logic", op(KeepsElsewhere), {}),
-    ("migration invariance", "collects copies", as_step(KeepsWhatItGives), {}),
-    ("migration invariance", "reports all", as_step(ReportsAll), {}),
-    ("migration invariance", "ignores Acquire", as_step(IgnoresAcquire), {}),
     ("snapshot invariance", "clears at the barrier", as_step(ClearsAtBarrier), {}),
     (
         "snapshot invariance",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from malstrom_py.testing.laws.forwarding import forwarding
+from malstrom_py.testing.laws.migration import migration
 from malstrom_py.testing.laws.output_laws import (
     batch_split,
     determinism,
@@ -20,7 +21,7 @@ from malstrom_py.testing.laws.output_laws import (
 )
 from malstrom_py.testing.laws.play import Broken, Subject
 from malstrom_py.testing.laws.scenario import Scenario
-from malstrom_py.testing.laws.state_laws import migration, round_trip, scale, snapshot
+from malstrom_py.testing.laws.state_laws import round_trip, scale, snapshot
 from malstrom_py.testing.watch import NO_MUTATION
 
 

@@ -77,6 +77,7 @@ class Play:
         self.clock = VirtualClock()
         self.trace = Trace(keyed=subject.keyed if keyed is None else keyed)
         self._cuts = cuts
+        self._segment = 0
 
     def build(self, *, watched: bool = False) -> OperatorTester:
         """A new instance on this play's clock."""
@@ -94,10 +95,26 @@ class Play:
         """Play atoms ``start`` to ``end``: rows to the instance that owns their key, events to all."""
         end = len(self.scenario.atoms) if end is None else end
         for piece in self.scenario.pieces(start, end, self._cuts):
-            self.deliver(piece, instances, owner=owner, only=only)
-            for instance in instances:
-                for output, records in received(instance).items():
-                    self.trace.add(piece.segment, output, records)
+            self.take(piece, instances, owner=owner, only=only)
+
+    def take(
+        self,
+        piece: Piece,
+        instances: list[OperatorTester],
+        *,
+        owner: Callable[[Any], int] = lambda key: 0,
+        only: Callable[[Any], bool] = lambda key: True,
+    ) -> None:
+        """Give one piece to the instances, and note what comes out."""
+        self._segment = piece.segment
+        self.deliver(piece, instances, owner=owner, only=only)
+        self.note(instances)
+
+    def note(self, instances: Iterable[OperatorTester]) -> None:
+        """What comes out now belongs to the piece that was taken last."""
+        for instance in instances:
+            for output, records in received(instance).items():
+                self.trace.add(self._segment, output, records)
 
     def deliver(
         self,
@@ -113,6 +130,8 @@ class Play:
         for number, instance in enumerate(instances):
             if piece.event is None:
                 rows = [row for row in piece.rows if only(row.key) and owner(row.key) == number]
+                if not rows:
+                    continue
                 # Each play has values of its own, so that a step that changes them spoils no other play.
                 instance.send_local(copy.deepcopy(rows), input=piece.input)
             elif not isinstance(piece.event, Tick):

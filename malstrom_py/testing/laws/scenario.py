@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
 
@@ -21,6 +21,29 @@ class Tick:
 
 Atom = DataMessage[Any, Any] | Epoch | Tick
 """One thing that happens to a step: a record comes, an epoch, or the clock goes on."""
+
+
+SLOTS: Final = 4
+"""Into so many slots the keys of a scenario fall."""
+
+CHUNK_MAX: Final = 1_000
+"""The size of a chunk that takes all keys there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """From ``until`` on the instance ``owners[slot]`` has a slot; None: the one that had it.
+
+    At ``at`` the cut is made (R4): slots whose owner changes are frozen, and their keys leave in chunks of at most
+    ``chunk``, the first at once and one more behind each atom; each chunk is under way for ``lag`` atoms. At ``until``
+    all have arrived. From ``at`` to ``until`` there are rows only, for epochs wait (R3).
+    """
+
+    at: int
+    until: int
+    owners: tuple[int | None, ...]
+    chunk: int = CHUNK_MAX
+    lag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +64,18 @@ class Piece:
 class Scenario:
     """``atoms`` come in order. A batch ends before each atom that stands in ``cuts``.
 
-    Before atom ``at`` the law's event happens, before atom ``back`` (not before ``at``) it is undone. ``moved``:
-    the keys that move. ``before`` and ``after``: key -> the instance that has it, of ``instances`` (before, after).
-    ``inputs``: the input that each atom comes on (epochs come on all).
+    Before atom ``at`` the law's event happens. ``owners``: which instance has each slot at first; ``moves`` come one
+    after the other (R7); ``slots``: key -> its slot. ``before`` and ``after``: key -> the instance that has it, of
+    ``instances`` (before, after). ``inputs``: the input that each atom comes on (epochs come on all).
     """
 
     atoms: tuple[Atom, ...]
     inputs: tuple[int, ...] = ()
     cuts: frozenset[int] = frozenset()
     at: int = 0
-    back: int = 0
-    moved: frozenset[Any] = frozenset()
+    owners: tuple[int, ...] = (0,) * SLOTS
+    moves: tuple[Move, ...] = ()
+    slots: Mapping[Any, int] = field(default_factory=dict)
     before: Mapping[Any, int] = field(default_factory=dict)
     after: Mapping[Any, int] = field(default_factory=dict)
     instances: tuple[int, int] = (1, 1)
@@ -60,6 +84,10 @@ class Scenario:
     def keys(self) -> list[Any]:
         """The keys of all rows, in order of appearance."""
         return list(dict.fromkeys(atom.key for atom in self.atoms if isinstance(atom, DataMessage)))
+
+    def passed(self, place: int) -> Epoch | None:
+        """The last epoch before atom ``place``."""
+        return next((atom for atom in reversed(self.atoms[:place]) if isinstance(atom, Epoch)), None)
 
     def pieces(self, start: int, end: int, cuts: Collection[int]) -> Iterator[Piece]:
         """The atoms from ``start`` up to ``end`` as batches and events."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from malstrom_py.testing.laws.scenario import Scenario
+from malstrom_py.testing.laws.scenario import CHUNK_MAX, Move, Scenario
 
 
 def shrunk(scenario: Scenario, breaks: Callable[[Scenario], bool]) -> Scenario:
@@ -25,8 +25,28 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield _without(scenario, place)
     for cut in sorted(scenario.cuts):
         yield replace(scenario, cuts=scenario.cuts - {cut})
-    for key in scenario.moved:
-        yield replace(scenario, moved=scenario.moved - {key})
+    for slot, owner in enumerate(scenario.owners):
+        if owner:
+            yield replace(scenario, owners=(*scenario.owners[:slot], 0, *scenario.owners[slot + 1 :]))
+    for number, move in enumerate(scenario.moves):
+        before, behind = scenario.moves[:number], scenario.moves[number + 1 :]
+        yield replace(scenario, moves=before + behind)
+        for simpler in _simpler(move):
+            yield replace(scenario, moves=(*before, simpler, *behind))
+
+
+def _simpler(move: Move) -> Iterator[Move]:
+    """At once, in one chunk, with fewer slots."""
+    if move.until > move.at:
+        yield replace(move, until=move.at)
+        yield replace(move, until=move.until - 1)
+    if move.lag:
+        yield replace(move, lag=0)
+    if move.chunk < CHUNK_MAX:
+        yield replace(move, chunk=CHUNK_MAX)
+    for slot, owner in enumerate(move.owners):
+        if owner is not None:
+            yield replace(move, owners=(*move.owners[:slot], None, *move.owners[slot + 1 :]))
 
 
 def _without(scenario: Scenario, place: int) -> Scenario:
@@ -42,12 +62,12 @@ def _without(scenario: Scenario, place: int) -> Scenario:
         inputs=inputs[:place] + inputs[place + 1 :],
         cuts=frozenset(moved(cut) for cut in scenario.cuts if cut != place),
         at=moved(scenario.at),
-        back=moved(scenario.back),
+        moves=tuple(replace(move, at=moved(move.at), until=moved(move.until)) for move in scenario.moves),
     )
     keys = set(smaller.keys)
     return replace(
         smaller,
-        moved=frozenset(scenario.moved & keys),
+        slots={key: slot for key, slot in scenario.slots.items() if key in keys},
         before={key: owner for key, owner in scenario.before.items() if key in keys},
         after={key: owner for key, owner in scenario.after.items() if key in keys},
     )

@@ -1,14 +1,15 @@
-"""Laws about the state of a step: it can be stored, sent, moved at any point, and restored at any scale."""
+"""Laws about the state of a step: it can be stored, sent, and restored at any scale."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from malstrom_py.errors import CodecError, MalstromError
 from malstrom_py.state import KeyedState
 from malstrom_py.testing.exact import same
+from malstrom_py.testing.laws.output_laws import REKEYING
 from malstrom_py.testing.laws.play import Broken, Play, Subject, baseline, difference
 from malstrom_py.testing.laws.scenario import Scenario
 from malstrom_py.testing.tester import OperatorTester
@@ -47,74 +48,6 @@ def _compare(
             raise broken(f"{what}\n    expected  {row}\n    got       {list(back)}", marks)
 
 
-def migration(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """Moving keys to a second instance, and back, changes nothing that comes out."""
-    if not subject.keyed:
-        return _part_migration(subject, scenario, broken)
-    at, back = scenario.at, scenario.back
-    cuts = scenario.cuts | {at, back}
-    moved = scenario.moved
-    marks = {at: f"the keys {sorted(moved, key=repr)} move to a second instance"}
-    marks[back] = marks[at] + ", and back" if back == at else "they move back"
-    expected = baseline(subject, scenario, cuts=cuts)
-    play = Play(subject, scenario, cuts=cuts)
-    here, there = play.build(), play.build()
-    try:
-        play.run([here, there], 0, at)
-        held = _move(here, there, moved, broken, marks)
-        play.run([here, there], at, back, owner=lambda key: int(key in moved))
-        held = _move(there, here, moved, broken, marks) or held
-        play.run([here, there], back)
-    except MalstromError as error:
-        raise broken.because(error, marks) from error
-    found = difference(expected, play.trace)
-    if found:
-        raise broken(f"{found}\n  (expected: without a move)", marks)
-    return held
-
-
-def _move(
-    giver: OperatorTester, taker: OperatorTester, keys: Collection[Any], broken: Broken, marks: dict[int, str]
-) -> bool:
-    """Move ``keys`` as a rescale does, and see that each message does what it must."""
-    found = giver.interrogate(lambda key: key in keys)
-    if not found <= set(keys):
-        raise broken(f"  Interrogate gave {found - set(keys)}", marks, why="keys were reported that did not pass")
-    states = giver.collect(keys)
-    left = giver.interrogate(lambda key: key in keys)
-    if left:
-        raise broken(f"  Collect left {left}", marks, why="Collect did not remove the state that it gave away")
-    if giver.collect(keys):
-        raise broken("", marks, why="Collect gave state of keys that have none")
-    taker.acquire(states)
-    arrived = taker.interrogate(lambda key: key in keys)
-    if arrived != found:
-        raise broken(f"  before {found}, after {arrived}", marks, why="other keys have state after Acquire than before")
-    return bool(found)
-
-
-def _part_migration(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """The same for a source part (R2): what steps keep for it moves with it."""
-    marks = {scenario.at: "the source part moves to a second instance"}
-    cuts = scenario.cuts | {scenario.at}
-    expected = baseline(subject, scenario, cuts=cuts)
-    play = Play(subject, scenario, cuts=cuts)
-    here, there = play.build(), play.build()
-    try:
-        play.run([here], 0, scenario.at)
-        states = here.release_parts()
-        there.take_parts(states)
-        # Behind an exchange there may be keyed state, which would be reached over it: here it moves as well.
-        held = _move(here, there, here.interrogate(), broken, marks)
-        play.run([there], scenario.at)
-    except MalstromError as error:
-        raise broken.because(error, marks) from error
-    found = difference(expected, play.trace)
-    if found:
-        raise broken(f"{found}\n  (expected: without a move)", marks)
-    return held or any(states.values())
-
-
 def snapshot(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     """A barrier changes nothing, and a fresh instance restored from it goes on as if nothing had happened."""
     at = scenario.at
@@ -142,7 +75,8 @@ def snapshot(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
 
 def scale(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     """What N instances persisted restores on M."""
-    if not subject.keyed:
+    # Where keys are made anew behind the input nothing is known of who owns them.
+    if not subject.keyed or subject.kinds & REKEYING:
         return False
     at, (before, after) = scenario.at, scenario.instances
     cuts = scenario.cuts | {at}

@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Acquire, Epoch, Interrogate
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Acquire, Epoch, Interrogate
 from malstrom_py.messages import Collect as Taken
 from malstrom_py.operators.collect import Collect
-from malstrom_py.testing import VirtualClock
+from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from tests.unit.operators.stepping import Stepped, cut
 
 
-def stepped(size: int | None = None, every_s: float | None = None, timed: bool = False) -> Stepped:
-    return Stepped(partial(Collect, size=size, every_s=every_s), timed=timed, keyed=True)
+def stepped(
+    size: int | None = None, every_s: float | None = None, timed: bool = False, clock: VirtualClock | None = None
+) -> Stepped:
+    return Stepped(partial(Collect, size=size, every_s=every_s), timed=timed, keyed=True, clock=clock or VirtualClock())
 
 
 def schedule(step: Stepped, clock: VirtualClock) -> None:
@@ -73,7 +75,8 @@ MOVES = st.lists(
 @given(moves=MOVES, size=st.integers(1, 4))
 def test_nothing_is_lost_twice_or_sent_at_or_below_an_epoch_that_has_passed(moves: list[object], size: int) -> None:
     """Records, epochs, passing time and moves to another worker and back, in any order."""
-    step, clock, frontier, sent = stepped(size, 2.0, timed=True), VirtualClock(), 0, 0
+    clock, frontier, sent = VirtualClock(), 0, 0
+    step = stepped(size, 2.0, timed=True, clock=clock)
     for move in moves:
         if isinstance(move, tuple):
             sent += 1
@@ -107,8 +110,9 @@ def test_on_an_untimed_stream_only_the_end_is_an_epoch_to_send_before() -> None:
     assert step.push(Epoch(MAX_EPOCH)).rows() == [("a", [1], None)]
 
 
-def test_every_counts_from_the_first_call_that_sees_the_key_and_each_key_for_itself() -> None:
-    step, clock = stepped(every_s=3.0), VirtualClock()
+def test_every_counts_from_the_first_record_of_a_key_and_each_key_for_itself() -> None:
+    clock = VirtualClock()
+    step = stepped(every_s=3.0, clock=clock)
     step.push(Batch([1], keys=["a"]))
     schedule(step, clock)
     clock.advance(2.0)
@@ -124,7 +128,8 @@ def test_every_counts_from_the_first_call_that_sees_the_key_and_each_key_for_its
 
 
 def test_a_list_that_was_sent_full_starts_the_wait_of_the_next_one_anew() -> None:
-    step, clock = stepped(2, every_s=3.0), VirtualClock()
+    clock = VirtualClock()
+    step = stepped(2, every_s=3.0, clock=clock)
     step.push(Batch([1], keys=["a"]))
     schedule(step, clock)
     clock.advance(2.0)
@@ -143,16 +148,40 @@ def test_only_a_step_with_every_wants_to_be_called(every_s: float | None, schedu
     assert stepped(2, every_s).operator.scheduled is scheduled
 
 
-def test_what_was_gathered_moves_and_its_wait_does_not() -> None:
-    giver, taker, clock = stepped(3, 3.0), stepped(3, 3.0), VirtualClock()
+def test_what_was_gathered_moves_with_the_time_that_it_has_waited() -> None:
+    here, there = VirtualClock(), VirtualClock(start_s=9_000.0)
+    giver, taker = stepped(3, 3.0, clock=here), stepped(3, 3.0, clock=there)
+    there.advance(77.0)
     giver.push(Batch([1, 2], keys=["a", "b"]))
-    schedule(giver, clock)
+    here.advance(2.0)  # nobody has looked since
     taken = Taken(frozenset({"a"}))
     giver.push(taken)
     taker.push(Acquire(taken.states))
-    clock.advance(3.0)
-    schedule(giver, clock)
-    assert giver.rows() == [("b", [2], None)]
-    schedule(taker, clock)
+    there.advance(0.5)
+    schedule(taker, there)
     assert taker.batches() == []
-    assert taker.push(Batch([3, 4], keys=["a"] * 2)).rows() == [("a", [1, 3, 4], None)]
+    there.advance(0.5)
+    schedule(taker, there)
+    assert taker.rows() == [("a", [1], None)]
+    here.advance(1.0)
+    schedule(giver, here)
+    assert giver.rows() == [("b", [2], None)]
+
+
+def test_what_was_restored_waits_from_then_on_also_behind_new_keys() -> None:
+    clock = VirtualClock()
+    old, new = stepped(9, 3.0, clock=clock), stepped(9, 3.0, clock=clock)
+    old.push(Batch([1, 2], keys=["a", "b"]))
+    clock.advance(1.0)
+    backend = CapturingPersistenceBackend()
+    old.push(AbsBarrier("snapshot", backend))
+    assert isinstance(new.operator, Collect)
+    new.operator.state.restore(backend.states["under-test"])
+    new.push(Batch([3], keys=["c"]))
+    schedule(new, clock)
+    clock.advance(2.0)
+    schedule(new, clock)
+    assert new.rows() == [("a", [1], None), ("b", [2], None)]
+    clock.advance(1.0)
+    schedule(new, clock)
+    assert new.rows()[2:] == [("c", [3], None)]

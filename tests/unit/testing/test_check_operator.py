@@ -89,3 +89,13 @@ def test_without_hypothesis_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "malstrom_py.testing.strategies", raising=False)
     with pytest.raises(ImportError, match="pip install hypothesis"):
         check_operator(lambda s: s.count("n"))
+
+
+def test_keys_made_anew_by_the_step_are_nobodys_fault() -> None:
+    report = check_operator(lambda s: s.key_by("other", lambda value: value % 3).count("n"))
+    assert report.cases["migration invariance"] > 0
+    assert {law for law, cases in report.cases.items() if not cases} == {
+        "key kept",
+        "key isolation",
+        "scale invariance",
+    }

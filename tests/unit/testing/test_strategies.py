@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
 from malstrom_py.rescale.key_check import check_key
 from malstrom_py.testing import strategies
-from malstrom_py.testing.laws.scenario import Scenario, Tick
+from malstrom_py.testing.laws.scenario import SLOTS, Scenario, Tick
 
 
 @given(strategies.sequences(keys=strategies.keys(), timed=True, ticks=True))
@@ -55,9 +55,23 @@ def test_f4_legal_keys_are_legal(key: Any) -> None:
 )
 def test_a_scenario_knows_an_owner_for_each_of_its_keys(scenario: Scenario) -> None:
     before, after = scenario.instances
-    assert scenario.at <= scenario.back <= len(scenario.atoms)
-    assert scenario.moved <= set(scenario.keys)
-    assert set(scenario.before) == set(scenario.after) == set(scenario.keys)
+    assert scenario.at <= len(scenario.atoms)
+    assert set(scenario.before) == set(scenario.after) == set(scenario.slots) == set(scenario.keys)
     assert all(owner < before for owner in scenario.before.values())
     assert all(owner < after for owner in scenario.after.values())
     assert len(scenario.inputs) == len(scenario.atoms)
+
+
+@given(
+    strategies.scenarios(values=None, keys=strategies.keys(), timed=True, inputs=2, ticks=True, size_max=9),
+)
+def test_r7_moves_come_one_after_the_other_and_only_rows_come_while_one_goes_on(scenario: Scenario) -> None:
+    place = 0
+    for move in scenario.moves:
+        assert place <= move.at <= move.until <= len(scenario.atoms)
+        place = move.until
+        assert all(isinstance(atom, DataMessage) for atom in scenario.atoms[move.at : move.until])
+        assert len(move.owners) == len(scenario.owners) == SLOTS
+    epochs = [atom.time for atom in scenario.atoms if isinstance(atom, Epoch)]
+    assert epochs == sorted(epochs)
+    assert set(scenario.slots.values()) <= set(range(SLOTS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
-from malstrom_py.testing.laws.scenario import Scenario
+from malstrom_py.testing.laws.scenario import CHUNK_MAX, Move, Scenario
 from malstrom_py.testing.laws.shrink import shrunk
 
 ROWS = tuple(DataMessage("ab"[number % 2], number) for number in range(8))
@@ -11,8 +11,9 @@ SCENARIO = Scenario(
     (*ROWS, Epoch(MAX_EPOCH)),
     cuts=frozenset(range(1, 8)),
     at=5,
-    back=7,
-    moved=frozenset("ab"),
+    owners=(1, 0, 0, 0),
+    moves=(Move(1, 3, (0, None, 1, None), chunk=1, lag=2), Move(5, 7, (None, 2, None, 0), chunk=2)),
+    slots={"a": 0, "b": 1},
     before={"a": 0, "b": 1},
     after={"a": 0, "b": 0},
     instances=(2, 1),
@@ -22,16 +23,26 @@ SCENARIO = Scenario(
 def test_what_the_failure_does_not_need_is_left_out() -> None:
     small = shrunk(SCENARIO, lambda scenario: ROWS[3] in scenario.atoms)
     assert small.atoms == (ROWS[3], Epoch(MAX_EPOCH))
-    assert (small.cuts, small.moved) == (frozenset(), frozenset())
-    assert (small.before, small.after) == ({"b": 1}, {"b": 0})
+    assert (small.cuts, small.moves, small.owners) == (frozenset(), (), (0, 0, 0, 0))
+    assert (small.before, small.after, small.slots) == ({"b": 1}, {"b": 0}, {"b": 1})
 
 
 def test_places_move_with_their_atoms() -> None:
-    small = shrunk(
-        SCENARIO, lambda s: len(s.atoms) > s.back and s.atoms[s.at] == ROWS[5] and s.atoms[s.back] == ROWS[7]
-    )
-    assert small.atoms == (ROWS[5], ROWS[7], Epoch(MAX_EPOCH))
-    assert (small.at, small.back) == (0, 1)
+    def breaks(scenario: Scenario) -> bool:
+        moves, atoms = scenario.moves, scenario.atoms
+        return bool(moves) and atoms[moves[-1].at : moves[-1].until + 1] == (ROWS[5], ROWS[6], ROWS[7])
+
+    small = shrunk(SCENARIO, breaks)
+    assert small.atoms == (ROWS[5], ROWS[6], ROWS[7], Epoch(MAX_EPOCH))
+    assert small.moves == (Move(0, 2, (None, None, None, None)),)
+    assert small.at == 0
+
+
+def test_a_move_becomes_one_that_is_over_at_once_of_all_keys_of_one_slot() -> None:
+    small = shrunk(SCENARIO, lambda s: any(move.owners[2] == 1 for move in s.moves))
+    (move,) = small.moves
+    assert (move.owners, move.chunk, move.lag) == ((None, None, 1, None), CHUNK_MAX, 0)
+    assert move.at == move.until
 
 
 def test_nothing_is_left_out_of_what_needs_all() -> None:

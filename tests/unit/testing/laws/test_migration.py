@@ -1,0 +1,215 @@
+"""The law of migration moves keys as a rescale does: what an instance is sent, and when, is seen by a spy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from malstrom_py.batches import Batch
+from malstrom_py.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate, StateMessage
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.count import Count
+from malstrom_py.testing import LawError, as_step, strategies
+from malstrom_py.testing.laws import LAWS, Broken, Scenario, Subject
+from malstrom_py.testing.laws.migration import migration
+from malstrom_py.testing.laws.scenario import Move
+
+Seen = list[Any]
+
+
+class Spy(Count):
+    """Counts, and writes down what it is sent: rows as their values, epochs as numbers, state as sets of keys."""
+
+    seen: Seen
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self.seen += batch.values
+        super().on_batch(batch, out)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        self.seen.append(epoch.time)
+        super().on_epoch(epoch, out)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        before = self.state.keys()
+        super().on_control(message, out)
+        match message:
+            case Collect():
+                self.seen.append(("collect", "".join(message.keys)))
+            case Acquire():
+                self.seen.append(("acquire", "".join(sorted(self.state.keys() - before))))
+
+
+def played(scenario: Scenario, *, factory: Callable[[StepContext], Spy] = Spy) -> tuple[bool, list[Seen]]:
+    """Whether state moved, and what each instance was sent. The first is the one without moves."""
+    seen: list[Seen] = []
+
+    def build(context: StepContext) -> Spy:
+        spy = factory(context)
+        seen.append([])
+        spy.seen = seen[-1]
+        return spy
+
+    subject = Subject(as_step(build), keyed=True)
+    subject.kinds  # noqa: B018  builds one that is sent nothing
+    seen.clear()
+    return migration(subject, scenario, broken(subject, scenario)), seen
+
+
+def broken(subject: Subject, scenario: Scenario) -> Broken:
+    law = next(law for law in LAWS if law.check is migration)
+    return Broken(law.name, law.promise, subject, scenario)
+
+
+def row(name: str) -> DataMessage[str, str]:
+    """A row whose value is a name of its own: the key and a number."""
+    return DataMessage(name[0], name)
+
+
+def moves(seen: Seen) -> Seen:
+    """What counts: without the last epoch, and what is asked once all has arrived."""
+    return [what for what in seen if what != MAX_EPOCH][:-1]
+
+
+END = Epoch(MAX_EPOCH)
+SLOTS = {"a": 0, "b": 1, "c": 2, "d": 2}
+
+
+def test_r5_rows_of_slots_under_way_wait_in_order_while_the_others_go_on() -> None:
+    atoms = (row("a1"), row("b1"), row("a2"), row("b2"), row("a3"), row("b3"), END)
+    held, (_, here, there) = played(Scenario(atoms, moves=(Move(2, 5, (1, None, None, None)),), slots=SLOTS))
+    assert held
+    assert here[:5] == ["a1", "b1", ("collect", "a"), "b2", ("collect", "a")]
+    assert there == [("acquire", "a"), "a2", "a3", MAX_EPOCH]
+
+
+def test_r4_keys_leave_in_chunks_in_order_and_are_under_way_for_a_while() -> None:
+    atoms = (row("a1"), row("c1"), row("d1"), row("b1"), row("b2"), row("b3"), row("d2"), END)
+    move = Move(3, 7, (1, None, 1, None), chunk=1, lag=2)
+    _, (_, here, there) = played(Scenario(atoms, moves=(move,), slots=SLOTS))
+    assert here[3:9] == [("collect", "a"), "b1", ("collect", "c"), "b2", ("collect", "d"), "b3"]
+    assert there == [("acquire", "a"), ("acquire", "c"), ("acquire", "d"), "d2", MAX_EPOCH]
+
+
+def test_r4_what_arrives_arrives_at_the_end_of_the_move_at_the_latest() -> None:
+    atoms = (row("a1"), row("c1"), row("d1"), row("b1"), END)
+    move = Move(3, 4, (1, None, 1, None), chunk=1, lag=2)
+    _, (_, here, there) = played(Scenario(atoms, moves=(move,), slots=SLOTS))
+    assert here[3:7] == [("collect", "a"), "b1", ("collect", "c"), ("collect", "d")]
+    assert there[:3] == [("acquire", "a"), ("acquire", "c"), ("acquire", "d")]
+
+
+def test_r3_who_joins_has_passed_the_epoch_of_the_cut_alone() -> None:
+    atoms = (row("a1"), Epoch(3), Epoch(5), row("a2"), Epoch(8), END)
+    scenario = Scenario(atoms, owners=(0, 1, 0, 0), moves=(Move(3, 3, (2, None, None, None)),), slots=SLOTS)
+    _, (_, here, other, joiner) = played(scenario)
+    assert joiner == [5, ("acquire", "a"), "a2", 8, MAX_EPOCH]
+    assert other == [3, 5, 8, MAX_EPOCH]
+    assert here == ["a1", 3, 5, ("collect", "a"), ("collect", "a"), 8, MAX_EPOCH]
+
+
+def test_r4_slots_without_keys_come_too() -> None:
+    held, (_, here, there) = played(Scenario((row("a1"), END), moves=(Move(1, 1, (None, None, None, 1)),), slots=SLOTS))
+    assert not held
+    assert (here, there) == (["a1", MAX_EPOCH], [("acquire", ""), MAX_EPOCH])
+
+
+def test_a_key_goes_back_to_where_it_was_and_a_joiner_is_gone_with_its_last_slot() -> None:
+    atoms = (row("a1"), row("a2"), row("a3"), row("a4"), END)
+    to = [Move(place, place, (owner, None, None, None)) for place, owner in ((1, 1), (2, 0), (3, 1))]
+    _, (_, here, first, second) = played(Scenario(atoms, moves=tuple(to), slots=SLOTS))
+    assert [what for what in here if isinstance(what, str)] == ["a1", "a3"]
+    assert moves(first) == [("acquire", "a"), "a2", ("collect", "a")]
+    assert second == [("acquire", "a"), "a4", MAX_EPOCH]
+
+
+def test_slots_begin_where_the_scenario_says_and_change_places_in_one_move() -> None:
+    atoms = (row("a1"), row("b1"), row("a2"), row("b2"), END)
+    scenario = Scenario(atoms, owners=(0, 1, 0, 0), moves=(Move(2, 2, (1, 0, None, None)),), slots=SLOTS)
+    _, (_, here, there) = played(scenario)
+    assert [what for what in here if isinstance(what, str)] == ["a1", "b2"]
+    assert [what for what in there if isinstance(what, str)] == ["b1", "a2"]
+
+
+class Greedy(Spy):
+    """Gives away what it has, and keeps it."""
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        kept = dict(self.state.values)
+        super().on_control(message, out)
+        if isinstance(message, Collect):
+            self.state.values.update(kept)
+
+
+class Talkative(Spy):
+    """Reports all keys it has, whichever it is asked for."""
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        super().on_control(message, out)
+        if isinstance(message, Interrogate):
+            message.keys.update(self.state.keys())
+
+
+class Deaf(Spy):
+    """Lets Acquire pass."""
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        if isinstance(message, Acquire):
+            out.forward(message)
+        else:
+            super().on_control(message, out)
+
+
+@pytest.mark.parametrize(
+    ("factory", "what"),
+    [
+        (Greedy, "Collect left {'a'}"),
+        (Talkative, "Interrogate gave {'b'}"),
+        (Deaf, "before {'a'}, after set()"),
+    ],
+)
+def test_what_the_messages_must_do_is_looked_at_also_where_no_output_tells(
+    factory: Callable[[StepContext], Spy], what: str
+) -> None:
+    scenario = Scenario((row("a1"), row("b1"), END), moves=(Move(3, 3, (1, None, None, None)),), slots=SLOTS)
+    with pytest.raises(LawError) as caught:
+        played(scenario, factory=factory)
+    assert what in caught.value.case
+
+
+def test_the_moves_are_told_where_they_happen() -> None:
+    atoms = (row("c1"), row("d1"), row("b1"), row("c2"), END)
+    to = (Move(0, 0, (None, None, None, 1)), Move(2, 3, (None, None, 1, None), chunk=1))
+    with pytest.raises(LawError) as caught:
+        played(Scenario(atoms, moves=to, slots=SLOTS), factory=Deaf)
+    assert caught.value.case.splitlines()[:9] == [
+        "  input (key, value):",
+        "       -- slots without keys move from instance 0 to 1",
+        "     0  ('c', 'c1')",
+        "     1  ('d', 'd1')",
+        "       -- the keys ['c', 'd'] leave instance 0 for 1, 1 at a time",
+        "     2  ('b', 'b1')",
+        "       -- the keys ['c', 'd'] have arrived at instance 1, and rows that came for them are let in",
+        "     3  ('c', 'c2')",
+        "     4  epoch MAX",
+    ]
+
+
+@settings(max_examples=50)
+@given(strategies.scenarios(values=["v"], keys="abcd", timed=True, inputs=1, ticks=True, size_max=12))
+def test_a_step_that_is_right_is_right_wherever_keys_move(scenario: Scenario) -> None:
+    subject = Subject(lambda stream: stream.count("count"), keyed=True, timed=True)
+    migration(subject, scenario, broken(subject, scenario))
+
+
+def test_keys_that_are_made_anew_behind_the_input_move_together() -> None:
+    def rekeyed(stream: Any) -> Any:
+        return stream.key_by("other", lambda value: value[0]).count("count")
+
+    atoms = (DataMessage("a", "x"), DataMessage("b", "x"), DataMessage("a", "y"), DataMessage("b", "x"), END)
+    subject = Subject(rekeyed, keyed=True)
+    scenario = Scenario(atoms, moves=(Move(1, 1, (1, None, None, None)), Move(2, 3, (0, 1, 1, 1))), slots=SLOTS)
+    assert migration(subject, scenario, broken(subject, scenario))
