@@ -1,4 +1,4 @@
-"""Steps that are wrong on purpose and only show it when keys move: in chunks, back and forth, to one who just joined."""
+"""Steps that are wrong on purpose and only show it when keys move: in chunks, back and forth, to those who join."""
 
 from __future__ import annotations
 
