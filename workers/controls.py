@@ -240,6 +240,8 @@ class Controls:
             if not asked.taken.done():
                 asked.taken.set_result(None)
             self._unanswered.remove(asked)
+            with self._lock:
+                self._workers = len(report.members)
             asked.done.set_result(report)
 
         try:

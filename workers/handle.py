@@ -33,8 +33,9 @@ class RunningJob(Protocol):
 class JobHandle:
     """A running job. Runtimes return one from ``start``; `attach` gives one on a job of another process.
 
-    The methods may be called from any thread. Ctrl-C during one stops the waiting, never the job. A job that still
-    runs when its program ends is stopped without drain.
+    The methods may be called from any thread; functions of the job itself may ask for its status and stop it without
+    waiting. Ctrl-C during one stops the waiting, never the job. A job that still runs when its program ends is stopped
+    without drain.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Final, Protocol, TypeVar
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import JobRunning, MalstromError
+from malstrom_py.errors import ControlError, JobRunning, MalstromError
 from malstrom_py.workers.control_socket import ControlSocket
 from malstrom_py.workers.controls import Controls, goes_on, in_progress
 from malstrom_py.workers.job_status import Ending, JobStatus
@@ -70,10 +70,18 @@ class LocalJob:
             self._process = os.getpid()
             self._thread = threading.Thread(target=self._work, name=f"malstrom-job-{self.name}", daemon=True)
             _HERE[self.name] = self
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException as error:  # there are too many threads
+            self._free_name()
+            controls.end(Ending.of(run.result(), error))
+            self._told()
+            raise
 
     def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None:
         """See `JobHandle.rescale`."""
+        self._refuse_elsewhere()
+        self._refuse_own_thread()  # it is the one that takes the command
         asked = self._controls.rescale(size)
         if wait:
             return self._awaited(asked.done, timeout_s, "rescale")
@@ -82,8 +90,11 @@ class LocalJob:
 
     def status(self, *, timeout_s: float) -> JobStatus:
         """See `JobHandle.status`."""
+        self._refuse_elsewhere()
         try:
-            status = self._controls.status().result(_bounded(timeout_s))
+            # Its own thread is the one that would answer.
+            answer_s = 0.0 if self._is_own_thread else _bounded(timeout_s)
+            status = self._controls.status().result(answer_s)
         except TimeoutError:
             status = self._controls.known()
         if status.phase == "ended":
@@ -92,6 +103,9 @@ class LocalJob:
 
     def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None:
         """See `JobHandle.stop`."""
+        self._refuse_elsewhere()
+        if wait:
+            self._refuse_own_thread()
         ended = self._controls.stop(drain=drain)
         if wait:
             self._awaited(ended, timeout_s, "stop")
@@ -101,6 +115,8 @@ class LocalJob:
 
     def wait(self, *, timeout_s: float | None) -> RunResult:
         """See `JobHandle.wait`."""
+        self._refuse_elsewhere()
+        self._refuse_own_thread()
         ending = self._awaited(self._controls.ended, timeout_s, "run")
         self._told()
         return ending.result()
@@ -139,6 +155,31 @@ class LocalJob:
             self._told()
         finally:
             del self._run
+
+    @property
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _refuse_own_thread(self) -> None:
+        if self._is_own_thread:
+            raise ControlError(
+                f"a function of job {self.name!r} cannot wait for the job itself: call it in a thread of your own, or "
+                f"stop the job with wait=False",
+                job=self.name,
+            )
+
+    def _refuse_elsewhere(self) -> None:
+        if self._process != os.getpid():
+            raise ControlError(
+                f"job {self.name!r} runs in process {self._process}, of which this one was forked: use "
+                f"JobHandle.attach({self.name!r}) here",
+                job=self.name,
+            )
+
+    def _free_name(self) -> None:
+        if self._control is not None:
+            self._control.release()
+            self._control.close()
 
     def _told(self) -> None:
         """How it ended is known, so the end of the program need not tell."""

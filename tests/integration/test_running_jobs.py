@@ -305,6 +305,29 @@ entered.wait()
 handle.stop()
 """
 
+FORKING = """
+import os, signal, sys, time
+import malstrom_py as mp
+from jobs import other
+
+handle = mp.InProcess().start(other)
+if os.fork() == 0:
+    try:
+        handle.status()
+    except mp.ControlError as error:
+        assert "was forked" in str(error)
+    assert mp.JobHandle.attach("other").status().state == "running"
+    sys.exit()  # as a program ends: what is left to do at the end is done
+assert os.wait()[1] == 0
+assert handle.status().state == "running"
+assert mp.JobHandle.attach("other").status().state == "running"
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 STOPPED = r"malstrom: job 'other' was stopped: the program that ran it has ended, and nothing was committed\n"
 
 ENDINGS = {
@@ -331,17 +354,7 @@ def test_the_end_of_the_program_ends_its_jobs_and_says_what_nobody_asked(
 
 
 def test_a_forked_process_neither_holds_the_name_nor_stops_the_job(folder: Path, runtime: Path) -> None:
-    (folder / "program.py").write_text(
-        "import os, signal, sys, time, warnings\nimport malstrom_py as mp\nfrom jobs import other\n"
-        "warnings.simplefilter('ignore')\n"
-        "handle = mp.InProcess().start(other)\n"
-        "if os.fork() == 0:\n    sys.exit()  # as a program ends: what is left to do at the end is done\n"
-        "os.wait()\nassert handle.status().state == 'running'\n"
-        "assert mp.JobHandle.attach('other').status().state == 'running'\n"
-        "child = os.fork()\n"
-        "if child == 0:\n    time.sleep(600)\n"
-        "print(child, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
-    )
+    (folder / "program.py").write_text(FORKING)
     with started(folder, "program.py") as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())

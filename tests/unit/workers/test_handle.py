@@ -13,6 +13,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import (
+    ControlError,
     InternalError,
     JobEnded,
     JobRunning,
@@ -351,3 +352,53 @@ def test_a_job_can_be_run_in_the_calling_thread_beside_handles() -> None:
     handle = start(job)
     assert mp.run(idle_free()).written == 1
     handle.stop(timeout_s=PATIENCE_S)
+
+
+def test_a_function_of_the_job_stops_it_without_waiting_for_itself() -> None:
+    job, out = mp.Job("itself"), sinks.Memory()
+    seen: list[mp.JobStatus] = []
+    handles: list[mp.JobHandle] = []
+    started = threading.Event()
+
+    def stop_at_ten(number: int) -> int:
+        assert started.wait(PATIENCE_S)
+        if number == 10:
+            (own,) = handles
+            seen.append(own.status())
+            for call in (own.wait, own.stop, lambda: own.rescale(2), lambda: own.rescale(2, wait=False)):
+                with pytest.raises(ControlError, match="a function of job 'itself' cannot wait for the job itself"):
+                    call()
+            own.stop(wait=False)
+        return number
+
+    job.source("in", sources.Generator(lambda part, start: count(start))).map("stop", stop_at_ten).sink("out", out)
+    handles.append(start(job))
+    started.set()
+    assert handles[0].wait(timeout_s=PATIENCE_S).written == len(out.items) > 10
+    assert seen[0].state == "running"
+
+
+def test_the_number_of_workers_is_the_last_one_also_when_nobody_asked_in_between() -> None:
+    rescaled, job = threading.Event(), mp.Job("a")
+
+    def fail(number: int) -> float:
+        return 1 / (not rescaled.is_set())
+
+    job.source("in", sources.Generator(lambda part, start: count(start))).map("fail", fail).sink("out", sinks.Memory())
+    handle = start(job)
+    handle.rescale(5, timeout_s=PATIENCE_S)
+    rescaled.set()
+    with pytest.raises(OperatorError):
+        handle.wait(timeout_s=PATIENCE_S)
+    assert handle.status().workers == 5
+
+
+def test_a_job_that_finds_no_thread_was_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            start(idle_free())
+    assert start(idle_free()).wait(timeout_s=PATIENCE_S).written == 1
