@@ -160,9 +160,7 @@ class CoordinatorMachine:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The members that the last request leads to."""
-        if self._wanted is not None:
-            return self._wanted
+        """The members that the rescale under way leads to. What waits behind it may be overtaken yet (R9)."""
         return self.members if self.phase is Phase.STEADY else self._target
 
     def waiting_for(self) -> str:
@@ -268,8 +266,8 @@ class CoordinatorMachine:
                 for exchange in self._topology.exchanges
                 for leaver in leavers
             }
-            orders: list[Effect] = [Send(worker, Leave()) for worker in leavers]
-            return orders if self._missing else orders + self._all_gone()
+            # Without exchanges there is no Bye to be said, and nobody to take it.
+            return [Send(worker, Leave()) for worker in leavers] if self._missing else self._all_gone()
         self._to("last move ended")
         return [Ended(self.members, self.version), *self._begin()]
 

@@ -103,6 +103,8 @@ class Crew:
         """Step every worker once; when none has anything to do, let the time pass until one has, or ``until_s``."""
         busy = self._suspend_when_steady()
         for worker in list(self._workers.values()):
+            if worker.id not in self._workers:
+                continue  # it has left by what the one before it has done
             done, outgoing = worker.step()
             busy = busy or bool(done or outgoing)
             self._carry(worker.id, outgoing)
@@ -263,13 +265,13 @@ class Crew:
         """R1: joiners are built from the table of now and connected both ways."""
         for joiner in start.workers:
             worker = self._built(joiner, start.members, start.table, start.version)
-            worker.open_sinks()
-            self.commit.join(worker.sinks)
             for other in self._workers.values():
                 other.connect(joiner)
                 if other.id not in start.members:
                     worker.connect(other.id)
             self._workers[joiner] = worker
+            worker.open_sinks()
+            self.commit.join(worker.sinks)
             if self._draining:
                 worker.reading.stop()
         return [(COORDINATOR, coordinator.Connected(joiner)) for joiner in start.workers]
@@ -277,13 +279,14 @@ class Crew:
     def _remove_all_but(self, members: Sequence[int]) -> None:
         """R8: what those that leave have not committed waits for the commit at the end."""
         for leaver in [worker for worker in self._workers.values() if worker.id not in members]:
+            # Until it is closed it counts as one of the others, so that whatever fails here has it closed with them.
+            leaver.close_before_commit()
+            self.commit.leave(leaver.sinks)
+            leaver.close()
             del self._workers[leaver.id]
             for other in self._workers.values():
                 other.disconnect(leaver.id)
             self._left.append(leaver.counts())
-            leaver.close_before_commit()
-            self.commit.leave(leaver.sinks)
-            leaver.close()
 
     def _suspend_when_steady(self) -> bool:
         if not self._suspending or self._machine.phase is not coordinator.Phase.STEADY:

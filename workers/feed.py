@@ -86,6 +86,7 @@ class Feed:
         self._letters = letters
         self._held: list[_HeldRows] = []
         self._grants: list[Grant] = []
+        self._first: tuple[str, int] | None = None
         self._waiting: Barrier | Suspend | None = None
         self._sources_wait = False
         self.suspended = False
@@ -141,27 +142,30 @@ class Feed:
     def take(self) -> tuple[int, list[Grant]]:
         """Take one item from each channel, as long as the region is open: how many, and the credit they free."""
         taken = 0
-        for entry in self._entries.values():
-            # A Bye drops no channel here, and a joiner's is opened between two messages: the lanes stay the same.
-            for sender, lane in entry.inbox.lanes.items():
-                if not len(lane) or not (self.open or lane.urgent):
-                    continue
-                item = lane.take()
-                if item is None:
-                    continue
-                taken += 1
-                if isinstance(item, Batch):
-                    self._rows(entry, sender, lane, item)
-                elif isinstance(item, Epoch):
-                    self._do(self.machine.epoch(entry.inbox.exchange, sender, item.time, item.idle))
-                elif isinstance(item, MOVING):
-                    self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, item)))
-                else:
-                    lane.blocked = True
-                    self._arrived(item)
-                grant = lane.freed()
-                if grant is not None and (grant.rows or grant.size):
-                    self._grants.append(grant)
+        waits: tuple[str, int] | None = None
+        for entry, sender, lane in self._channels():
+            if not len(lane):
+                continue
+            if not (self.open or lane.urgent):
+                waits = waits or (entry.inbox.exchange, sender)
+                continue
+            item = lane.take()
+            if item is None:
+                continue
+            taken += 1
+            if isinstance(item, Batch):
+                self._rows(entry, sender, lane, item)
+            elif isinstance(item, Epoch):
+                self._do(self.machine.epoch(entry.inbox.exchange, sender, item.time, item.idle))
+            elif isinstance(item, MOVING):
+                self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, item)))
+            else:
+                lane.blocked = True
+                self._arrived(item)
+            grant = lane.freed()
+            if grant is not None and (grant.rows or grant.size):
+                self._grants.append(grant)
+        self._first = waits
         grants, self._grants = self._grants, []
         return taken, grants
 
@@ -189,6 +193,16 @@ class Feed:
     def inject(self, message: StateMessage) -> None:
         """Pass a message that acts on state through the region, between two messages."""
         self._let_in(message)
+
+    def _channels(self) -> list[tuple[Entry, int, Lane | Loopback]]:
+        """All channels: first the one that had to wait when the region became full, or it might do so for ever."""
+        entries = self._entries.values()
+        channels = [(entry, sender, lane) for entry in entries for sender, lane in entry.inbox.lanes.items()]
+        if self._first is None:
+            return channels
+        places = (at for at, (entry, sender, _) in enumerate(channels) if (entry.inbox.exchange, sender) == self._first)
+        at = next(places, 0)
+        return channels[at:] + channels[:at]
 
     def _rows(self, entry: Entry, sender: int, lane: Lane | Loopback, batch: Batch) -> None:
         machine = self.machine

@@ -52,8 +52,12 @@ class Reading:
     def read(self) -> int:
         """Poll each source once, if its region is open: how many records came."""
         done, executor = 0, self._executor
+        waiting: list[ReadSource] = []
         for source, node, feed, poll in self._polls:
-            if source.finished or not feed.sources_open:
+            if source.finished:
+                continue
+            if not feed.sources_open:
+                waiting.append(source)
                 continue
             if self._stopping:
                 executor.call(node, source.stop)
@@ -64,6 +68,9 @@ class Reading:
             executor.run()
             source.made(read, feed.routed_rows - routed)
             done += read
+        if waiting:
+            # What had to wait, for its region had become full, comes first in the next step, or it might wait for ever.
+            self._polls.sort(key=lambda polled: polled[0] not in waiting)
         return done
 
     def stop(self) -> None:

@@ -172,4 +172,4 @@ def test_r8_without_exchanges_leavers_go_at_once() -> None:
         topology, members=(0, 1), table=(0, 1), parts={}, plan_moves=partial(plan_moves, slots_max=8)
     )
     request(machine, 0)
-    assert told(machine, Switched(1, 0), Switched(1, 1)) == [cm.Send(1, Leave()), cm.Ended((0,), 1)]
+    assert told(machine, Switched(1, 0), Switched(1, 1)) == [cm.Ended((0,), 1)]

@@ -169,6 +169,20 @@ def test_f2_while_an_output_is_backlogged_neither_data_nor_epochs_are_taken() ->
     assert region.got() == ["three"]
 
 
+@pytest.mark.parametrize("busy", CHANNELS)
+def test_f2_a_channel_that_always_has_something_does_not_starve_the_others(busy: tuple[str, int]) -> None:
+    region = Region(exit_credit=1)
+    for channel in CHANNELS:
+        if channel != busy:
+            region.send(*channel, [f"{channel}"])
+    for _ in range(8):
+        region.send(*busy, ["busy"], ["busy"])
+        region.feed.take()
+        region.sent += region.router.take()
+        region.router.channels[1].grant(Grant(ChannelId("exit", 0, 1), 1, 1, 1_000))
+    assert {f"{channel}" for channel in CHANNELS if channel != busy} < set(region.got())
+
+
 def test_f2_credit_goes_back_when_a_frame_has_been_taken() -> None:
     region = Region()
     region.send("left", 1, ["a", "b"])
