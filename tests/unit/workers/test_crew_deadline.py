@@ -1,0 +1,121 @@
+"""A rescale with which nobody gets on: it ends the job by a named cause, and only then (R7, P8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import DeadlineError, InternalError
+from malstrom_py.rescale.protocol import OpenSlots, Parcel, PartHandedOver, PollParts, Rescale
+from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.crew import MOVE_DEADLINE_S, Crew
+from malstrom_py.workers.outgoing import Content, Message
+from tests.unit.workers.rescaling import Running, two_stages
+
+
+class Trickle:
+    """A source that has a row every ``every_s`` seconds, and no end."""
+
+    def __init__(self, clock: VirtualClock, every_s: float = 5.0) -> None:
+        self.clock = clock
+        self.every_s = every_s
+
+    def list_parts(self) -> list[sources.Part]:
+        return [sources.Part("0")]
+
+    def build_part(self, part: sources.Part, state: Any) -> TricklePart:
+        return TricklePart(self, state or 0)
+
+
+class TricklePart:
+    def __init__(self, source: Trickle, number: int) -> None:
+        self._source = source
+        self._number = number
+
+    def poll(self, rows_max: int) -> list[int] | None:
+        if self._source.clock.monotonic_s() < self._number * self._source.every_s:
+            return None
+        self._number += 1
+        return [self._number]
+
+    def is_finished(self) -> bool:
+        return False
+
+    def snapshot(self) -> int:
+        return self._number
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Forgetful(Crew):
+    """Loses every message of the kinds in ``lost``: whoever waits for one waits for ever."""
+
+    lost: tuple[type, ...] = ()
+
+    def _hand(self, receiver: int, message: Content) -> Sequence[Message]:
+        return [] if isinstance(message, self.lost) else super()._hand(receiver, message)
+
+
+def stuck(lost: type, clock: VirtualClock, *, every_s: float = 1e9, workers: int = 1) -> Running:
+    """A job whose rescale, just asked for, waits for what is lost."""
+    kind = type("Losing", (Forgetful,), {"lost": (lost,)})
+    job = mp.Job("stuck", slots=8)
+    first = job.source("in", Trickle(clock, every_s)).key_by("key", lambda n: n % 9)
+    first.count("count").key_by("again", lambda n: n % 4).count("counts").sink("out", sinks.Memory())
+    return Running(job, workers=workers, clock=clock, kind=kind).step(3).ask(workers + 1)
+
+
+def go_on(running: Running) -> None:
+    for _ in range(100_000):
+        running.crew.step()
+
+
+@pytest.mark.parametrize("lost", [Parcel, OpenSlots])
+def test_r7_past_its_deadline_a_rescale_ends_the_job_and_says_what_it_waits_for(lost: type) -> None:
+    clock = VirtualClock()
+    running = stuck(lost, clock)
+    asked_s = clock.monotonic_s()
+    with pytest.raises(DeadlineError, match=r"job 'stuck': nothing has happened for 120 s .* waits for RegionDone\("):
+        go_on(running)
+    assert MOVE_DEADLINE_S < clock.monotonic_s() - asked_s < MOVE_DEADLINE_S + 5
+    assert (running.crew.phase, running.reports) == ("moving", [])
+    running.crew.close()
+
+
+def test_r7_who_still_gets_something_done_is_not_given_up() -> None:
+    """Whatever trickles in is still carried to the end of the job."""
+    clock = VirtualClock()
+    running = stuck(OpenSlots, clock, every_s=100.0)
+    while clock.monotonic_s() < 10 * MOVE_DEADLINE_S:
+        running.crew.step()
+    assert running.crew.phase == "moving"
+    running.crew.close()
+
+
+def test_r7_without_a_rescale_nothing_is_watched() -> None:
+    clock = VirtualClock()
+    job = mp.Job("calm", slots=8)
+    job.source("in", Trickle(clock, 1e9)).key_by("key", lambda n: n).sink("out", sinks.Memory())
+    running = Running(job, clock=clock)
+    while clock.monotonic_s() < 3 * MOVE_DEADLINE_S:
+        running.crew.step()
+    # And a rescale that is asked for after a long time has its own.
+    running.ask(2).settle()
+    assert running.crew.members == (0, 1)
+    running.crew.close()
+
+
+@pytest.mark.parametrize("lost", [PartHandedOver, PollParts, Rescale])
+def test_p8_where_no_time_could_pass_it_ends_at_once(lost: type) -> None:
+    """Nothing is due anywhere that could let time pass, so nothing will ever happen."""
+    clock = VirtualClock()
+    kind = type("Losing", (Forgetful,), {"lost": (lost,)})
+    running = Running(two_stages(sinks.Memory(), parts=2), clock=clock, kind=kind, workers=1).step(2).ask(2)
+    with pytest.raises((InternalError, DeadlineError)):
+        go_on(running)
+    running.crew.close()
