@@ -144,7 +144,7 @@ class SwitchMachine:
             case PartCame():
                 return self._part(event.part)
             case PollOrdered():
-                # R6: where a source feeds no exchange there is no marker to wait for, and its parts may not be here yet.
+                # R6: a source that feeds no exchange has no markers to wait for, and its parts may not be here yet.
                 self._to_poll = (*self._to_poll, event.order)
                 return [] if self.phase is Phase.AWAITING else self._polled()
             case LeaveOrdered():
