@@ -6,18 +6,19 @@ Rule: nothing happens by itself. Whoever drives says who works, what arrives, wh
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import malstrom_py as mp
-from malstrom_py.rescale.channel import Frame, Grant
 from malstrom_py.workers.chance import Chance
 from malstrom_py.workers.rescale_report import RescaleReport
-from malstrom_py.workers.simulated_crew import SimulatedCrash, SimulatedCrew
+from malstrom_py.workers.simulated_crew import Queues, SimulatedCrash, SimulatedCrew
 from malstrom_py.workers.witness import Witness
 from tests.simulation.feeding import Fed
 from tests.simulation.jobs import Case
 from tests.simulation.layouts import Layout
 from tests.simulation.verdicts import require
+
+T = TypeVar("T", bound=Hashable)
 
 TURNS_MAX: Final = 200_000
 """After so many turns a job that is fed no more must have ended."""
@@ -39,12 +40,12 @@ class Steered(Chance):
         return False
 
     def next_of(self, actions: Sequence[Hashable]) -> Hashable:
-        self._turn += 1
-        return self.one_of(self.awake(actions) or actions)
+        return self.one_of(self.awake(actions))
 
-    def awake(self, actions: Sequence[Hashable]) -> list[Hashable]:
-        """Those that are not made to wait."""
-        return [action for action in actions if self._waits_until.get(action, 0) <= self._turn]
+    def awake(self, actions: Sequence[T]) -> Sequence[T]:
+        """Those that are not made to wait, one turn later; all if there are no others."""
+        self._turn += 1
+        return [action for action in actions if self._waits_until.get(action, 0) <= self._turn] or actions
 
     def make_wait(self, action: Hashable, turns: int) -> None:
         """Choose ``action`` only if there is no other, for a while."""
@@ -53,6 +54,11 @@ class Steered(Chance):
     def hurry(self) -> None:
         """Let nobody wait any more."""
         self._waits_until.clear()
+
+
+def chosen(things: Sequence[T], number: int) -> T:
+    """One of ``things``, whatever ``number`` is."""
+    return things[number % len(things)]
 
 
 class Driven:
@@ -91,15 +97,23 @@ class Driven:
         """Let chance decide on one thing."""
         self.crew.step()
 
+    def work(self, number: int) -> None:
+        """Let one of those work that may."""
+        self.crew.work(chosen(self.chance.awake(self.crew.busy), number))
+
+    def deliver(self, number: int) -> None:
+        """Let something arrive, on one of the ways on which something is."""
+        self.crew.arrive(chosen(self.chance.awake(self.crew.ways), number))
+
     def rescale(self, size: int) -> None:
         """Ask for ``size`` workers; the youngest leave first."""
         self.asked.append(size)
         self.crew.rescale(size, self.reports.append)
 
-    def replace(self, members: Sequence[int]) -> None:
-        """Ask for just these ``members``."""
-        self.asked.append(len(members))
-        self.crew.request(members, self.reports.append)
+    def replace(self, kept: Sequence[int], size: int) -> None:
+        """Ask for ``size`` workers: ``kept`` of those that are there or will be, and new ones."""
+        self.asked.append(size)
+        self.crew.replace(kept, size, self.reports.append)
 
     def crash(self, who: str, workers: int) -> None:
         """Lose ``who``; the job is started afresh by ``workers`` workers, as the next incarnation."""
@@ -128,7 +142,14 @@ class Driven:
     def check(self) -> None:
         """`Violation` if what came out of it cannot be."""
         told = {name: fed.told() for name, fed in self.feds.items()}
-        Case(self._case.shape, self._case.layout, told, self._case.slots).check(self._case.seen.outcome())
+        layout, outcome = self._case.layout, self._case.seen.outcome()
+        Case(self._case.shape, layout, told, self._case.slots).check(outcome)
+        late, fired = (
+            [f"{head.name}-late" for head in layout.heads],
+            [f"{stage.name}-windows" for stage in layout.stages],
+        )
+        self.witness.hits["late record"] += sum(len(outcome.rows.get(sink, ())) for sink in late)
+        self.witness.hits["window fired"] += sum(len(outcome.rows.get(sink, ())) for sink in fired)
         require(len(self.reports) == len(self.asked), f"{len(self.asked)} requests, {len(self.reports)} reports (R9)")
         if self.asked:
             members = self.crew.members
@@ -142,7 +163,7 @@ class Driven:
         crew.commit.commit()
         crew.close()
 
-    def _started(self, workers: int, zombies: dict[Hashable, object]) -> SimulatedCrew:
+    def _started(self, workers: int, zombies: Queues) -> SimulatedCrew:
         self.incarnation += 1
         crew = SimulatedCrew(
             self._plan,
@@ -160,6 +181,3 @@ class Driven:
         crew.commit.recover()
         crew.open()
         return crew
-
-
-__all__ = ["Driven", "Frame", "Grant", "Steered"]

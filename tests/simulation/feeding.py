@@ -1,4 +1,4 @@
-"""Sources whose parts are fed while the job runs, by whoever drives it; they note when a part was found to have nothing."""
+"""Sources whose parts are fed while the job runs, by whoever drives it; they note where a part was silent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Fed(Input):
             records = self.records(part)
             pairs = [(self.silences[part, at], record) for at, record in enumerate(records)]
             entries: list[Entry] = [entry for silence, record in pairs for entry in (silence, record)]
-            parts[part] = tuple([*entries, self.silences[part, len(records)]])
+            parts[part] = (*entries, self.silences[part, len(records)])
         return Input(self.name, self.kind, parts)
 
     def source(self, seen: Seen) -> Any:
