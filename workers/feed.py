@@ -135,9 +135,14 @@ class Feed:
         return self.machine.phase is Phase.STEADY
 
     @property
-    def holds_rows(self) -> bool:
-        """Whether rows wait for their slots to be opened (R5)."""
-        return bool(self._held)
+    def held_rows(self) -> int:
+        """How many rows wait for their slots to be opened (R5)."""
+        return sum(len(held.rows) for held in self._held)
+
+    @property
+    def keys_moved(self) -> int:
+        """How many keys have left here for other workers."""
+        return self._shipping.keys_moved
 
     def take(self) -> tuple[int, list[Grant]]:
         """Take one item from each channel, as long as the region is open: how many, and the credit they free."""

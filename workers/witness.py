@@ -66,7 +66,7 @@ class Witness:
         match content:
             case Parcel():
                 self._parcel(worker, content)
-            case OpenSlots() if worker is not None and worker.feed(content.region).holds_rows:
+            case OpenSlots() if worker is not None and worker.feed(content.region).held_rows:
                 self.hit("Shipped waited for")
             case PartHandedOver():
                 self.hit("finished part moved" if content.position.is_finished else "part moved")
@@ -81,7 +81,7 @@ class Witness:
         if full:
             self.hit("credit at zero")
         for feed in worker.feeds:
-            if feed.holds_rows:
+            if feed.held_rows:
                 self.hit("slot held")
             if feed.machine.holds_epochs:
                 self.hit("epoch held")
