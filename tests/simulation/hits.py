@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from malstrom_py.workers.witness import HARD_CASES as RUNTIME_CASES
 from tests.simulation.counting import KINDS
 from tests.simulation.jobs import SHAPES, Case
 from tests.simulation.lateness import IDLE_POLLS, judged, late_by_itself
@@ -16,7 +17,7 @@ from tests.simulation.tails import TAILS
 
 SINKS: Final = ("committed", "written", "parts", "memory")
 
-HARD_CASES: Final = (
+JOB_CASES: Final = (
     *(f"shape {shape}" for shape in SHAPES),
     *(f"counted by {kind}" for kind in KINDS),
     *(f"tail of {kind}" for kind in TAILS),
@@ -44,10 +45,12 @@ HARD_CASES: Final = (
     "dead letter of a source",
     "dead letter of a key",
     "state gone by its ttl",
-    "1 workers",
-    "2 workers",
-    "3 workers",
+    "part opened at its position",
+    "part of a sink moved",
 )
+"""What jobs are like, and what their sources and sinks have met."""
+
+HARD_CASES: Final = (*JOB_CASES, *RUNTIME_CASES)
 
 
 def hits_of(case: Case, outcome: Outcome) -> Counter[str]:
@@ -74,6 +77,7 @@ def hits_of(case: Case, outcome: Outcome) -> Counter[str]:
     }
     first = Counter((stage, key) for (stage, key, _), n in marks.items() if n == 1)
     hits["state gone by its ttl"] += sum(count - 1 for count in first.values())
+    del hits[""]
     return hits
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import malstrom_py as mp
 from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.result import RunResult
 from tests.simulation.building import build
 from tests.simulation.counting import KINDS, MAY_FAIL
 from tests.simulation.inputs import Input, draw_input
@@ -44,9 +45,9 @@ class Case:
         self.seen = Seen(clock=VirtualClock(start_s=1_000.0), slow_polls=slow_polls)
         return build(self.shape, self.layout, self.inputs, self.seen, slots=self.slots)
 
-    def check(self, outcome: Outcome) -> None:
-        """`Violation` if ``outcome`` cannot be."""
-        check(self.layout, self.inputs, outcome)
+    def check(self, outcome: Outcome, *, result: RunResult | None = None) -> None:
+        """`Violation` if ``outcome`` cannot be, or the counts of ``result`` are not of it."""
+        check(self.layout, self.inputs, outcome, result=result)
 
 
 class Draw:
@@ -265,7 +266,15 @@ SHAPES: Final[dict[str, tuple[Callable[[Draw], Layout], bool | None]]] = {
 }
 """How each is drawn, and whether it is timed where that is not left to chance."""
 
-WEIGHTS: Final = {"enriched": 1, "columns": 2, "two-stages": 8, "three-stages": 6, "rejoin": 6, "several-sources": 6}
+WEIGHTS: Final = {
+    "enriched": 1,
+    "columns": 2,
+    "two-stages": 8,
+    "three-stages": 6,
+    "rejoin": 4,
+    "several-sources": 4,
+    "diamond": 3,
+}
 """How often a shape is drawn; the others: 4."""
 
 
@@ -276,7 +285,7 @@ def draw(rng: random.Random, *, shape: str | None = None) -> Case:
     drawing = Draw(rng, timed=timed)
     layout = make(drawing)
     sources = [source for head in layout.heads for source in head.sources]
-    rows = rng.choice([0, 5, 10, 20, 20, 30, 30, 45, 60]) // len(sources)
+    rows = rng.choice([0, 5, 10, 15, 20, 20, 25, 40, 60]) // len(sources)
     silent = any(head.timing is not None and head.timing.idle_s for head in layout.heads) or rng.random() < 0.2
     ahead = any(head.timing is not None and head.timing.ahead for head in layout.heads)
     inputs = {}

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from malstrom_py.messages import MAX_EPOCH
+from malstrom_py.workers.result import RunResult
 from tests.simulation.inputs import Input
 from tests.simulation.lateness import check_late, furthest, judged
-from tests.simulation.layouts import End, Head, Layout, Stage, Way
+from tests.simulation.layouts import End, Head, Layout, Stage, Tail, Way
 from tests.simulation.records import (
     KEYS,
     NOTHING,
@@ -28,21 +29,20 @@ from tests.simulation.records import (
     is_poison,
     is_unreadable,
 )
-from tests.simulation.seen import Outcome, Row
+from tests.simulation.seen import Outcome
 from tests.simulation.tails import TAILS
 from tests.simulation.verdicts import Item, by, require, require_ordered, require_same, require_way_order
 
 
-def check(
-    layout: Layout,
-    inputs: Mapping[str, Input],
-    outcome: Outcome,
-) -> None:
-    """`Violation` if ``outcome`` cannot be."""
+def check(layout: Layout, inputs: Mapping[str, Input], outcome: Outcome, *, result: RunResult | None = None) -> None:
+    """`Violation` if ``outcome`` cannot be, or the counts of ``result`` are not of it."""
     # A part that moves keeps its own frontier (T2), so what leaves the sources of its worker may go back.
     broken = [*outcome.broken, *(() if outcome.rescaled else outcome.broken_at_sources)]
     require(not broken, "; ".join(broken[:3]))
-    _Oracle(layout, inputs, outcome).check()
+    oracle = _Oracle(layout, inputs, outcome)
+    oracle.check()
+    if result is not None:
+        oracle.counts(result)
     for (step, worker), epochs in outcome.frontiers.items():
         ended = worker in outcome.left or epochs[-1] == MAX_EPOCH
         require(ended, f"{step} on worker {worker} was left at epoch {epochs[-1]}: the maximum epoch never came (T5)")
@@ -67,6 +67,8 @@ class _Oracle:
         for end in self.layout.ends:
             if end.inputs[0].lane != "windows":
                 self.end(end)
+        for tail in self.layout.tails:
+            self.note_marks(tail)
         for stage in self.layout.stages:
             self.stage(stage)
         for tail in self.layout.tails:
@@ -115,6 +117,24 @@ class _Oracle:
             return [item for item in self.streams[Way(way.feeder)] if is_odd(item.record) is (way.lane == "yes")]
         return self.streams[way]
 
+    def counts(self, result: RunResult) -> None:
+        """What the run says of itself: as if there had been one worker all the time."""
+        names = [*(head.name for head in self.layout.heads), *self.stages]
+        wanted = {
+            "read": sum(len(given.all_records()) for given in self.inputs.values()),
+            "late": sum(len(self.streams[Way(head.name, "late")]) for head in self.layout.heads),
+            "dead_letters": sum(len(self.streams[Way(name, "letters")]) for name in names),
+            "written": sum(map(len, self.outcome.rows.values())),
+        }
+        for count, right in wanted.items():
+            found = getattr(result, count)
+            require(found == right, f"the run counts {found} {count}, not {right}")
+        for stage in self.layout.stages:
+            counts = result.steps[stage.name]
+            alive = {item.keys[-1] for item in self.streams[Way(stage.name)]} if stage.ttl is None else set()
+            require(counts.keys == len(alive), f"the run counts {counts.keys} keys at {stage.name}, not {len(alive)}")
+            require(counts.epoch == MAX_EPOCH, f"the run says that {stage.name} is at epoch {counts.epoch}")
+
     def placed(self, record: Record, path: tuple[str, ...]) -> Item:
         """A record that has come by ``path``, with its key at each stage on it; behind a head's refusal it has none."""
         stages = (self.stages.get(station.rstrip("!")) for station in path)
@@ -125,7 +145,7 @@ class _Oracle:
     def end(self, end: End) -> None:
         """Each record is there once, whole, under its key, at its time, and behind those before it on its path."""
         where, rows = f"sink {end.name}", self.outcome.rows[end.name]
-        found = [self.item(row, where) for row in rows]
+        found = [self.item(row.value, where) for row in rows]
         require_same(found, (item for way in end.inputs for item in self.way(way)), where)
         timed, keyed = self.layout.is_timed(end.inputs[0]), end.inputs[0].lane != "letters"
         for row, item in zip(rows, found, strict=True):
@@ -136,9 +156,16 @@ class _Oracle:
         ordered = (((row.place, *item.way), item.record.number) for row, item in zip(rows, found, strict=True))
         require_ordered(ordered, where)
 
-    def item(self, row: Row, where: str) -> Item:
-        """A row, as a record and its path; its marks are noted."""
-        passed = row.value
+    def note_marks(self, tail: Tail) -> None:
+        """Note the marks of the records in the sinks of a tail: those, and those in lists."""
+        for name in TAILS[tail.kind].sinks(tail):
+            for row in self.outcome.rows[name]:
+                for value in row.value if isinstance(row.value, list) else [row.value]:
+                    if isinstance(value, Passed):
+                        self.item(value, f"sink {name}")
+
+    def item(self, passed: Any, where: str) -> Item:
+        """What is in a sink, as a record and its path; its marks are noted."""
         require(type(passed) is Passed and is_intact(passed.record), f"{where}: {passed!r} is damaged")
         path: tuple[str, ...] = ()
         for mark in passed.trail:

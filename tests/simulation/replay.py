@@ -49,7 +49,7 @@ def main() -> None:
     print(ran.result)
     if given.log:
         print("\n".join(logged(case, ran)))
-    case.check(ran.outcome)
+    case.check(ran.outcome, result=ran.result)
     print(f"seed {given.seed}: no violation, trace {ran.trace}")
 
 

@@ -61,6 +61,6 @@ def run(seed: int, *, shape: str | None = None, runtime: Runtime = run_case) -> 
     """Draw a case, run it, and have the oracle look at it. `Violation`, or any other error, if anything is wrong."""
     case = draw(random.Random(seed), shape=shape)
     ran = runtime(case, seed)
-    case.check(ran.outcome)
+    case.check(ran.outcome, result=ran.result)
     ran.hits.update(hits_of(case, ran.outcome))
     return case, ran

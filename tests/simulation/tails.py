@@ -30,6 +30,11 @@ class TailKind:
 
     build: Callable[[Stream, Tail, Seen], dict[str, Stream]]
     judge: Callable[[Tail, Rows, list[Any]], None]
+    figures: tuple[str, ...] = ()
+
+    def sinks(self, tail: Tail) -> list[str]:
+        """The names of the sinks of ``tail``."""
+        return [f"{tail.name}-{figure}" for figure in self.figures] or [tail.name]
 
 
 def outer_key(fired: Fired) -> int:
@@ -96,6 +101,7 @@ def _judge_distinct(tail: Tail, rows: Rows, came: list[Item]) -> None:
             first = known.get(ident(row.value))
             if first is None or first.record != row.value.record:
                 raise Violation(f"{where}: {row.value} never came")
+            require(row.time in (None, first.record.time), f"{where}: {first} has the timestamp {row.time}")
             earlier = {
                 class_of(Passed(item.record))
                 for item in items[key]
@@ -142,7 +148,11 @@ def _judge_figures(tail: Tail, rows: Rows, came: list[Item]) -> None:
         known = {weight_of(item.record): item for item in wanted}
         require_same(weights, known, where)
         require_way_order((known[weight] for weight in weights), where)
+        times = [known[weight].record.time for weight in weights]
         for figure, of in FIGURES.items():
+            found_times = [row.time for row in rows_of[figure][key]]
+            timed = found_times == times or set(found_times) == {None}
+            require(timed, f"{where}: {figure} has the timestamps {found_times}, not {times}")
             found = [row.value for row in rows_of[figure][key]]
             right = [of(weights[: n + 1]) for n in range(len(weights))]
             if figure == "top":
@@ -202,6 +212,6 @@ def _judge_windows(tail: Tail, rows: Rows, came: list[tuple[int, Fired]]) -> Non
 TAILS: Final = {
     "collect": TailKind(_collect, _judge_collect),
     "distinct": TailKind(_distinct, _judge_distinct),
-    "figures": TailKind(_figures, _judge_figures),
+    "figures": TailKind(_figures, _judge_figures, tuple(FIGURES)),
     "windows": TailKind(_windows, _judge_windows),
 }

@@ -12,10 +12,10 @@ from tests.simulation.jobs import SHAPES
 from tests.simulation.runs import in_process, run
 from tests.simulation.verdicts import Violation
 
-ROUNDS = 3
+ROUNDS = 4
 """How often each damage is done to each shape."""
 
-CASES_MAX = 60
+CASES_MAX = 80
 """How many cases may be drawn until each damage has found something to damage."""
 
 

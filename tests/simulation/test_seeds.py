@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
 import pytest
 
 from tests.simulation.hits import HARD_CASES, never_met
+from tests.simulation.jobs import draw
 from tests.simulation.runs import run
 from tests.simulation.soak import Report, run_seeds
 from tests.tree import ROOT
@@ -40,10 +42,10 @@ def replayed(seed: int, hash_seed: str) -> str:
     return done.stdout
 
 
-STEADY = [seed for seed in range(100, 140) if run(seed)[0].is_steady][:3]
+STEADY = [seed for seed in range(100, 110) if draw(random.Random(seed)).is_steady]
 
 
-@pytest.mark.parametrize("seed", STEADY)
+@pytest.mark.parametrize("seed", STEADY[:4])
 def test_the_same_seed_has_the_same_trace_in_every_process(seed: int) -> None:
     trace = run(seed)[1].trace
     assert trace in replayed(seed, "0")
