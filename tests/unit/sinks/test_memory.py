@@ -136,3 +136,28 @@ def test_columns_are_kept_as_rows() -> None:
     sink.commit(CONTEXT, [writer.pre_commit(CONTEXT)])
     assert sink.items == [{"n": 1}, {"n": 2}]
     assert sink.by_key == {"a": [{"n": 1}], None: [{"n": 2}]}
+
+
+def test_what_two_workers_wrote_stands_in_the_order_of_arrival_whoever_commits_first() -> None:
+    """A key that has moved from worker 1 to worker 0 keeps its order, and so does one that moved back."""
+    out = sinks.Memory()
+    writers = [out.open(WorkerInfo("job", "out", WorkerId(worker))) for worker in (0, 1)]
+    for number, worker in enumerate([1, 1, 0, 1, 0, 0, 1]):
+        writers[worker].write(Batch([number, number + 100], keys=["moved", f"of-{worker}"]))
+    out.commit(CONTEXT, [writer.pre_commit(CONTEXT) for writer in writers])
+    assert out.by_key["moved"] == [0, 1, 2, 3, 4, 5, 6]
+    assert (out.by_key["of-0"], out.by_key["of-1"]) == ([102, 104, 105], [100, 101, 103, 106])
+    assert out.items == [value for number in range(7) for value in (number, number + 100)]
+
+
+def test_a_worker_that_has_left_is_behind_nobody() -> None:
+    """What it pre-committed long ago stands where it arrived, also among what a later worker has written."""
+    out = sinks.Memory()
+    leaver, stayer = (out.open(WorkerInfo("job", "out", WorkerId(worker))) for worker in (5, 0))
+    stayer.write(Batch(["first"], keys=["a"]))
+    leaver.write(Batch(["second"], keys=["a"]))
+    left = leaver.pre_commit(CONTEXT)
+    leaver.close()
+    stayer.write(Batch(["third"], keys=["a"]))
+    out.commit(CONTEXT, [left, stayer.pre_commit(CONTEXT)])
+    assert out.by_key == {"a": ["first", "second", "third"]}

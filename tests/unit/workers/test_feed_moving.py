@@ -392,7 +392,7 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
 ) -> None:
     """Rows before and behind the markers, state at any moment, leave to open behind the cut: all go in, none twice."""
     region = Region(table=BEFORE_GAIN, credit=Credit(rows=rows, size=1))
-    letters = [Parcel("R", 1, 1, (1,)), OpenSlots(1, "R"), Parcel("R", 1, 1, (3,))]
+    letters: list[Parcel | OpenSlots] = [Parcel("R", 1, 1, (1,)), OpenSlots(1, "R"), Parcel("R", 1, 1, (3,))]
     expected: dict[tuple[int, int], list[Any]] = {}
     for turn in [*schedule, *(number for _ in range(20) for number in range(5))]:
         # The coordinator lets slots be opened when everybody has sent Shipped, so behind the cut.
