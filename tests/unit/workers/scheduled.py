@@ -50,7 +50,7 @@ class Scheduled:
         return [Part(name) for name in self.scripts]
 
     def build_part(self, part: Part, state: Any) -> ScheduledPart:
-        return ScheduledPart(self, part)
+        return ScheduledPart(self, part, state or 0)
 
     def readings(self) -> list[Reading]:
         """All records there are."""
@@ -58,23 +58,25 @@ class Scheduled:
 
 
 class ScheduledPart:
-    def __init__(self, source: Scheduled, name: str) -> None:
+    def __init__(self, source: Scheduled, name: str, position: int) -> None:
         self._source = source
         self._end_s = source.scripts[name].end_s
-        self._left = _readings(name, source.scripts[name])
+        self._left = _readings(name, source.scripts[name])[position:]
+        self._position = position
 
     def poll(self, rows_max: int) -> list[Reading] | None:
         self._source.clock.advance(self._source.poll_s)
         now_s = self._source.clock.monotonic_s()
         due = [reading for at_s, reading in self._left[:rows_max] if at_s <= now_s]
         del self._left[: len(due)]
+        self._position += len(due)
         return due or None
 
     def is_finished(self) -> bool:
         return not self._left and self._source.clock.monotonic_s() >= self._end_s
 
-    def snapshot(self) -> None:
-        return None
+    def snapshot(self) -> int:
+        return self._position
 
     def close(self) -> None:
         """Nothing is open."""
@@ -115,6 +117,11 @@ class _Watching(Operator):
         if below:
             self._watch.broken.append(f"{self.context.step} on {self.context.worker}: {below} at frontier {frontier}")
         out.send(batch)
+
+    def rewind(self, epoch: mp.Epoch) -> mp.Epoch:
+        # R2: in a source region a promise may go back, by a part that has been gained.
+        self._seen.append((self._watch.clock.monotonic_s(), epoch.time))
+        return epoch
 
     def on_epoch(self, epoch: mp.Epoch, out: Outlet) -> None:
         if self._seen and epoch.time < self._seen[-1][1]:
