@@ -17,11 +17,14 @@ from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.virtual_clock import VirtualClock
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.chance import Asked, Chance, Crash
+from malstrom_py.workers.controls import Controls
+from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.in_process import check_job
 from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.local_run import LocalRun
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.simulated_crew import Queues, SimulatedCrash, SimulatedCrew
+from malstrom_py.workers.started import LocalJob
 from malstrom_py.workers.tracebacks import outermost
 from malstrom_py.workers.witness import Witness
 
@@ -90,16 +93,25 @@ class Simulation:
         """Run ``job`` to its end, then commit its sinks. An error bears a note that says how to have it again."""
         plan = check_job(job, "Simulation.run").plan()
         try:
-            return self._run(plan)
+            return self._runs(plan, Controls(plan.job)).execute()
         except MalstromError as error:
             error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
             raise outermost(error) from error.__cause__
 
-    def _run(self, plan: Plan) -> SimulatedResult:
+    def start(self, job: Job) -> JobHandle:
+        """Run ``job`` in a thread of its own, to be rescaled and stopped by its handle as well. What comes of that
+        depends on when it comes, so such a run is not the same each time.
+        """
+        plan = check_job(job, "Simulation.start").plan()
+        controls = Controls(plan.job)
+        return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False))
+
+    def _runs(self, plan: Plan, controls: Controls) -> _Incarnations:
         chance, witness = Chance(self._seed), Witness()
         batching = chance.batching()
         runs = _Incarnations(
             plan,
+            controls,
             chance,
             witness,
             workers=self._workers,
@@ -111,7 +123,7 @@ class Simulation:
         )
         if self._crashes is None and not runs.forgets:
             runs.crashes.clear()
-        return runs.execute()
+        return runs
 
 
 class _Incarnations:
@@ -120,6 +132,7 @@ class _Incarnations:
     def __init__(
         self,
         plan: Plan,
+        controls: Controls,
         chance: Chance,
         witness: Witness,
         *,
@@ -131,6 +144,7 @@ class _Incarnations:
         crashes: list[Crash],
     ) -> None:
         self._plan = plan
+        self._controls = controls
         self._chance = chance
         self._witness = witness
         self._workers = workers
@@ -140,7 +154,7 @@ class _Incarnations:
         self._rescales = rescales
         self.crashes = crashes
         self._traces: list[str] = []
-        self._crew = self._new({})
+        self._crew, self._now = self._new({})
 
     @property
     def forgets(self) -> bool:
@@ -152,12 +166,11 @@ class _Incarnations:
     def execute(self) -> SimulatedResult:
         """To the end of the job."""
         while True:
-            run = LocalRun(self._plan, self._crew, self._clock)
             try:
-                result = run.execute()
+                result = self._now.execute()
             except SimulatedCrash:
                 self._traces.append(self._crew.trace)
-                self._crew = self._new(self._crew.on_its_way)
+                self._crew, self._now = self._new(self._crew.on_its_way)
             else:
                 traces = [*self._traces, self._crew.trace]
                 counts = {field.name: getattr(result, field.name) for field in fields(result)}
@@ -165,8 +178,12 @@ class _Incarnations:
                     **counts, hits=dict(self._witness.hits), trace=":".join(traces), incarnations=len(traces)
                 )
 
-    def _new(self, zombies: Queues) -> SimulatedCrew:
-        return SimulatedCrew(
+    def result(self) -> RunResult:
+        """What the run of now has done so far."""
+        return self._now.result()
+
+    def _new(self, zombies: Queues) -> tuple[SimulatedCrew, LocalRun]:
+        crew = SimulatedCrew(
             self._plan,
             self._chance,
             self._witness,
@@ -179,3 +196,4 @@ class _Incarnations:
             crashes=self.crashes,
             zombies=zombies,
         )
+        return crew, LocalRun(self._plan, crew, self._clock, controls=self._controls)

@@ -1,0 +1,93 @@
+"""The simulator: the same seed the same run, what it lets happen, and how it tells of an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+
+def counting(out: Any, *, parts: int = 3, rows: int = 60) -> mp.Job:
+    job = mp.Job("counting", slots=8)
+    numbers = job.source("in", sources.Memory(range(rows), parts=parts)).key_by("rest", lambda n: n % 5)
+    numbers.count("n").sink("out", out)
+    return job
+
+
+WANTED = {rest: list(range(1, 13)) for rest in range(5)}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_the_seed_the_output_is_right(seed: int) -> None:
+    out = sinks.Memory()
+    mp.Simulation(workers=seed % 3 + 1, seed=seed).run(counting(out))
+    assert out.by_key == WANTED
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = (mp.Simulation(workers=2, seed=4).run(counting(sinks.Memory())) for _ in range(2))
+    assert first == second
+    assert first.trace != mp.Simulation(workers=2, seed=5).run(counting(sinks.Memory())).trace
+
+
+def test_as_many_rescales_as_asked_for() -> None:
+    still = mp.Simulation(workers=2, seed=1, rescales=0, crashes=0).run(counting(sinks.Memory()))
+    assert not {"keys moved", "part moved", "rescale coalesced"} & still.hits.keys()
+    moved = mp.Simulation(workers=2, seed=1, rescales=4, crashes=0).run(counting(sinks.Memory()))
+    assert moved.hits["keys moved"] > 0
+
+
+def test_s6_a_crash_begins_the_job_afresh_with_empty_sinks() -> None:
+    out = sinks.Memory()
+    result = mp.Simulation(workers=2, seed=1, crashes=2).run(counting(out))
+    assert result.incarnations == 3
+    assert out.by_key == WANTED
+
+
+def test_s6_by_itself_no_seed_crashes_a_job_whose_sinks_cannot_discard() -> None:
+    for seed in range(20):
+        seen: list[int] = []
+        result = mp.Simulation(seed=seed).run(counting(sinks.Callable(seen.append)))
+        assert (result.incarnations, len(seen)) == (1, 60)
+
+
+def test_r8_a_reader_without_positions_stays_and_so_does_its_worker() -> None:
+    class Once:
+        """A source that has no positions: each worker has a reader of its own."""
+
+        def build(self, worker: object) -> Any:
+            return sources.Memory(range(10)).build_part("0", None)  # type: ignore[arg-type]
+
+    for seed in range(10):
+        out, job = sinks.Memory(), mp.Job("once", slots=4)
+        job.source("in", Once()).key_by("self", lambda n: n).count("n").sink("out", out)
+        mp.Simulation(workers=2, seed=seed, rescales=3, crashes=0).run(job)
+        assert out.by_key == {number: [1, 2] for number in range(10)}
+
+
+def test_an_error_says_how_to_have_it_again() -> None:
+    job = mp.Job("broken")
+    job.source("in", sources.Memory([1, 0])).map("inverse", lambda n: 1 / n).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError) as failed:
+        mp.Simulation(workers=2, seed=7).run(job)
+    assert any("Simulation(workers=2, seed=7" in note for note in failed.value.__notes__)
+
+
+def test_it_can_be_started_and_commanded() -> None:
+    out = sinks.Memory()
+    handle = mp.Simulation(workers=1, seed=3, rescales=0, crashes=0).start(counting(out, rows=300))
+    assert handle.rescale(3, timeout_s=60).members == (0, 1, 2)
+    assert handle.wait(timeout_s=60).written == 300
+    assert [len(values) for values in out.by_key.values()] == [60] * 5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"workers": 0}, {"workers": True}, {"seed": 1.5}, {"rescales": -1}, {"crashes": "2"}, {"rescales": True}],
+)
+def test_what_cannot_be_simulated_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(mp.PlanError):
+        mp.Simulation(**wrong)
