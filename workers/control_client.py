@@ -103,6 +103,8 @@ class RemoteJob:
                 deadline_s=ANSWER_S,
             ) from None
         except OSError as error:
+            if _listens(self._path):
+                raise ControlError(f"job {self.name!r} hung up before it answered: try again", job=self.name) from None
             raise JobEnded(
                 f"job {self.name!r} cannot be {what}: it has ended, or its process has ({type(error).__name__}); how, "
                 f"only that process knows",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import select
 import socket
 import struct
@@ -334,7 +336,7 @@ def test_a_client_that_is_slow_is_cut_and_one_that_dies_is_no_loss(
 def test_clients_that_die_while_they_wait_leave_nothing_behind(handle: mp.JobHandle, folder: Path) -> None:
     before = threading.active_count()
     for _ in range(control_socket.CONNECTIONS_MAX * 2):
-        with connected(folder) as connection:
+        with connected(folder) as connection, contextlib.suppress(BrokenPipeError):
             connection.sendall(encode_request(Request(token_of(folder), AskWait(None))))
     # Those before them are gone, or there would be no room.
     until(lambda: can_ask("endless"))
@@ -362,6 +364,71 @@ def test_too_many_clients_at_once_are_told_to_come_later(handle: mp.JobHandle, f
     for connection in crowd:
         connection.close()
     until(lambda: can_ask("endless"))
+
+
+def test_who_comes_to_a_crowd_is_sent_away(handle: mp.JobHandle, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_socket, "_CROWD_MAX", 3)
+    crowd = [connected(folder) for _ in range(3)]
+    with connected(folder) as late:
+        assert late.recv(1) == b""
+    for connection in crowd:
+        connection.close()
+    until(lambda: can_ask("endless"))
+    assert handle.status().state == "running"
+
+
+@contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    """Nothing more can be opened by this process; what is open can still be used."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Path(os.devnull).open() as highest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest.fileno(), allowed[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+
+
+def test_where_no_descriptors_are_left_who_waits_waits(handle: mp.JobHandle, folder: Path) -> None:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(PATIENCE_S)
+    token = token_of(folder)
+    with no_descriptors_left():
+        client.connect(str(socket_path(folder, "endless")))
+        client.sendall(encode_request(Request(token, AskRescale(3, True, PATIENCE_S))))
+        time.sleep(0.2)
+    with client:
+        assert isinstance(answer_of(client), mp.RescaleReport)
+    assert handle.status().workers == 3
+
+
+def test_a_job_whose_socket_cannot_be_opened_is_not_started(folder: Path, out: sinks.Memory) -> None:
+    job = mp.Job("other")
+    job.source("in", sources.Memory([1])).sink("out", out)
+    socket_path(folder, "other").mkdir()
+    with pytest.raises(ControlError, match=r"cannot be cleared .*control=False"):
+        mp.InProcess().start(job)
+    socket_path(folder, "other").rmdir()
+    with no_descriptors_left(), pytest.raises(ControlError, match="cannot be opened"):
+        mp.InProcess().start(job)
+    assert list(folder.iterdir()) == []
+    assert mp.InProcess().start(job).wait(timeout_s=PATIENCE_S).written == 1
+
+
+def test_a_job_whose_token_cannot_be_written_is_not_started(
+    folder: Path, out: sinks.Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    job = mp.Job("other")
+    job.source("in", sources.Memory([1])).sink("out", out)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(ControlError, match=r"the control socket .* cannot be opened \(No space left on device\)"):
+            mp.InProcess().start(job)
+    assert list(folder.iterdir()) == []
+    assert mp.InProcess().start(job).wait(timeout_s=PATIENCE_S).written == 1
 
 
 def test_a_client_that_does_not_read_is_cut(
@@ -458,11 +525,10 @@ def test_a_server_that_makes_no_sense_is_a_typed_error(
         job.status(timeout_s=1)
 
 
-def test_a_server_that_hangs_up_has_ended(folder: Path) -> None:
-    with (
-        wrong_server(folder, socket.socket.close) as job,
-        pytest.raises(JobEnded, match="it has ended, or its process"),
-    ):
+def test_a_server_that_hangs_up_has_ended_unless_it_still_listens(folder: Path) -> None:
+    with wrong_server(folder, socket.socket.close) as job, pytest.raises(ControlError, match="hung up .* try again"):
+        job.wait(timeout_s=None)
+    with pytest.raises(JobEnded, match="it has ended, or its process has"):
         job.wait(timeout_s=None)
 
 
