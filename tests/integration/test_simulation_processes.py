@@ -14,7 +14,7 @@ from malstrom_py import sinks, sources
 
 job, out = mp.Job("words", slots=16), sinks.Memory()
 words = job.source("in", sources.Memory([f"w{n % 13}" for n in range(120)], parts=4)).key_by("word", str)
-words.count("n").key_by("n", lambda n: f"n{n % 7}").collect("pairs", size=2).sink("out", out)
+words.count("count").key_by("n", lambda n: f"n{n % 7}").collect("pairs", size=2).sink("out", out)
 results = [mp.Simulation(workers=2, seed=seed, rescales=3).run(job) for seed in range(6)]
 print([result.trace for result in results], [dict(result.hits) for result in results], out.items)
 """
