@@ -175,7 +175,7 @@ def length_of(head: bytes, bytes_max: int) -> int:
 
 def _frame(message: Mapping[str, object]) -> bytes:
     # A path in an error may have bytes that are no text.
-    payload: bytes = msgpack.packb(message, unicode_errors="replace")
+    payload: bytes = msgpack.Packer(unicode_errors="replace").pack(message) or b""
     return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
 
 

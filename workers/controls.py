@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import JobEnded, OperationInProgress, PlanError
@@ -24,8 +24,6 @@ ASKED_MAX: Final = 1_000
 """How many commands may wait for the run to take them."""
 
 _STEADY: Final = "steady"
-
-T = TypeVar("T")
 
 
 class Commanded(Protocol):
@@ -327,8 +325,8 @@ def goes_on(job: str) -> str:
     return f"job {job!r} goes on, and does what it was asked to: only the waiting was interrupted"
 
 
-def _future() -> Future[T]:
+def _future() -> Future[Any]:
     """One that nobody who waits for it can cancel."""
-    future: Future[T] = Future()
+    future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -90,7 +90,7 @@ ASKS: st.SearchStrategy[Ask] = st.one_of(
 
 
 def framed(message: object) -> bytes:
-    payload: bytes = msgpack.packb(message)
+    payload: bytes = msgpack.packb(message) or b""
     return payload
 
 

@@ -24,40 +24,7 @@ from malstrom_py.errors import (
 )
 from tests.unit.operators.scripted import Scripted
 from tests.unit.workers.journal import Journal, JournalSink
-
-PATIENCE_S = 60.0
-
-
-class Gate:
-    """A function of a job that waits until it is let through."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.opened = threading.Event()
-
-    def __call__(self, value: int) -> int:
-        self.entered.set()
-        assert self.opened.wait(PATIENCE_S)
-        return value
-
-
-def endless(name: str = "endless", *, parts: int = 4) -> tuple[mp.Job, sinks.Memory]:
-    """Counts by key for ever: the outputs of each key are 1, 2, 3 and so on."""
-    job, out = mp.Job(name), sinks.Memory()
-    numbers = job.source("numbers", sources.Generator(lambda part, start: count(start), parts=parts))
-    numbers.key_by("key", lambda n: n % 20).count("seen").sink("out", out)
-    return job, out
-
-
-def idle(name: str = "idle") -> mp.Job:
-    """A job whose source never has anything, so that its thread sleeps most of the time."""
-    job = mp.Job(name)
-    job.source("in", Scripted({"a": [None] * 1_000_000})).sink("out", sinks.Memory())
-    return job
-
-
-def start(job: mp.Job, workers: int = 1, **options: Any) -> mp.JobHandle:
-    return mp.InProcess(workers, batch=mp.Batching(rows_max=50), **options).start(job, control=False)
+from tests.unit.workers.started_jobs import PATIENCE_S, Gate, endless, idle, idle_free, is_complete, start
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +35,6 @@ def nothing_is_left_running() -> Iterator[None]:
     for thread in left:
         thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in left)
-
-
-def is_complete(out: sinks.Memory) -> bool:
-    return all(values == list(range(1, len(values) + 1)) for values in out.by_key.values())
 
 
 def test_wait_gives_the_result_of_a_job_that_ends_by_itself() -> None:
@@ -210,13 +173,6 @@ def test_a_stop_of_a_job_that_fails_meanwhile_raises_its_error() -> None:
         start(job).stop(timeout_s=PATIENCE_S)
 
 
-def test_a_command_wakes_a_job_that_sleeps() -> None:
-    handle = start(idle())
-    assert handle.status(timeout_s=PATIENCE_S).age_s == 0.0
-    assert handle.rescale(3, timeout_s=PATIENCE_S).members == (0, 1, 2)
-    handle.stop(timeout_s=PATIENCE_S)
-
-
 def test_a_clock_that_is_not_the_systems_is_used_as_it_is() -> None:
     class Counted:
         def __init__(self) -> None:
@@ -238,79 +194,6 @@ def test_a_clock_that_is_not_the_systems_is_used_as_it_is() -> None:
     handle.stop(timeout_s=PATIENCE_S)
 
 
-def test_r9_rescales_under_traffic_lose_nothing_and_the_last_one_wins() -> None:
-    job, out = endless()
-    handle = start(job)
-    for size in (3, 1, 8, 2):
-        report = handle.rescale(size, timeout_s=PATIENCE_S)
-        assert len(report.members) == handle.status().workers == size
-        assert report.superseded_by is None
-    reports: dict[int, mp.RescaleReport] = {}
-
-    def rescale(size: int) -> None:
-        reports[size] = handle.rescale(size, timeout_s=PATIENCE_S)
-
-    threads = [threading.Thread(target=rescale, args=(size,)) for size in range(1, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    last = handle.status().workers
-    assert len(reports) == 6
-    assert reports[last].superseded_by is None
-    assert {report.superseded_by for report in reports.values()} <= {None, *range(1, 7)}
-    handle.stop(timeout_s=PATIENCE_S)
-    assert handle.wait().written == len(out.items)
-    assert is_complete(out)
-
-
-def test_a_rescale_need_not_be_waited_for_but_what_cannot_be_is_told() -> None:
-    job, out = endless()
-    handle = start(job)
-    assert handle.rescale(4, wait=False, timeout_s=PATIENCE_S) is None
-    with pytest.raises(PlanError, match="workers is a whole number from 1 to 128"):
-        handle.rescale(0, wait=False)
-    assert handle.rescale(4, timeout_s=PATIENCE_S).members == (0, 1, 2, 3)
-    handle.stop(timeout_s=PATIENCE_S)
-    assert is_complete(out)
-
-
-def test_a_stop_during_a_rescale_ends_the_job_and_answers_who_waits() -> None:
-    for drain in (True, False):
-        job, out = endless()
-        handle = start(job)
-        answers: list[object] = []
-
-        def rescale(handle: mp.JobHandle = handle, answers: list[object] = answers) -> None:
-            try:
-                answers.append(handle.rescale(8, timeout_s=PATIENCE_S))
-            except JobEnded as error:
-                answers.append(error)
-
-        thread = threading.Thread(target=rescale)
-        thread.start()
-        handle.stop(drain=drain, timeout_s=PATIENCE_S)
-        thread.join(PATIENCE_S)
-        assert len(answers) == 1
-        assert handle.status().state == ("finished" if drain else "stopped")
-        assert is_complete(out)
-        assert bool(out.items) <= drain
-
-
-def test_a_job_that_ends_while_it_rescales_answers_who_waits() -> None:
-    gate = Gate()
-    job = mp.Job("a")
-    job.source("in", sources.Memory([1])).map("gate", gate).key_by("k", lambda n: n).count("n").sink(
-        "out", sinks.Memory()
-    )
-    handle = start(job)
-    assert gate.entered.wait(PATIENCE_S)
-    with pytest.raises(OperationInProgress):
-        handle.rescale(2, timeout_s=0.0)
-    gate.opened.set()
-    assert handle.wait(timeout_s=PATIENCE_S).written == 1
-
-
 def test_a_name_is_taken_while_its_job_runs_and_free_when_it_has_been_waited_for() -> None:
     job, _ = endless("once")
     for _ in range(3):
@@ -319,12 +202,6 @@ def test_a_name_is_taken_while_its_job_runs_and_free_when_it_has_been_waited_for
             start(job)
         handle.stop(timeout_s=PATIENCE_S)
     assert mp.run(idle_free()).written == 1
-
-
-def idle_free() -> mp.Job:
-    job = mp.Job("once")
-    job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
-    return job
 
 
 @pytest.mark.parametrize("timeout_s", [-1, math.nan, "5", None, True], ids=repr)
@@ -376,21 +253,6 @@ def test_a_function_of_the_job_stops_it_without_waiting_for_itself() -> None:
     started.set()
     assert handles[0].wait(timeout_s=PATIENCE_S).written == len(out.items) > 10
     assert seen[0].state == "running"
-
-
-def test_the_number_of_workers_is_the_last_one_also_when_nobody_asked_in_between() -> None:
-    rescaled, job = threading.Event(), mp.Job("a")
-
-    def fail(number: int) -> float:
-        return 1 / (not rescaled.is_set())
-
-    job.source("in", sources.Generator(lambda part, start: count(start))).map("fail", fail).sink("out", sinks.Memory())
-    handle = start(job)
-    handle.rescale(5, timeout_s=PATIENCE_S)
-    rescaled.set()
-    with pytest.raises(OperatorError):
-        handle.wait(timeout_s=PATIENCE_S)
-    assert handle.status().workers == 5
 
 
 def test_a_job_that_finds_no_thread_was_never_started(monkeypatch: pytest.MonkeyPatch) -> None:

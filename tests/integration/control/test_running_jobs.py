@@ -19,7 +19,6 @@ import malstrom_py as mp
 from malstrom_py.errors import DeadlineError, JobEnded
 from malstrom_py.workers import control_client
 from malstrom_py.workers.control_client import running_jobs
-from malstrom_py.workers.control_files import server_directory
 from tests.tree import ROOT
 
 JOBS = """
@@ -40,12 +39,6 @@ endless = make("endless", sinks.Files("out", format="csv"))
 other = make("other", sinks.Memory())
 """
 DEADLINE_S = 60
-
-
-@pytest.fixture(autouse=True)
-def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
-    return server_directory()
 
 
 @pytest.fixture

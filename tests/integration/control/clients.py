@@ -1,0 +1,54 @@
+"""Clients of control sockets that speak for themselves, and what the jobs they speak to are made of."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from malstrom_py.workers.control_files import socket_path, token_path
+from malstrom_py.workers.control_messages import decode_answer
+
+PATIENCE_S = 60.0
+
+
+class Gate:
+    """A function of a job that waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, value: int) -> int:
+        self.entered.set()
+        assert self.opened.wait(PATIENCE_S)
+        return value
+
+
+def connected(folder: Path, job: str = "endless") -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(PATIENCE_S)
+    connection.connect(str(socket_path(folder, job)))
+    return connection
+
+
+def token_of(folder: Path, job: str = "endless") -> str:
+    return token_path(folder, job).read_text().partition("\n")[0]
+
+
+def answer_of(connection: socket.socket) -> object:
+    """What is said until the other side closes."""
+    said = b""
+    while piece := connection.recv(1 << 16):
+        said += piece
+    assert len(said) == 4 + int.from_bytes(said[:4], "big")
+    return decode_answer(said[4:])
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)

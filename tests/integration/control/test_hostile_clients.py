@@ -1,0 +1,299 @@
+"""Clients and servers that mean harm, or are broken: none holds the job up, or gets more than is its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgpack
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import (
+    ControlError,
+    DeadlineError,
+    JobEnded,
+    OperationInProgress,
+)
+from malstrom_py.workers import control_client, control_socket
+from malstrom_py.workers.control_client import RemoteJob, running_jobs
+from malstrom_py.workers.control_files import Claim, socket_path
+from malstrom_py.workers.control_messages import (
+    REQUEST_BYTES_MAX,
+    AskRescale,
+    AskWait,
+    Request,
+    encode_request,
+)
+from tests.integration.control.clients import PATIENCE_S, Gate, answer_of, connected, token_of, until
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (encode_request(Request("wrong" * 9, AskRescale(8, True, 9.0))), "this is not the token of job 'endless'"),
+        (encode_request(Request("\udcff\u20ac", AskWait(None))), "this is not the token"),
+        (struct.pack(">I", 0), "a message of 0 bytes"),
+        (struct.pack(">I", REQUEST_BYTES_MAX + 1) + b"x", "a message of 4,097 bytes"),
+        (b"\xff" * 4, "a message of 4,294,967,295 bytes"),
+        (struct.pack(">I", 3) + b"\xc1\xc1\xc1", "is not msgpack"),
+        (struct.pack(">I", 4000) + b"\x91" * 4000, "is not msgpack"),
+        (struct.pack(">I", 1) + b"\x80", "speaks another version"),
+        (b"GET / HTTP/1.1\r\n\r\n", "a message of 1,195,725,856 bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_client_that_makes_no_sense_is_told_and_changes_nothing(
+    frame: bytes, said: str, handle: mp.JobHandle, runtime: Path
+) -> None:
+    with connected(runtime) as connection:
+        connection.sendall(frame)
+        error = answer_of(connection)
+    assert isinstance(error, ControlError)
+    assert said in str(error)
+    assert (handle.status().state, handle.status().workers) == ("running", 2)
+
+
+@contextmanager
+def impatient(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        for name, value in seconds.items():
+            patch.setattr(control_socket, name, value)
+        yield
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x00", b"\x00\x00\x00\x20", b"\x00\x00\x00\x20only a part of it"])
+def test_a_client_that_is_slow_is_cut_and_one_that_dies_is_no_loss(
+    sent: bytes, handle: mp.JobHandle, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with impatient(monkeypatch, REQUEST_S=0.1), connected(runtime) as slow, connected(runtime) as dying:
+        for client in (slow, dying):
+            with contextlib.suppress(BrokenPipeError):  # it may have been cut before
+                client.sendall(sent)
+        dying.close()
+        assert slow.recv(1) == b"", "it is closed without a word"
+    assert mp.JobHandle.attach("endless").status().state == "running"
+    assert handle.status().state == "running"
+
+
+def test_clients_that_die_while_they_wait_leave_nothing_behind(handle: mp.JobHandle, runtime: Path) -> None:
+    before = threading.active_count()
+    for _ in range(control_socket.CONNECTIONS_MAX * 2):
+        with connected(runtime) as connection, contextlib.suppress(BrokenPipeError):
+            connection.sendall(encode_request(Request(token_of(runtime), AskWait(None))))
+    # Those before them are gone, or there would be no room.
+    until(lambda: can_ask("endless"))
+    assert threading.active_count() <= before
+    handle.stop(timeout_s=PATIENCE_S)
+
+
+def can_ask(name: str) -> bool:
+    try:
+        return mp.JobHandle.attach(name).status().state == "running"
+    except ControlError:
+        return False
+
+
+def test_a_client_that_dies_while_it_waits_for_a_rescale_has_it_done(handle: mp.JobHandle, runtime: Path) -> None:
+    with connected(runtime) as connection:
+        connection.sendall(encode_request(Request(token_of(runtime), AskRescale(5, True, PATIENCE_S))))
+    until(lambda: handle.status().workers == 5 and handle.status().state == "running")
+
+
+def test_too_many_clients_at_once_are_told_to_come_later(handle: mp.JobHandle, runtime: Path) -> None:
+    crowd = [connected(runtime) for _ in range(control_socket.CONNECTIONS_MAX)]
+    with pytest.raises(ControlError, match="32 others are connected already: try again later"):
+        RemoteJob("endless", socket_path(runtime, "endless"), token_of(runtime)).status(timeout_s=1)
+    for connection in crowd:
+        connection.close()
+    until(lambda: can_ask("endless"))
+
+
+def test_who_comes_to_a_crowd_is_sent_away(
+    handle: mp.JobHandle, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_socket, "_CROWD_MAX", 3)
+    crowd = [connected(runtime) for _ in range(3)]
+    with connected(runtime) as late:
+        assert late.recv(1) == b""
+    for connection in crowd:
+        connection.close()
+    until(lambda: can_ask("endless"))
+    assert handle.status().state == "running"
+
+
+@contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    """Nothing more can be opened by this process; what is open can still be used."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Path(os.devnull).open() as highest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest.fileno(), allowed[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+
+
+def test_where_no_descriptors_are_left_who_waits_waits(handle: mp.JobHandle, runtime: Path) -> None:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(PATIENCE_S)
+    token = token_of(runtime)
+    with no_descriptors_left():
+        client.connect(str(socket_path(runtime, "endless")))
+        client.sendall(encode_request(Request(token, AskRescale(3, True, PATIENCE_S))))
+        time.sleep(0.2)
+    with client:
+        assert isinstance(answer_of(client), mp.RescaleReport)
+    assert handle.status().workers == 3
+
+
+def test_a_job_whose_socket_cannot_be_opened_is_not_started(runtime: Path, out: sinks.Memory) -> None:
+    job = mp.Job("other")
+    job.source("in", sources.Memory([1])).sink("out", out)
+    socket_path(runtime, "other").mkdir()
+    with pytest.raises(ControlError, match=r"cannot be cleared .*control=False"):
+        mp.InProcess().start(job)
+    socket_path(runtime, "other").rmdir()
+    with no_descriptors_left(), pytest.raises(ControlError, match="cannot be opened"):
+        mp.InProcess().start(job)
+    assert list(runtime.iterdir()) == []
+    assert mp.InProcess().start(job).wait(timeout_s=PATIENCE_S).written == 1
+
+
+def test_a_job_whose_token_cannot_be_written_is_not_started(
+    runtime: Path, out: sinks.Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    job = mp.Job("other")
+    job.source("in", sources.Memory([1])).sink("out", out)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(ControlError, match=r"the control socket .* cannot be opened \(No space left on device\)"):
+            mp.InProcess().start(job)
+    assert list(runtime.iterdir()) == []
+    assert mp.InProcess().start(job).wait(timeout_s=PATIENCE_S).written == 1
+
+
+def test_a_client_that_does_not_read_is_cut(
+    handle: mp.JobHandle, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with impatient(monkeypatch, WAITING_S=1e-6, REQUEST_S=0.2), connected(runtime) as connection:
+        connection.sendall(encode_request(Request(token_of(runtime), AskWait(None))))
+        # It is told so often that its answer is yet to come that at last there is no room for that.
+        hung_up = select.poll()
+        hung_up.register(connection, 0)
+        assert hung_up.poll(PATIENCE_S * 1000) == [(connection.fileno(), select.POLLHUP)]
+    assert handle.status().state == "running"
+
+
+def test_a_silent_client_does_not_hold_up_the_end(handle: mp.JobHandle, runtime: Path) -> None:
+    with connected(runtime) as silent:
+        handle.stop(timeout_s=PATIENCE_S)
+        assert silent.recv(1) == b""
+
+
+def test_a_client_is_told_now_and_then_that_it_is_waited_for(
+    handle: mp.JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_client, "ANSWER_S", 0.5)
+    with impatient(monkeypatch, WAITING_S=0.05), pytest.raises(OperationInProgress):
+        mp.JobHandle.attach("endless").wait(timeout_s=1.0)
+
+
+def test_a_stuck_function_makes_the_figures_old_but_is_no_lack_of_an_answer() -> None:
+    gate = Gate()
+    job = mp.Job("stuck")
+    job.source("in", sources.Memory([1])).map("gate", gate).sink("out", sinks.Memory())
+    handle = mp.InProcess().start(job)
+    assert gate.entered.wait(PATIENCE_S)
+    attached = mp.JobHandle.attach("stuck")
+    assert attached.status(timeout_s=0.01).age_s > 0
+    with pytest.raises(OperationInProgress, match="is still being stopped"):
+        attached.stop(timeout_s=0.01)
+    attached.stop(wait=False)
+    with pytest.raises(OperationInProgress, match="is being stopped with drain already"):
+        attached.stop(drain=False)
+    gate.opened.set()
+    assert handle.wait(timeout_s=PATIENCE_S).written == 1
+
+
+@contextmanager
+def wrong_server(runtime: Path, say: Callable[[socket.socket], None]) -> Iterator[RemoteJob]:
+    """A server that takes any token and answers what it likes; a remote job that asks it."""
+    claim = Claim.of(runtime, "odd")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(claim.socket_path))
+    listener.listen(8)
+    claim.publish()
+    ended = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            say(connection)
+            ended.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield RemoteJob("odd", claim.socket_path, claim.token)
+    ended.set()
+    thread.join(PATIENCE_S)
+    listener.close()
+    claim.release()
+
+
+def framed(message: object) -> bytes:
+    payload: bytes = msgpack.packb(message) or b""
+    return struct.pack(">I", len(payload)) + payload
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "text"),
+    [
+        (b"\xff\xff\xff\xff", ControlError, "a message of 4,294,967,295 bytes"),
+        (framed({"status": {}}), ControlError, "has not all it needs"),
+        (framed({"done": {}}), ControlError, "job 'odd' answered with Done"),
+        (framed({"waiting": {}}), DeadlineError, r"did not answer within 0\.2 s"),
+        (b"\x00\x00\x00\x09half", DeadlineError, r"did not answer within 0\.2 s"),
+        (b"", DeadlineError, r"did not answer within 0\.2 s: its process is stopped"),
+    ],
+    ids=repr,
+)
+def test_a_server_that_makes_no_sense_is_a_typed_error(
+    said: bytes, error: type[Exception], text: str, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_client, "ANSWER_S", 0.2)
+    with wrong_server(runtime, lambda connection: connection.sendall(said)) as job, pytest.raises(error, match=text):
+        job.status(timeout_s=1)
+
+
+def test_a_server_that_hangs_up_has_ended_unless_it_still_listens(runtime: Path) -> None:
+    with wrong_server(runtime, socket.socket.close) as job, pytest.raises(ControlError, match=r"hung up .* try again"):
+        job.wait(timeout_s=None)
+    with pytest.raises(JobEnded, match="it has ended, or its process has"):
+        job.wait(timeout_s=None)
+
+
+def test_a_folder_that_others_may_open_is_used_by_nobody(handle: mp.JobHandle, runtime: Path) -> None:
+    runtime.chmod(0o755)
+    job = mp.Job("other")
+    job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
+    with pytest.raises(ControlError, match="is open to others"):
+        mp.InProcess().start(job)
+    with pytest.raises(ControlError, match="is open to others"):
+        mp.JobHandle.attach("endless")
+    assert running_jobs() == []
+    assert mp.InProcess().start(job, control=False).wait(timeout_s=PATIENCE_S).written == 1
