@@ -1,0 +1,247 @@
+"""One worker through a move, the other played by hand: what it does, and leaves undone while slots are on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.batches import Batch
+from malstrom_py.codec import Codec
+from malstrom_py.errors import InternalError
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.rescale.channel import ChannelId, Frame, Grant, Item
+from malstrom_py.rescale.protocol import (
+    Bye,
+    ByeTaken,
+    Leave,
+    Marker,
+    MarkersIn,
+    Move,
+    OpenSlots,
+    Parcel,
+    RegionDone,
+    Rescale,
+    Shipped,
+    Switched,
+)
+from malstrom_py.testing import VirtualClock
+from malstrom_py.testing.remotes import RemoteWorker
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.graph import Membership
+from malstrom_py.workers.outgoing import COORDINATOR
+from malstrom_py.workers.worker import Worker
+
+SLOTS = 2
+LINGER_S = 1.0
+
+
+class Pulse(mp.KeyedLogic[Any, Any, Any, int]):
+    """Says on a schedule which keys it has."""
+
+    def __init__(self) -> None:
+        self.called = 0
+
+    def on_data(self, message: Any, key_state: int | None, output: Any) -> int:
+        return (key_state or 0) + 1
+
+    def on_schedule(self, state: Any, output: Any) -> None:
+        self.called += 1
+        for key, count in state.items():
+            output.emit(key, (key, count), None)
+
+
+class OneOfTwo:
+    """Worker ``me`` and what the coordinator and worker 1 (or 0) are told; there is nothing to read."""
+
+    def __init__(self, *, me: int = 0, members: tuple[int, ...] = (0, 1), table: tuple[int, ...] = (0, 1)) -> None:
+        self.clock, self.pulse, self.out = VirtualClock(), Pulse(), sinks.Memory()
+        job = mp.Job("moving", slots=SLOTS)
+        stream = job.source("in", sources.Memory[int]([]))
+        keyed = stream.key_by("key", lambda n: n, partitioner=lambda n: n % SLOTS).stateful_op("pulse", self.pulse)
+        keyed.key_by("again", lambda pair: pair[0], partitioner=lambda n: n % SLOTS).sink("out", self.out)
+        codec, batching = Codec(), Batching(linger_s=LINGER_S)
+        self.me, self.other = me, 1 - me
+        member = Membership(me, members, table)
+        self.worker = Worker(job.plan(), member, batching=batching, clock=self.clock, codec=codec)
+        self.remote = RemoteWorker(self.other, me, ["key", "again"], codec, batching.credit, 1)
+        self.letters: list[tuple[int, Any]] = []
+        self.worker.open_sinks()
+        if me in members:
+            self._deliver(self.worker.open_sources({"in": []}))
+
+    def send(self, exchange: str, *items: Item, version: int = 0) -> OneOfTwo:
+        for item in items:
+            self.remote.put(exchange, item)
+        for frame in self.remote.sent():
+            self.worker.receive(_of_version(frame, version))
+        return self
+
+    def order(self, *orders: Any) -> OneOfTwo:
+        for order in orders:
+            self._deliver(self.worker.receive(order))
+        return self
+
+    def step(self, times: int = 6, *, after_s: float = 0.0) -> OneOfTwo:
+        self.clock.advance(after_s)
+        for _ in range(times):
+            self._deliver(self.worker.step()[1])
+            self.worker.check()
+        return self
+
+    def told(self) -> list[Any]:
+        found = [letter for to, letter in self.letters if to == COORDINATOR]
+        self.letters.clear()
+        return found
+
+    def got(self, exchange: str) -> list[Item]:
+        """What the other worker has got over ``exchange``."""
+        items, grants = self.remote.take(exchange)
+        for grant in grants:
+            self.worker.receive(grant)
+        return items
+
+    def _deliver(self, outgoing: Any) -> None:
+        for to, message in outgoing:
+            if isinstance(message, Frame | Grant):
+                self.remote.receive(message)
+            else:
+                self.letters.append((to, message))
+
+
+def _of_version(frame: Frame, version: int) -> Frame:
+    return frame if frame.control is not None else replace(frame, version=version)
+
+
+def rows(*keys: int) -> Batch:
+    return Batch(list(keys), keys=list(keys))
+
+
+SAME = (0, 1)
+GAIN = Move(1, SAME, SAME, (0, 0))
+LOSE = Move(1, SAME, SAME, (1, 1))
+
+
+def test_r6_nothing_is_sent_on_a_schedule_while_slots_move() -> None:
+    """What keys that have come have to say waits until they may be let loose; then it goes on."""
+    worker = OneOfTwo().send("key", rows(0, 2)).step(after_s=LINGER_S)
+    calls = worker.pulse.called
+    assert calls > 0
+    worker.order(Rescale(GAIN)).step(after_s=LINGER_S)
+    assert worker.pulse.called == calls  # its own marker has been taken, the other's has not come
+    for exchange in ("key", "again"):
+        worker.send(exchange, Marker(GAIN, MIN_EPOCH, MIN_EPOCH))
+    worker.step(after_s=5 * LINGER_S)
+    assert worker.pulse.called == calls
+    worker.order(Parcel("pulse", 1, 1, (1,)), Parcel("out", 1, 1, (1,)))
+    worker.step(after_s=5 * LINGER_S)
+    assert worker.pulse.called == calls
+    worker.order(OpenSlots(1, "pulse")).step(after_s=LINGER_S)
+    assert worker.pulse.called > calls
+
+
+def test_r7_a_worker_reports_each_thing_once_and_in_order() -> None:
+    worker = OneOfTwo().order(Rescale(LOSE)).step()
+    assert worker.told() == [Switched(1, 0)]
+    worker.send("key", Marker(LOSE, 5, 5)).step()
+    assert worker.told() == [MarkersIn(1, 0, "key"), RegionDone(1, 0, "pulse")]
+    worker.send("again", Marker(LOSE, 5, 5)).step()
+    assert worker.told() == [MarkersIn(1, 0, "again"), RegionDone(1, 0, "out")]
+    assert worker.step().told() == []
+
+
+def test_r4_the_state_of_lost_slots_is_sent_to_their_new_owner() -> None:
+    worker = OneOfTwo().send("key", rows(0, 2, 0)).step()
+    worker.order(Rescale(LOSE)).send("key", Marker(LOSE, 5, 5)).send("again", Marker(LOSE, 5, 5)).step()
+    parcels = [letter for to, letter in worker.letters if to == 1]
+    assert [(parcel.region, parcel.slots, set(parcel.states)) for parcel in parcels] == [
+        ("out", (0,), set()),
+        ("pulse", (0,), {"pulse"}),
+    ]
+    assert worker.worker.counts()["pulse"].keys == 0
+
+
+def test_r2_a_worker_is_not_finished_while_slots_move() -> None:
+    worker = OneOfTwo().send("key", Epoch(MAX_EPOCH)).send("again", Epoch(MAX_EPOCH)).step()
+    assert worker.worker.finished
+    worker.order(Rescale(GAIN)).step()
+    assert not worker.worker.finished
+    for exchange in ("key", "again"):
+        worker.send(exchange, Marker(GAIN, MAX_EPOCH, MAX_EPOCH))
+    worker.step()
+    assert not worker.worker.finished
+    worker.order(Parcel("pulse", 1, 1, (1,)), Parcel("out", 1, 1, (1,)), OpenSlots(1, "pulse")).step()
+    worker.send("again", Shipped(1)).step()
+    assert worker.worker.finished
+
+
+def test_r1_a_joiner_says_nothing_before_its_marker_whatever_comes() -> None:
+    joiner = OneOfTwo(me=1, members=(0,), table=(0, 0))
+    joiner.send("again", Epoch(5)).step(after_s=LINGER_S)
+    assert (joiner.got("key"), joiner.got("again"), joiner.letters) == ([], [], [])
+    assert joiner.worker.counts()["out"].epoch is None
+    move = Move(1, (0,), (0, 1), (0, 1))
+    joiner.order(Rescale(move)).step()
+    (on_key,), (on_again,) = joiner.got("key"), joiner.got("again")
+    assert on_key == Marker(move, MIN_EPOCH, MAX_EPOCH)
+    assert on_again == Marker(move, MIN_EPOCH, MIN_EPOCH)
+
+
+def test_f1_a_row_of_a_joiner_before_its_marker_is_our_bug() -> None:
+    worker = OneOfTwo(members=(0,), table=(0, 0))
+    worker.worker.connect(1)
+    with pytest.raises(InternalError, match="F1"):
+        worker.send("key", rows(0), version=1).step()
+
+
+def test_r8_a_leaver_says_bye_and_its_channels_are_dropped_when_it_has_been_taken() -> None:
+    move = Move(1, SAME, (0,), (0, 0))
+    worker = OneOfTwo().order(Rescale(move))
+    for exchange in ("key", "again"):
+        worker.send(exchange, Marker(move, 5, 5))
+    worker.step()
+    worker.order(Parcel("pulse", 1, 1, (1,)), Parcel("out", 1, 1, (1,)), OpenSlots(1, "pulse"))
+    worker.send("again", Shipped(1)).send("key", Bye()).step().told()
+    assert worker.send("again", Bye()).step().told() == [ByeTaken(0, "again", 1)]
+    worker.worker.disconnect(1)
+    assert worker.worker.finished
+    assert worker.step().letters == []
+
+
+def test_r8_a_channel_on_which_something_is_left_is_not_dropped() -> None:
+    worker = OneOfTwo().send("again", Epoch(1))
+    for router in worker.worker._graph.routers.values():
+        router.flush()
+        router.take()
+    with pytest.raises(InternalError, match="the channel of worker 1 is dropped before its end"):
+        worker.worker.disconnect(1)
+
+
+def test_r8_credit_for_one_that_has_left_is_forgotten() -> None:
+    worker = OneOfTwo(members=(0,), table=(0, 0)).worker
+    assert worker.receive(Grant(ChannelId("key", 0, 7), 1, 1, 1)) == []
+    worker.connect(7)
+    worker.disconnect(7)
+    assert worker.receive(Grant(ChannelId("key", 0, 7), 1, 1, 1)) == []
+
+
+def test_r8_who_leaves_sends_what_its_regions_reach_until_its_bye() -> None:
+    move = Move(1, SAME, (1,), (1, 1))
+    leaver = OneOfTwo().order(Rescale(move)).step()
+    for exchange in ("key", "again"):
+        leaver.send(exchange, Marker(move, 5 if exchange == "key" else MIN_EPOCH, 5))
+    leaver.step()
+    leaver.got("key")
+    assert [type(item) if not isinstance(item, Epoch) else item for item in leaver.got("again")] == [
+        Marker,
+        Epoch(5),
+        Shipped,
+    ]
+    leaver.order(Leave()).step(after_s=LINGER_S)
+    assert (leaver.got("key"), leaver.got("again")) == ([Bye()], [Bye()])
+    leaver.step(after_s=LINGER_S)
+    assert (leaver.got("key"), leaver.got("again")) == ([], [])
+    assert leaver.worker.due_s() is not None, "only the schedule is left"
