@@ -7,11 +7,12 @@ BENCH  ?= bench.micro
 N      ?= 1000000
 SEEDS  ?= 100000
 SECONDS ?= 600
+SIZES  ?= 8
 
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types format docs docs-check coverage bench fuzz soak mutants exhaustive clean distclean
+.PHONY: help demo test lint types format docs docs-check coverage bench fuzz soak mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +28,7 @@ help:
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make soak        $(SEEDS) random runs of the rescale model (SEEDS=...)"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
+	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
 	@echo "make clean       remove caches and builds; distclean removes $(VENV) too"
 
@@ -68,6 +70,9 @@ soak: $(VENV)/.dev
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.sim.mutants
+
+matrix: $(VENV)/.dev
+	@$(PY) -m tests.simulation.matrix --sizes $(SIZES)
 
 exhaustive: $(VENV)/.dev
 	@$(PY) -m tests.sim.exhaustive --seconds $(SECONDS)

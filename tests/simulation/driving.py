@@ -5,7 +5,7 @@ Rule: nothing happens by itself. Whoever drives says who works, what arrives, wh
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import malstrom_py as mp
@@ -25,10 +25,16 @@ TURNS_MAX: Final = 200_000
 
 
 class Steered(Chance):
-    """Chooses among those that are not made to wait, each as likely as the others. Time does not pass by chance."""
+    """Chooses among those that are not made to wait, each as likely as the others.
 
-    def __init__(self, seed: int, *, slots_per_move: int | None = None) -> None:
+    ``tick``: how probable it is that time passes in a turn though there is something to do. ``held_back``: who has to
+    wait, as long as there are others.
+    """
+
+    def __init__(self, seed: int, *, slots_per_move: int | None = None, tick: float = 0.0) -> None:
         super().__init__(seed)
+        self._tick = tick
+        self.held_back: Callable[[Hashable], bool] = _nobody
         self._slots_per_move = slots_per_move
         self._turn = 0
         self._waits_until: dict[Hashable, int] = {}
@@ -37,7 +43,7 @@ class Steered(Chance):
         return self._slots_per_move or super().slots_per_move(slots)
 
     def happens(self, probability: float) -> bool:
-        return False
+        return bool(self._tick) and super().happens(self._tick)
 
     def next_of(self, actions: Sequence[Hashable]) -> Hashable:
         return self.one_of(self.awake(actions))
@@ -45,7 +51,12 @@ class Steered(Chance):
     def awake(self, actions: Sequence[T]) -> Sequence[T]:
         """Those that are not made to wait, one turn later; all if there are no others."""
         self._turn += 1
-        return [action for action in actions if self._waits_until.get(action, 0) <= self._turn] or actions
+        if not self._waits_until and self.held_back is _nobody:
+            return actions
+        return [action for action in actions if self._may(action)] or actions
+
+    def _may(self, action: Hashable) -> bool:
+        return self._waits_until.get(action, 0) <= self._turn and not self.held_back(action)
 
     def make_wait(self, action: Hashable, turns: int) -> None:
         """Choose ``action`` only if there is no other, for a while."""
@@ -54,6 +65,11 @@ class Steered(Chance):
     def hurry(self) -> None:
         """Let nobody wait any more."""
         self._waits_until.clear()
+        self.held_back = _nobody
+
+
+def _nobody(action: Hashable) -> bool:
+    return False
 
 
 def chosen(things: Sequence[T], number: int) -> T:
@@ -85,7 +101,7 @@ class Driven:
         self._batching = batching
         self._checks = checks
         self._case = Case("driven", layout, feds, slots)
-        self._plan = self._case.job().plan()
+        self.plan = self._case.job().plan()
         self.crew = self._started(workers, {})
 
     @property
@@ -166,7 +182,7 @@ class Driven:
     def _started(self, workers: int, zombies: Queues) -> SimulatedCrew:
         self.incarnation += 1
         crew = SimulatedCrew(
-            self._plan,
+            self.plan,
             self.chance,
             self.witness,
             workers=workers,
