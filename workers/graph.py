@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
@@ -76,23 +77,8 @@ def build_graph(
     ``checks``: whether every step is watched (test mode).
     """
     operators = {step.name: step.factory(_context(plan, step, member.worker, codec, clock)) for step in plan.steps}
-    routers: dict[str, Router] = {}
-    inboxes: dict[str, Inbox] = {}
-    specs: list[NodeSpec] = []
-    nodes: dict[str, int] = {}
-    entries: dict[str, int] = {}
-    read = {ref for ref, _ in plan.edges()}
-    for step in plan.steps:
-        nodes[step.name] = len(specs)
-        specs.append(_spec(plan, step, operators[step.name], nodes, entries))
-        if is_exchanged(step, StreamRef(step.name)) and StreamRef(step.name) in read:
-            routers[step.name] = _router(plan, step, member, batching, codec)
-            inboxes[step.name] = _inbox(step.name, member, routers[step.name], codec)
-            context = _context(plan, step, member.worker, codec, clock)
-            send = SendToExchange(context, router=routers[step.name])
-            specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
-            entries[step.name] = len(specs)
-            specs.append(NodeSpec(f"{step.name} (receive)", None))
+    specs, nodes, entries, routers = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
+    inboxes = {name: _inbox(name, member, router, codec) for name, router in routers.items()}
     if checks:
         specs = [replace(spec, operator=spec.operator and Checked(spec.operator, codec)) for spec in specs]
     executor = Executor(specs)
@@ -117,6 +103,34 @@ def build_graph(
     exchanges = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
     return Graph(executor, operators, nodes, inboxes, routers, feeds, tuple(entries.values()), followers, letters)
+
+
+class _Nodes(NamedTuple):
+    """The nodes, where each step stands and each exchange comes in, and the exchanges' sending ends."""
+
+    specs: list[NodeSpec]
+    nodes: dict[str, int]
+    entries: dict[str, int]
+    routers: dict[str, Router]
+
+
+def _nodes_of(
+    plan: Plan, member: Membership, operators: dict[str, Operator], *, batching: Batching, codec: Codec, clock: Clock
+) -> _Nodes:
+    made = _Nodes([], {}, {}, {})
+    specs, nodes, entries, routers = made
+    read = {ref for ref, _ in plan.edges()}
+    for step in plan.steps:
+        nodes[step.name] = len(specs)
+        specs.append(_spec(plan, step, operators[step.name], nodes, entries))
+        if is_exchanged(step, StreamRef(step.name)) and StreamRef(step.name) in read:
+            routers[step.name] = _router(plan, step, member, batching, codec)
+            context = _context(plan, step, member.worker, codec, clock)
+            send = SendToExchange(context, router=routers[step.name])
+            specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
+            entries[step.name] = len(specs)
+            specs.append(NodeSpec(f"{step.name} (receive)", None))
+    return made
 
 
 def _machine(region: Region, member: Membership) -> RegionMachine:

@@ -14,7 +14,7 @@ from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.stateful_map import StatefulMap
 from malstrom_py.operators.union import Union
 from malstrom_py.rescale.channel import ChannelId, ChannelOut, Credit, Frame, Grant, InLine, Loopback, PlacedEpoch
-from malstrom_py.rescale.protocol import Marker, Report
+from malstrom_py.rescale.protocol import Marker, Move, OpenSlots, Parcel, Report
 from malstrom_py.rescale.region_machine import RegionMachine
 from malstrom_py.rescale.router import Router
 from malstrom_py.testing import CapturingPersistenceBackend
@@ -186,3 +186,40 @@ def _router(credit: int) -> Router:
         incarnation=1,
         credit=Credit(rows=credit),
     )
+
+
+# A region that gains or loses slots.
+
+GAIN = Move(1, (0, 1), (0, 1), (0, 0, 0, 0))
+"""Worker 0 gains slots 1 and 3."""
+
+BEFORE_GAIN = (0, 1, 0, 1)
+LOSE = Move(1, (0, 1), (0, 1), (0, 1, 0, 1))
+MARK_GAIN, MARK_LOSE = Marker(GAIN, 5, 5), Marker(LOSE, 5, 5)
+EMPTY = Parcel("R", 1, 1, (1, 3))
+
+
+def gaining(**options: Any) -> Region:
+    """A region that has begun to gain slots 1 and 3, by one marker that has come."""
+    region = Region(table=BEFORE_GAIN, **options)
+    region.send("left", 1, MARK_GAIN)
+    region.take()
+    return region
+
+
+def rest_marked(region: Region, marker: Marker, *, first: tuple[str, int] = ("left", 1)) -> None:
+    for exchange, worker in CHANNELS:
+        if (exchange, worker) != first:
+            region.send(exchange, worker, marker)
+    region.give(region.take())
+
+
+def open_up(region: Region, parcel: Parcel = EMPTY) -> list[Grant]:
+    """Bring the state, and the word that slots may be opened: the credit that this frees."""
+    region.feed.receive(parcel)
+    region.feed.receive(OpenSlots(1, "R"))
+    return region.take()
+
+
+def values(region: Region) -> list[Any]:
+    return [value for value in region.got() if not isinstance(value, Epoch)]
