@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from sys import getsizeof
 from typing import Any, Final, NoReturn
 
 from malstrom_py.batches import Batch, ColumnBatch
@@ -29,69 +28,13 @@ from malstrom_py.messages import (
 )
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, describe_function, said
+from malstrom_py.operators.part_reader import PartReader, batch_of, row_bytes
 from malstrom_py.sources.base import Part, PartitionedSource, Source, SourcePart
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 
-_BACKOFF_MIN_S: Final = 0.001
-_BACKOFF_MAX_S: Final = 0.5
 _COLUMN_BYTES: Final = 16
 _OPEN_MAX: Final = 256
-_ROWS_FIRST: Final = 4
-_POLL_MAX_S: Final = 0.1
 _ROUTED_MAX: Final = 16_384
-
-
-class _Reader:
-    """One part while it is read here."""
-
-    __slots__ = (
-        "gives_columns",
-        "name",
-        "part",
-        "poll_at_s",
-        "quiet_since_s",
-        "row_bytes",
-        "rows",
-        "source_part",
-        "wait_s",
-    )
-
-    def __init__(self, part: Part, name: str, source_part: SourcePart[Any]) -> None:
-        self.part = part
-        self.name = name
-        self.source_part = source_part
-        self.poll_at_s = 0.0
-        self.wait_s = 0.0
-        self.quiet_since_s: float | None = None
-        self.rows = _ROWS_FIRST
-        self.row_bytes = 1
-        self.gives_columns = False
-
-    def poll(self, rows_max: int) -> Any:
-        """What the part gives; by the way that is fastest for columns, where it has one and gives columns."""
-        poll = getattr(self.source_part, "poll_columns", None) if self.gives_columns else None
-        return self.source_part.poll(rows_max) if poll is None else poll(rows_max)
-
-    def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
-        """How many rows to ask for next, after a poll that took ``took_s``."""
-        rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
-        self.rows = max(1, min(rows, rows_max, bytes_max // self.row_bytes))
-
-    def came(self) -> None:
-        """Something came: ask again at once."""
-        self.poll_at_s = self.wait_s = 0.0
-        self.quiet_since_s = None
-
-    def delay(self, now_s: float, linger_s: float) -> float:
-        """Nothing came: ask again after ``linger_s``, twice as late each time up to half a second.
-
-        Returns for how long nothing has come: 0 at first.
-        """
-        self.wait_s = max(linger_s, min(max(self.wait_s * 2, _BACKOFF_MIN_S), _BACKOFF_MAX_S))
-        self.poll_at_s = now_s + self.wait_s
-        if self.quiet_since_s is None:
-            self.quiet_since_s = now_s
-        return now_s - self.quiet_since_s
 
 
 class ReadSource(Operator):
@@ -110,7 +53,7 @@ class ReadSource(Operator):
         self._source = source
         self._failures = Failures(context)
         self._waiting: deque[tuple[Part, Any]] = deque()
-        self._readers: deque[_Reader] = deque()
+        self._readers: deque[PartReader] = deque()
         self._gained: list[tuple[Part, Any]] = []
         self._done: dict[Part, Any] = {}
         self.finished = False
@@ -295,20 +238,20 @@ class ReadSource(Operator):
         if errors:
             raise errors[0]
 
-    def _nothing_came(self, reader: _Reader, now_s: float, linger_s: float, out: Outlet) -> None:
+    def _nothing_came(self, reader: PartReader, now_s: float, linger_s: float, out: Outlet) -> None:
         quiet_s = reader.delay(now_s, linger_s)
         # One that has just finished is no longer here, and not quiet but at its end.
         if quiet_s > 0 and reader in self._readers:
             out.forward(PartQuiet(reader.name, quiet_s))
 
-    def _poll_part(self, reader: _Reader, rows_max: int, out: Outlet) -> int:
+    def _poll_part(self, reader: PartReader, rows_max: int, out: Outlet) -> int:
         malformed: MalformedRecord | None = None
         batch = Batch([], part=reader.name)
         try:
             try:
                 polled = reader.poll(rows_max)
                 if polled is not None:
-                    batch = _batch_of(polled, reader.name)
+                    batch = batch_of(polled, reader.name)
             except MalformedRecord as error:
                 malformed = error
             finished = reader.source_part.is_finished()
@@ -318,7 +261,7 @@ class ReadSource(Operator):
             self._malformed(malformed, reader, out)
         out.send(batch)
         if len(batch):
-            reader.row_bytes = _row_bytes(batch)
+            reader.row_bytes = row_bytes(batch)
             reader.gives_columns = isinstance(batch, ColumnBatch)
         count = len(batch) if malformed is None else 1
         self.counters.rows_in += count
@@ -331,7 +274,7 @@ class ReadSource(Operator):
             self.settle(out)
         return count
 
-    def _malformed(self, error: MalformedRecord, reader: _Reader, out: Outlet) -> None:
+    def _malformed(self, error: MalformedRecord, reader: PartReader, out: Outlet) -> None:
         if self.context.on_error == "fail":
             raise SourceError(
                 f"source {self.context.step!r}, part {reader.part!r}: {error} "
@@ -356,14 +299,14 @@ class ReadSource(Operator):
                 source_part = self._build(part, position)
             except Exception as error:
                 self._raise(error, f"could not open part {part!r}")
-            self._readers.append(_Reader(part, self._name(part), source_part))
+            self._readers.append(PartReader(part, self._name(part), source_part))
 
     def _build(self, part: Part, position: Any) -> SourcePart[Any]:
         if isinstance(self._source, PartitionedSource):
             return self._source.build_part(part, position)
         return self._source.build(WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker)))
 
-    def _position(self, reader: _Reader) -> Any:
+    def _position(self, reader: PartReader) -> Any:
         """Where ``reader`` stands; None for a source without positions, which is not asked."""
         if not isinstance(self._source, PartitionedSource):
             return None
@@ -375,7 +318,7 @@ class ReadSource(Operator):
     def _name(self, part: Part) -> str:
         return f"{self.context.step}/{part}"
 
-    def _close(self, reader: _Reader) -> None:
+    def _close(self, reader: PartReader) -> None:
         try:
             reader.source_part.close()
         except Exception as error:
@@ -388,30 +331,3 @@ class ReadSource(Operator):
         if isinstance(error, MalstromError):
             raise error
         raise SourceError(f"source {self.context.step!r} {what}: {said(error)}") from error
-
-
-def size_of(value: Any) -> int:
-    """About how many bytes a value takes: its own, and those of its items one level down.
-
-    >>> size_of("x" * 1000) > 1000, size_of({"column": "x" * 1000}) > 1000
-    (True, True)
-    """
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return getsizeof(value, 64) + sum(getsizeof(item, 64) for item in items)
-
-
-def _batch_of(polled: Any, part: str) -> Batch:
-    """What a part has polled as a batch: columns stay columns."""
-    if isinstance(polled, ColumnBatch):
-        polled.part = part
-        return polled
-    if hasattr(polled, "schema"):  # an Arrow RecordBatch, told without importing Arrow
-        return ColumnBatch(polled, part=part)
-    return Batch(polled if isinstance(polled, list) else list(polled), part=part)
-
-
-def _row_bytes(batch: Batch) -> int:
-    """About how many bytes a row of ``batch`` takes."""
-    if isinstance(batch, ColumnBatch):
-        return max(1, batch.size // len(batch))
-    return size_of(batch.values[-1])
