@@ -24,11 +24,14 @@ from tests.simulation.verdicts import Violation, require
 
 SLOTS: Final = 64
 PARTS: Final = 5
-KEYS: Final = 80
+KEYS: Final = 200
 BOUND: Final = 8
 SLOTS_PER_MOVE: Final = 8
-FLOW_ROWS: Final = 60
-"""So many records each stage takes at least before anything is asked for, and again when all has moved."""
+WARM_ROWS: Final = 120
+"""So many records each stage takes at least before anything is asked for, so that most slots have keys."""
+
+LAST_ROWS: Final = 40
+"""So many it takes at least when all has moved."""
 
 TURNS_MAX: Final = 100_000
 """After so many turns something that must come is given up."""
@@ -40,7 +43,7 @@ def _layout(heads: str, *stages: Stage) -> Layout:
 
 
 def _windows(name: str, *inputs: Way, key: str = "key", apart: bool = False) -> Stage:
-    return Stage(name, inputs, key, "windows", apart=apart, window=10)
+    return Stage(name, inputs, key, "windows", apart=apart, window=60)
 
 
 S, T, A, B = Way("s"), Way("t"), Way("a"), Way("b")
@@ -158,12 +161,12 @@ class Run:
         """Data goes on and on: times go up by and large, and now and then a record is late."""
         rng, at = self.rng, (fed.name, part)
         for _ in range(10):
-            self.times[at] += rng.randint(0, 1)
-            fed.feed(part, rng.randrange(KEYS), self.times[at] - rng.choice([0, 0, 0, 1, 3, BOUND + 3]))
+            self.times[at] += rng.randint(0, 30)
+            fed.feed(part, rng.randrange(KEYS), self.times[at] - rng.choice([0, 0, 0, 1, 3, BOUND + 30]))
 
     def lose(self, who: str, turns: int) -> None:
         """Lose somebody so many turns after the rescale has been asked for, and start afresh."""
-        self.flow(version=0)
+        self.flow(0, WARM_ROWS)
         self.ask()
         for _ in range(turns):
             self.turn()
@@ -174,11 +177,11 @@ class Run:
     def through(self) -> Found:
         """Rescale while data flows, neither at its beginning nor at its end."""
         driven, ledger = self.driven, self.ledger
-        self.flow(version=0)
+        self.flow(0, WARM_ROWS)
         self.ask()
         turns = self.until(lambda: bool(driven.reports), "the end of the rescale")
         (report,) = driven.reports
-        self.flow(report.version)
+        self.flow(report.version, LAST_ROWS)
         driven.end()
         idle = [(stage, v) for stage in ledger.stages for v in range(report.version + 1) if not ledger.rows[stage, v]]
         require(not idle, f"no record was taken at {idle}: there was no traffic")
@@ -196,10 +199,10 @@ class Run:
         else:
             self.driven.rescale(cell.after)
 
-    def flow(self, version: int) -> None:
-        """Let every stage take some records in ``version``."""
+    def flow(self, version: int, least: int) -> None:
+        """Let every stage take at least so many records in ``version``."""
         rows, stages = self.ledger.rows, self.ledger.stages
-        self.until(lambda: all(rows[stage, version] >= FLOW_ROWS for stage in stages), f"enough in version {version}")
+        self.until(lambda: all(rows[stage, version] >= least for stage in stages), f"enough in version {version}")
 
     def turn(self) -> None:
         """One turn. Nobody reports to the coordinator before every stage has taken a record in the newest version."""
