@@ -91,7 +91,8 @@ class SimulatedCrew(Crew):
     @property
     def on_its_way(self) -> Queues:
         """What has been sent and has not arrived: behind a crash, the zombies of the next incarnation."""
-        return {way: queue for way, queue in {**self._zombies, **self._queues}.items() if queue}
+        mine = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
+        return {**self._zombies, **mine}
 
     @property
     def finished(self) -> bool:
