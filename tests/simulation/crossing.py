@@ -24,7 +24,7 @@ from tests.simulation.verdicts import Violation, require
 
 SLOTS: Final = 64
 PARTS: Final = 5
-KEYS: Final = 200
+KEYS: Final = 100
 BOUND: Final = 8
 SLOTS_PER_MOVE: Final = 8
 WARM_ROWS: Final = 120
@@ -33,7 +33,7 @@ WARM_ROWS: Final = 120
 LAST_ROWS: Final = 40
 """So many it takes at least when all has moved."""
 
-TURNS_MAX: Final = 100_000
+TURNS_MAX: Final = 300_000
 """After so many turns something that must come is given up."""
 
 
@@ -43,7 +43,7 @@ def _layout(heads: str, *stages: Stage) -> Layout:
 
 
 def _windows(name: str, *inputs: Way, key: str = "key", apart: bool = False) -> Stage:
-    return Stage(name, inputs, key, "windows", apart=apart, window=60)
+    return Stage(name, inputs, key, "windows", apart=apart, window=120)
 
 
 S, T, A, B = Way("s"), Way("t"), Way("a"), Way("b")
@@ -152,16 +152,16 @@ class Run:
             self.chance,
             workers=cell.before,
             slots=SLOTS,
-            batching=mp.Batching(rows_max=rng.choice([1, 4, 64]), credit=mp.Credit(rows=rng.choice([3, 10, 40]))),
+            batching=mp.Batching(rows_max=rng.choice([1, 4, 64]), credit=mp.Credit(rows=rng.choice([3, 6, 12]))),
             witness=self.ledger,
         )
         self.ledger.learn(self.driven.plan)
 
     def more(self, fed: Fed, part: str) -> None:
-        """Data goes on and on: times go up by and large, and now and then a record is late."""
+        """Data goes on and on: times go up now and then, and some records are late."""
         rng, at = self.rng, (fed.name, part)
         for _ in range(10):
-            self.times[at] += rng.randint(0, 30)
+            self.times[at] += rng.choice([0, 0, 0, 0, rng.randint(1, 120)])
             fed.feed(part, rng.randrange(KEYS), self.times[at] - rng.choice([0, 0, 0, 1, 3, BOUND + 30]))
 
     def lose(self, who: str, turns: int) -> None:
