@@ -54,6 +54,11 @@ class Pulse(mp.KeyedLogic[Any, Any, Any, int]):
             output.emit(key, (key, count), None)
 
 
+def key_of(pair: Any) -> int:
+    key: int = pair[0]
+    return key
+
+
 class OneOfTwo:
     """Worker ``me`` and what the coordinator and worker 1 (or 0) are told; there is nothing to read."""
 
@@ -62,7 +67,8 @@ class OneOfTwo:
         job = mp.Job("moving", slots=SLOTS)
         stream = job.source("in", sources.Memory[int]([]))
         keyed = stream.key_by("key", lambda n: n, partitioner=lambda n: n % SLOTS).stateful_op("pulse", self.pulse)
-        keyed.key_by("again", lambda pair: pair[0], partitioner=lambda n: n % SLOTS).sink("out", self.out)
+        again = keyed.key_by("again", key_of, partitioner=lambda n: n % SLOTS)
+        again.sink("out", self.out)
         codec, batching = Codec(), Batching(linger_s=LINGER_S)
         self.me, self.other = me, 1 - me
         member = Membership(me, members, table)
