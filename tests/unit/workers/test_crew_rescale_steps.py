@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -191,12 +192,15 @@ def test_r4_a_region_with_a_source_of_its_own_behind_an_exchange_rescales() -> N
     assert sum(counts[-1] for counts in out.by_key.values()) == 270
 
 
+def named(name: str) -> Callable[[tuple[int, int]], tuple[str, int, int]]:
+    return lambda row: (name, *row)
+
+
 @pytest.mark.parametrize("sizes", [(2, 1), (3, 4, 2)], ids=str)
 def test_p1_a_split_and_rejoined_stream_of_several_sources(sizes: tuple[int, ...]) -> None:
     job, out = mp.Job("diamond", slots=16), sinks.Memory()
     first, second = (job.source(name, sources.Memory(rows(3, 60), parts=3)) for name in ("first", "second"))
-    of_first: mp.StreamBuilder[Any, tuple[str, int, int]] = first.map("one", lambda row: ("1", *row))
-    marked = of_first.union("all", second.map("two", lambda row: ("2", *row)))
+    marked = first.map("one", named("1")).union("all", second.map("two", named("2")))
     even, odd = marked.branch("parity", lambda row: row[2] % 2 == 0)
     joined = even.key_by("even", lambda row: row[2] % 8).union("joined", odd.key_by("odd", lambda row: row[2] % 8))
     counted = joined.stateful_map("seen", lambda key, row, seen: ((*row, seen), seen + 1), default=int)
