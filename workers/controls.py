@@ -23,6 +23,10 @@ from malstrom_py.workers.result import RunResult
 ASKED_MAX: Final = 1_000
 """How many commands may wait for the run to take them."""
 
+SUSPEND_S: Final = 5.0
+"""How long workers may take to stop behind what is on its way, a rescale among it. As long as nothing is kept of a run
+that stops without drain, nothing is lost where they have not."""
+
 _STEADY: Final = "steady"
 
 
@@ -80,6 +84,7 @@ class Controls:
         self._status: Future[JobStatus] | None = None
         self._drain: bool | None = None
         self._drain_told = False
+        self._suspending_s = 0.0
         self._abandoned = ""
         self._answering = False
         self._phase, self._workers, self._counts = "opening", 0, RunResult(job, {}, 0.0)
@@ -184,7 +189,8 @@ class Controls:
             self.pending = False
             drain, drain_told, self._drain_told = self._drain, self._drain_told, self._drain is not None
             rescales: list[Rescaling] = []
-            if drain is not False:  # Whoever is being suspended moves nothing any more.
+            # What is being stopped begins no move any more: requests without end would keep it from its end.
+            if drain is None:
                 rescales, self._rescales = self._rescales, []
                 self._unanswered += rescales
         self._refuse_if_abandoned()
@@ -193,6 +199,7 @@ class Controls:
                 crew.drain()
             else:
                 crew.suspend()
+                self._suspending_s = self._clock.monotonic_s()
         for asked in rescales:
             self._rescale(crew, asked)
         counts = count()
@@ -203,7 +210,7 @@ class Controls:
         if status is not None:
             status.set_result(known)
         if drain is False:
-            if crew.suspended:
+            if crew.suspended or self._clock.monotonic_s() - self._suspending_s >= SUSPEND_S:
                 raise self._stopped()
             self.pending = True  # come by after the next step, until everyone is
 

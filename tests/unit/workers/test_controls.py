@@ -164,13 +164,24 @@ def test_without_drain_the_run_ends_once_all_workers_are_suspended(controls: Con
     assert workers.told == ["suspend"]
 
 
-def test_who_is_being_suspended_moves_nothing_any_more(controls: Controls, workers: Workers) -> None:
+def test_workers_that_take_too_long_to_be_suspended_are_not_waited_for(
+    controls: Controls, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     controls.stop(drain=False)
+    obey(controls, workers)
+    monkeypatch.setattr(controls_module, "SUSPEND_S", 0.0)
+    with pytest.raises(JobEnded, match="without drain"):
+        obey(controls, workers)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_who_is_being_stopped_begins_no_move_any_more(drain: bool, controls: Controls, workers: Workers) -> None:
+    controls.stop(drain=drain)
     asked = controls.rescale(2)
     obey(controls, workers)
-    assert workers.told == ["suspend"]
-    controls.end(Ending.of(NOTHING, JobEnded("stopped", how="stopped")))
-    with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has been stopped"):
+    assert workers.told == ["drain" if drain else "suspend"]
+    controls.end(Ending.of(NOTHING, None if drain else JobEnded("stopped", how="stopped")))
+    with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has"):
         asked.done.result()
 
 
