@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 _SPEEDS: Final = (1.0, 1.0, 1.0, 0.3, 0.05)
 _SIZE_MAX: Final = 5
-_TURNS: Final = (20, 100, 400)
+_TURNS: Final = (10, 40, 120, 400)
 """Within how many turns the seed asks for things."""
 
 

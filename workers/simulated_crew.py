@@ -81,6 +81,7 @@ class SimulatedCrew(Crew):
         self._turn = 0
         # Who had nothing to do, and has got nothing since.
         self._resting: set[int] = set()
+        self._resting_at_s = 0.0
         self._digest = hashlib.sha256()
 
     @property
@@ -91,7 +92,7 @@ class SimulatedCrew(Crew):
     @property
     def on_its_way(self) -> Queues:
         """What has been sent and has not arrived: behind a crash, the zombies of the next incarnation."""
-        mine = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
+        mine: Queues = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
         return {**self._zombies, **mine}
 
     @property
@@ -117,11 +118,15 @@ class SimulatedCrew(Crew):
     @property
     def ways(self) -> list[Hashable]:
         """The ways on which something is."""
-        return [*(way for way, queue in self._queues.items() if queue), *(("zombie", way) for way in self._zombies)]
+        return [*self._queues, *(("zombie", way) for way in self._zombies)]
 
     @property
     def busy(self) -> list[int]:
         """The workers that may have something to do."""
+        now_s = self._clock.monotonic_s()
+        if now_s != self._resting_at_s:  # the job may have been given the clock as well
+            self._resting.clear()
+            self._resting_at_s = now_s
         return [worker for worker in self._workers if worker not in self._resting]
 
     def work(self, worker: int) -> None:
@@ -136,13 +141,13 @@ class SimulatedCrew(Crew):
 
     def arrive(self, way: Hashable) -> None:
         """Let the first message on ``way`` arrive; of an old incarnation it is dropped by whoever it comes to."""
-        queue = self._queues.get(way)
-        if queue is None:
+        queues, place = self._queues, way
+        if way not in queues:
             assert isinstance(way, tuple)
-            queue = self._zombies[way[1]]
-            if len(queue) == 1:
-                del self._zombies[way[1]]
-        incarnation, receiver, content = queue.popleft()
+            queues, place = self._zombies, way[1]
+        incarnation, receiver, content = queues[place].popleft()
+        if not queues[place]:
+            del queues[place]
         if incarnation != self._incarnation:
             self._drop(receiver, content)
             return
@@ -156,7 +161,6 @@ class SimulatedCrew(Crew):
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
         self._clock.sleep_s(duration_s)
-        self._resting.clear()
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""

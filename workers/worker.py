@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
@@ -35,6 +35,9 @@ from malstrom_py.workers.outgoing import Incoming, Outgoing
 from malstrom_py.workers.reading import Reading
 from malstrom_py.workers.result import StepCounts
 from malstrom_py.workers.switching import Switching
+
+_LINGER_MIN_S: Final = 0.001
+"""How long there is at least between two calls of `on_schedule`: without, no time would pass on a virtual clock."""
 
 
 class Closable(Protocol):
@@ -288,7 +291,7 @@ class Worker:
             for router in self._graph.routers.values():
                 router.flush()
         if now_s >= self._linger_until_s:
-            self._linger_until_s = now_s + self._batching.linger_s
+            self._linger_until_s = now_s + max(_LINGER_MIN_S, self._batching.linger_s)
             for node, operator, feed in self._scheduled:
                 # R6: what keys that have just come have to say stands behind what they said elsewhere.
                 if feed.steady:

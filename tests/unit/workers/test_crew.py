@@ -15,6 +15,7 @@ import malstrom_py as mp
 from malstrom_py import partitioners, sinks, sources
 from malstrom_py.batches import Batch
 from malstrom_py.rescale.channel import Credit
+from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 
 WORKERS = (2, 3, 8)
@@ -279,3 +280,37 @@ def test_f4_an_illegal_key_goes_the_way_of_on_error() -> None:
     result = mp.run(job)
     assert (out.items, result.dead_letters) == ([1.0, 2.0], 1)
     assert "CodecError" in dead.items[0].error
+
+
+def test_time_passes_on_a_virtual_clock_however_short_the_linger_is() -> None:
+    clock = VirtualClock()
+
+    class Silent:
+        """A part that speaks once, and ends ten seconds later."""
+
+        told = False
+
+        def list_parts(self) -> list[Part]:
+            return [Part("only")]
+
+        def build_part(self, part: Part, state: object) -> Silent:
+            return self
+
+        def poll(self, rows_max: int) -> list[int] | None:
+            told, self.told = self.told, True
+            return None if told else [1, 2]
+
+        def is_finished(self) -> bool:
+            return clock.monotonic_s() > 10
+
+        def snapshot(self) -> None:
+            return None
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    job, out = mp.Job("silent"), sinks.Memory()
+    lists = job.source("in", Silent()).key_by("one", lambda n: 1).collect("lists", every=timedelta(seconds=1))
+    lists.sink("out", out)
+    mp.run(job, clock=clock, batch=mp.Batching(linger_s=0))
+    assert out.items == [[1, 2]]
