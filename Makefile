@@ -26,7 +26,7 @@ help:
 	@echo "make coverage    every test, with the coverage of every module"
 	@echo "make bench       micro benchmarks, as ratios against plain loops; BENCH=bench.macro.columns: columns beside Polars"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
-	@echo "make soak        $(SEEDS) random runs of the rescale model (SEEDS=...)"
+	@echo "make soak        $(SEEDS) random runs of the rescale model, and of whole jobs in the simulator (SEEDS=...)"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
@@ -67,6 +67,7 @@ fuzz: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	@$(PY) -m tests.sim.soak --seeds $(SEEDS)
+	@$(PY) -m tests.simulation.soak --seeds $(SEEDS)
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.sim.mutants
