@@ -33,8 +33,9 @@ from malstrom_py.workers.result import StepCounts, merged_counts
 from malstrom_py.workers.topology import topology_of
 from malstrom_py.workers.worker import Worker
 
-MOVES: Final = 16
-"""Into how many moves the slots of a job are cut at most, so that none is held for long."""
+MOVES: Final = 4
+"""Into how many moves the slots of a job are cut at most: the fewer move at once, the shorter each is held; but each
+move waits until all that stood before its markers has been taken in, so under full load many are slow."""
 
 MOVE_DEADLINE_S: Final = 120.0
 """R7: how long a rescale may go on without any worker getting on with anything."""
@@ -312,22 +313,26 @@ class Crew:
 
     def _pass_time(self, until_s: float | None) -> None:
         """Nobody has anything to do: let the time pass until somebody has, or something has come back."""
-        due_s = [due for worker in self._workers.values() if (due := worker.due_s()) is not None]
-        awaiting = any(worker.awaiting for worker in self._workers.values())
-        if not due_s and not awaiting:
-            raise InternalError("no worker has anything to do, yet the job has not finished")
         now_s = self._clock.monotonic_s()
-        waits_s = [due - now_s for due in (*due_s, *(() if until_s is None else (until_s,)))]
-        if awaiting:
+        due_s = [due for worker in self._workers.values() if (due := worker.due_s()) is not None]
+        # What is overdue and not done waits for a region that is full: it is nothing to wait for.
+        waits_s = [due - now_s for due in (*due_s, *(() if until_s is None else (until_s,))) if due > now_s]
+        if any(worker.awaiting for worker in self._workers.values()):
             self._await(waits_s)
-        elif min(waits_s) > 0:
+        elif not all(worker.at_rest for worker in self._workers.values()):
+            return
+        elif waits_s:
             self._clock.sleep_s(min(waits_s))
+        else:
+            waits_for = self._machine.waiting_for()
+            raise InternalError(
+                "no worker has anything to do, yet the job has not finished"
+                + (f"; its rescale waits for {waits_for}" if waits_for else "")
+            )
 
     def _await(self, waits_s: Iterable[float]) -> None:
         """Wait until something has come back that a step awaits, or something else is due."""
-        # What is overdue is not done although nobody is busy: it waits for a region that is full of what is awaited.
-        due_s = [wait_s for wait_s in waits_s if wait_s > 0]
-        timeout_s = min([WATCH_S, *due_s]) if isinstance(self._clock, SystemClock) else _NAP_S
+        timeout_s = min([WATCH_S, *waits_s]) if isinstance(self._clock, SystemClock) else _NAP_S
         if self.wake.wait(timeout_s):
             self.wake.clear()
 
