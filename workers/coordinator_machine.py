@@ -112,6 +112,9 @@ class Ended:
 
 Effect = StartWorkers | Send | Ended
 
+AWAITED_MAX: Final = 4
+"""So many of the things that are waited for are named."""
+
 PlanMoves = Callable[[int, tuple[int, ...], Table, Mapping[tuple[str, str], int], tuple[int, ...]], Sequence[Move]]
 """(version, members, table, (source, part) -> worker, wanted members) -> the moves, the first to version + 1."""
 
@@ -164,8 +167,27 @@ class CoordinatorMachine:
         return self.members if self.phase is Phase.STEADY else self._target
 
     def waiting_for(self) -> str:
-        """What has not been reported yet, for people."""
-        return ", ".join(map(str, [*self._joining, *self._missing][:3]))
+        """R7: what has to be reported before a rescale goes on, for people: what other things wait for comes first.
+
+        >>> topology = Topology(("by-key",), {"count": ()}, {"numbers": ("by-key",)})
+        >>> coordinator = CoordinatorMachine(topology, members=[0], table=(0,), parts={}, plan_moves=lambda *_: [])
+        >>> coordinator.waiting_for()
+        'nothing'
+        >>> _ = coordinator.handle(Requested((0, 1)))
+        >>> coordinator.waiting_for()
+        'worker 1 to connect'
+        """
+        awaited = [f"worker {worker} to connect" for worker in sorted(self._joining)]
+        awaited += map(_as_awaited, sorted(self._awaited(), key=_in_order))
+        left_out = len(awaited) - AWAITED_MAX
+        more = [f"and {left_out} more"] if left_out > 0 else []
+        return ", ".join([*awaited[:AWAITED_MAX], *more]) or "nothing"
+
+    def _awaited(self) -> set[Report]:
+        version = self.version + 1
+        marked = {MarkersIn(version, *place) for places in self._marked.values() for place in places}
+        shipped = {ShippedIn(version, *place) for places in self._shipped.values() for place in places}
+        return {*self._missing, *marked, *shipped}
 
     def check(self) -> None:
         """What must hold between two events, else `InternalError`."""
@@ -288,3 +310,28 @@ class CoordinatorMachine:
     def _require(self, holds: bool, what: str) -> None:
         if not holds:
             raise InternalError(f"coordinator, {self.phase}: {what}")
+
+
+_ORDER: Final = (Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
+"""Each waits for those before it, or for nothing."""
+
+
+def _in_order(report: Report) -> tuple[int, int, str]:
+    return _ORDER.index(type(report)), report.worker, _as_awaited(report)
+
+
+def _as_awaited(report: Report) -> str:
+    """What ``report`` will tell of, when it comes."""
+    match report:
+        case Switched():
+            return f"worker {report.worker} to switch to version {report.version}"
+        case MarkersIn():
+            return f"all markers on exchange {report.exchange!r} at worker {report.worker}"
+        case ShippedIn():
+            return f"Shipped of everyone on exchange {report.exchange!r} at worker {report.worker}"
+        case RegionDone():
+            return f"region {report.region!r} on worker {report.worker}"
+        case PartsPolled():
+            return f"worker {report.worker} to read on the parts of {report.source!r} that it gains"
+        case ByeTaken():
+            return f"Bye of worker {report.leaver} on exchange {report.exchange!r} at worker {report.worker}"

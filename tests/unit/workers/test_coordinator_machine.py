@@ -173,3 +173,57 @@ def test_r8_without_exchanges_leavers_go_at_once() -> None:
     )
     request(machine, 0)
     assert told(machine, Switched(1, 0), Switched(1, 1)) == [cm.Ended((0,), 1)]
+
+
+def test_r7_it_says_what_it_waits_for_and_first_what_other_things_wait_for() -> None:
+    coordinator = made((0, 1), (0, 1, 0, 1), slots_max=8)
+    assert coordinator.waiting_for() == "nothing"
+    coordinator.handle(cm.Requested((0, 12, 2)))
+    assert coordinator.waiting_for() == "worker 2 to connect, worker 12 to connect"
+    coordinator.handle(cm.Connected(2))
+    assert coordinator.waiting_for() == "worker 12 to connect"
+    move = move_of(coordinator.handle(cm.Connected(12)))
+    assert coordinator.waiting_for() == (
+        "worker 0 to switch to version 1, worker 1 to switch to version 1, worker 2 to switch to version 1, "
+        "worker 12 to switch to version 1, and 21 more"
+    )
+    told(coordinator, *(Switched(1, worker) for worker in move.everyone))
+    told(coordinator, *(MarkersIn(1, worker, "A") for worker in move.everyone))
+    told(coordinator, *(MarkersIn(1, worker, "B") for worker in (0, 2, 12)))
+    assert coordinator.waiting_for().startswith(
+        "all markers on exchange 'B' at worker 1, Shipped of everyone on exchange 'B' at worker 0, "
+    )
+
+
+def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
+    coordinator = made((0,), (0, 0, 0, 0), slots_max=8)
+    coordinator.handle(cm.Requested((0, 1)))
+    reports = all_reports(move_of(coordinator.handle(cm.Connected(1))))
+    told(coordinator, *reports[:-3])
+    last = "worker 1 to read on the parts of 'S' that it gains"
+    assert coordinator.waiting_for() == f"region 'Q' on worker 1, region 'R' on worker 1, {last}"
+    told(coordinator, *reports[-3:-1])
+    assert coordinator.waiting_for() == last
+    told(coordinator, reports[-1])
+    assert coordinator.waiting_for() == "nothing"
+
+
+def test_r8_byes_are_named_with_who_says_them_and_who_takes_them() -> None:
+    coordinator = made((0, 1, 2), (0, 1, 2, 0), slots_max=8)
+    move = move_of(coordinator.handle(cm.Requested((0, 1))))
+    told(coordinator, *all_reports(move), ByeTaken(0, "A", 2), ByeTaken(0, "B", 2), ByeTaken(1, "B", 2))
+    assert coordinator.waiting_for() == "Bye of worker 2 on exchange 'A' at worker 1"
+
+
+def test_r9_the_target_is_that_of_the_rescale_under_way_until_it_has_ended() -> None:
+    coordinator = made((0, 1), (0, 1, 0, 1), slots_max=8)
+    seen: list[tuple[int, ...]] = [coordinator.target]
+    coordinator.handle(cm.Requested((0, 1, 2)))
+    seen.append(coordinator.target)
+    move = move_of(coordinator.handle(cm.Connected(2)))
+    coordinator.handle(cm.Requested((0,)))
+    seen.append(coordinator.target)
+    told(coordinator, *all_reports(move))
+    seen.append(coordinator.target)
+    assert seen == [(0, 1), (0, 1, 2), (0, 1, 2), (0,)]
+    assert coordinator.members == (0, 1, 2)
