@@ -84,7 +84,7 @@ def test_every_row_crosses_to_the_owner_of_its_slot(share: str, rows: int) -> No
 
 
 def test_rows_that_are_lost_on_the_way_are_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lane, "take", lambda lane: (None, None))
+    monkeypatch.setattr(Lane, "take", lambda lane: None)
     with pytest.raises(timing.WrongResult, match=r"router gave \(0, 0\), but by hand gave \(100, \d+\)"):
         exchange.measure_exchange(100, 1)
 
