@@ -133,7 +133,9 @@ class SwitchMachine:
 
     @property
     def may_poll(self) -> bool:
-        """Whether sources may be polled and may send epochs at all."""
+        """Whether sources may be polled and may send epochs at all. While they may not, regions send none either on the
+        exchanges that a source feeds too (R2): what they reach then stands in the marker.
+        """
         return self.phase is Phase.STEADY
 
     def handle(self, event: Event) -> list[Effect]:

@@ -28,7 +28,7 @@ def expected(shape: str, workers: int, after: int, sources_that_move: int) -> tu
     """The page's formula: letters and in-band messages of one move, without parcels, parts and Byes."""
     job = SHAPES[shape]
     everyone, exchanges = max(workers, after), len(job.exchanges)
-    behind_regions = sum(feeder in job.regions for feeder in job.exchanges.values())
+    behind_regions = sum(any(feeder in job.regions for feeder in feeders) for feeders in job.exchanges.values())
     feeding = sum(bool(job.fed_by(region)) for region in job.regions)
     letters = everyone * (2 + exchanges + behind_regions + len(job.regions)) + after * feeding + 2 * sources_that_move
     return letters, everyone**2 * (exchanges + behind_regions)

@@ -88,6 +88,10 @@ class Channel:
         """F1: of this incarnation."""
         return frame.incarnation == self.incarnation
 
+    def current_frames(self) -> list[Frame]:
+        """What is on its way, without what zombies have sent."""
+        return [frame for frame in self.sent if frame.incarnation == self.incarnation]
+
     def in_order(self, frame: Frame) -> bool:
         """F1: neither a gap nor a repeat."""
         return frame.sequence == self.taken + 1

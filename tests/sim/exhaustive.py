@@ -2,7 +2,7 @@
 
 Where an instance is ``eager``, a report is taken by the coordinator as soon as it has been made. That leaves nothing
 out as long as the order of reports changes neither what the coordinator holds nor what it sends to anybody, which
-tests/unit/workers/test_coordinator_machine.py checks, and no worker is sent two orders for one move.
+tests/unit/workers/test_coordinator_machine.py checks, and no worker has two orders to wait for behind that to begin.
 
 ``python -m tests.sim.exhaustive --seconds 600`` searches larger ones too, as deep as time allows.
 """
@@ -47,10 +47,12 @@ def _instance(
     wanted: tuple[int, ...],
     *,
     keys: int = 2,
+    owners: dict[PartName, int] | None = None,
     small: bool = True,
     eager: bool = False,
 ) -> Instance:
-    return Instance(name, Setup(SHAPES[shape], parts, workers=workers, keys=keys), wanted, small, eager)
+    setup = Setup(SHAPES[shape], parts, workers=workers, keys=keys, owners=owners or {})
+    return Instance(name, setup, wanted, small, eager)
 
 
 S, T = ("S", "0"), ("T", "0")
@@ -67,16 +69,31 @@ INSTANCES = (
     _instance("two stages 1 -> 2, one record", "two stages", ONE, 1, (0, 1), small=False, eager=True),
     _instance("chain 1 -> 2, two parts, two keys", "chain", PARTS, 1, (0, 1)),
     _instance("join 1 -> 2, two records, all orders", "join", TWO, 1, (0, 1), small=False),
-    _instance("chain 2 -> 3, two parts, two keys", "chain", PARTS, 2, (0, 1, 2), keys=3, small=False),
+    _instance("mixed 1 -> 2, one record", "mixed", {T: _rows((1, 2))}, 1, (0, 1), small=False, eager=True),
+    # With one key no slot moves, so that leave to open is nothing to wait for.
+    _instance(
+        "mixed 2 -> 1, a part moves",
+        "mixed",
+        {T: _rows((0, 2))},
+        2,
+        (0,),
+        keys=1,
+        owners={T: 1},
+        small=False,
+        eager=True,
+    ),
+    _instance("chain 2 -> 3, one record", "chain", ONE, 2, (0, 1, 2), keys=3, small=False, eager=True),
+    _instance("chain 2 -> 3, two parts, two keys", "chain", PARTS, 2, (0, 1, 2), keys=3, small=False, eager=True),
 )
 
 
 @dataclass
 class Found:
-    """How many states were seen, how many of them are ends, and whether those are all."""
+    """How many states were seen, how many of them are ends, after how many actions, and whether those are all."""
 
     states: int = 0
     ends: int = 0
+    depth: int = 0
     complete: bool = True
 
 
@@ -90,13 +107,13 @@ def search(instance: Instance, *, deadline: float | None = None) -> Found:
     first = ForkingWorld(instance.setup, instance.wanted, ids)
     start = first.key()
     came_from: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Any, ...]] | None] = {start: None}
-    todo = deque([(start, first)])
+    todo = deque([(start, first, 0)])
     found = Found()
     while todo:
         if deadline is not None and time.monotonic() > deadline:
             found.complete = False
             break
-        key, world = todo.popleft()
+        key, world, found.depth = todo.popleft()
         actions = world.actions()
         if instance.eager:
             actions = [action for action in actions if action[0] == "mail" and action[2] == COORDINATOR][:1] or actions
@@ -112,7 +129,7 @@ def search(instance: Instance, *, deadline: float | None = None) -> Found:
             reached = after.key()
             if reached not in came_from:
                 came_from[reached] = (key, action)
-                todo.append((reached, after))
+                todo.append((reached, after, found.depth + 1))
     found.states = len(came_from)
     return found
 
@@ -145,7 +162,7 @@ def main() -> int:
         if instance.name in given.names:
             start = time.monotonic()
             found = search(instance, deadline=start + given.seconds)
-            how = "complete" if found.complete else "not complete"
+            how = "complete" if found.complete else f"not complete, all of up to {found.depth - 1} actions"
             spent = time.monotonic() - start
             print(f"{instance.name}: {found.states:,} states, {found.ends} ends, {how}, {spent:.0f} s", flush=True)
     return 0

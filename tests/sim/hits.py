@@ -28,6 +28,8 @@ HARD_CASES: Final = (
     "joiner without part",
     "join and leave at once",
     "leaver's epoch behind its marker",
+    "region held back by a gained part",
+    "region's epoch waits for the marker",
     "credit at zero",
     "spill",
     "marker in a backlog",

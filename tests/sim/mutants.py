@@ -15,6 +15,7 @@ from tests.sim import scenarios as sc
 from tests.sim import wrong_coordinators as co
 from tests.sim import wrong_regions as rg
 from tests.sim import wrong_senders as se
+from tests.sim import wrong_sources as so
 from tests.sim.oracle import Violation
 from tests.sim.runs import play, run
 from tests.sim.setups import Machines, Setup
@@ -94,16 +95,19 @@ WORKERS = (
     se.ByeBehindTheMarker,
     se.EpochsToOneOnly,
     se.FollowsTheMaximum,
+    se.RegionsSpeakBeforeTheMarker,
+    se.MarkerOfTheRegion,
+    se.MarkerOfTheSource,
 )
 SWITCHES = (se.PollsWhileAwaiting, se.WaitsBeforeHandingOver)
 READINGS = (
-    se.LateByBatch,
-    se.LateByWorker,
-    se.NotRaisedOnWaking,
-    se.GainedPartIsRaised,
-    se.GainedPartDoesNotCount,
-    se.FinishedPartsHoldTimeBack,
-    se.FutureLetIn,
+    so.LateByBatch,
+    so.LateByWorker,
+    so.NotRaisedOnWaking,
+    so.GainedPartIsRaised,
+    so.GainedPartDoesNotCount,
+    so.FinishedPartsHoldTimeBack,
+    so.FutureLetIn,
 )
 CHANNELS = (se.GapAccepted, se.StaleAccepted, se.CreditIgnored, se.EpochsNeedNoCredit)
 WORLDS = (se.FedDespiteBacklog, se.StaleLettersAccepted)

@@ -66,9 +66,9 @@ class Oracle:
         """A part has fallen idle."""
         self._napped.add(name)
 
-    def broadcast(self, feeder: str, time: int) -> None:
-        """A source, or a region, has promised an epoch somewhere."""
-        if time != MAX_EPOCH:
+    def promised(self, time: int, *feeders: str) -> None:
+        """Sources and regions have promised an epoch somewhere."""
+        for feeder in feeders if time != MAX_EPOCH else ():
             self._furthest[feeder] = max(time, self._furthest.get(feeder, MIN_EPOCH))
 
     def processed(self, region: str, exchange: str, record: Record) -> None:
@@ -115,7 +115,6 @@ class Oracle:
         self.require(dict(counts) == dict(wanted_counts), f"state {dict(counts)} is not {dict(wanted_counts)}")
 
     def _total(self, exchange: str) -> int:
-        feeder = self._shape.exchanges[exchange]
-        if feeder in self._shape.sources:
-            return self._on_time[feeder]
-        return sum(self._total(other) for other in self._shape.regions[feeder])
+        feeders = self._shape.exchanges[exchange]
+        entries = [other for feeder in feeders for other in self._shape.regions.get(feeder, ())]
+        return sum(self._on_time[feeder] for feeder in feeders) + sum(self._total(other) for other in entries)

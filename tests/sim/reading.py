@@ -22,6 +22,11 @@ class Reading:
         """What is promised now."""
         return frontier(self.of(source), self.last[source][0])
 
+    def told(self, source: str) -> tuple[int, bool]:
+        """What was promised last. No longer idle once a part has woken: its records go out before that is told."""
+        time, idle = self.last[source]
+        return time, idle and all(part.idle or part.finished for part in self.of(source))
+
     def pollable(self) -> list[PartName]:
         """The parts that have something to read, and may be read."""
         return [name for name, part in self.parts.items() if part.polled and not part.idle and not part.finished]

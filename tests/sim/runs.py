@@ -101,7 +101,7 @@ class Run:
     def speed(self, thing: object) -> float:
         """How fast ``thing`` is, drawn when first met."""
         if thing not in self.speeds:
-            self.speeds[thing] = self.rng.choice(SPEEDS)
+            self.speeds[thing] = min(SPEEDS) if thing in self.setup.slow else self.rng.choice(SPEEDS)
         return self.speeds[thing]
 
     # -- requests --
@@ -162,18 +162,17 @@ class Run:
             if self.moving:
                 world.hit(f"{fault.kind} crash inside a move")
             raise world.fail(f"a {fault.kind}")
-        longest = max(
-            (c for c in world.channels.values() if c.key.sender != c.key.receiver and len(c.sent) > 1),
-            key=lambda channel: len(channel.sent),
-            default=None,
-        )
-        if longest is None:
+        others = [channel for channel in world.channels.values() if channel.key.sender != channel.key.receiver]
+        longest = max(others, key=lambda channel: len(channel.current_frames()), default=None)
+        # Another frame of this incarnation must come behind it, or nobody could tell.
+        if longest is None or len(longest.current_frames()) < 2:
             return
+        frame = longest.current_frames()[0]
         if fault.kind == "gap":
-            lost = longest.sent.popleft()
-            longest.free(lost.cost)
+            longest.sent.remove(frame)
+            longest.free(frame.cost)
         else:
-            longest.sent.appendleft(longest.sent[0])
+            longest.sent.appendleft(frame)
         world.hit(f"{fault.kind} made")
 
     def restart(self, error: PeerError) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sim.records import PartName
+from tests.sim.records import ChannelKey, PartName
 from tests.sim.setups import Request, Setup
 from tests.sim.shapes import SHAPES
 
@@ -75,7 +75,30 @@ MANY_MOVES = Setup(
 )
 """Many moves of one slot each, one behind the other."""
 
+MIXED = Setup(
+    SHAPES["mixed"], _parts("ST", 3, 12, 3), workers=2, keys=3, naps=4, requests=(Request(3, 1, 20), Request(2, 2, 80))
+)
+"""A region and a source feed one exchange, and both change hands."""
+
+ASLEEP = Setup(
+    SHAPES["mixed"],
+    {
+        **{("S", str(part)): tuple(((number + part) % 2, 3 * number + 3) for number in range(8)) for part in range(4)},
+        **{("T", str(part)): tuple(((number + part) % 2, number + 1) for number in range(3)) for part in range(2)},
+    },
+    workers=2,
+    keys=2,
+    owners={(source, str(part)): int(source == "T") for source in "ST" for part in range(4)},
+    naps=30,
+    requests=(Request(3, 2, 40),),
+    slow=frozenset([(0,), (ChannelKey("A", 0, 2),), (ChannelKey("A", 1, 2),)]),
+)
+"""A part that sleeps is handed over by who goes on with a region, and has to wait for a part of the slow worker 0."""
+
 OF: dict[str, Setup] = {
+    "RegionsSpeakBeforeTheMarker": ASLEEP,
+    "MarkerOfTheRegion": MIXED,
+    "MarkerOfTheSource": MIXED,
     "NoWaitForShipped": BEHIND_A_REGION,
     "ShippedOfOneSender": BEHIND_A_REGION,
     "ShippedTooEarly": BEHIND_A_REGION,

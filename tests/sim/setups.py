@@ -59,7 +59,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Setup:
-    """A job, its input and size, and what happens to it."""
+    """A job, its input and size, and what happens to it. ``slow``: who or what is slow, and not as the seed decides."""
 
     shape: Shape
     parts: dict[PartName, tuple[tuple[int, int], ...]]
@@ -74,6 +74,7 @@ class Setup:
     naps: int = 0
     requests: tuple[Request, ...] = ()
     faults: tuple[Fault, ...] = ()
+    slow: frozenset[object] = frozenset()
 
     def owner(self, name: PartName) -> int:
         """Who reads a part first: dealt in turn, unless said."""

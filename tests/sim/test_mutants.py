@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from tests.sim import wrong_coordinators, wrong_regions, wrong_senders
+from tests.sim import wrong_coordinators, wrong_regions, wrong_senders, wrong_sources
 from tests.sim.mutants import MUTANTS, SEEDS, Mutant
 from tests.sim.recorded import RECORDED
 from tests.sim.setups import Machines
 
-MODULES = (wrong_regions, wrong_senders, wrong_coordinators)
+MODULES = (wrong_regions, wrong_senders, wrong_sources, wrong_coordinators)
 BASES = {"Region", "Switch", "Coordinator"}
 
 

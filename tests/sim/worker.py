@@ -18,34 +18,15 @@ from malstrom_py.rescale.protocol import (
     Parcel,
     PartHandedOver,
     PollParts,
-    Report,
     Rescale,
     Shipped,
     Table,
 )
-from malstrom_py.rescale.region_machine import Phase, RegionMachine
-from tests.sim.counting import Counting, HeldRows
-from tests.sim.oracle import Oracle
-from tests.sim.reading import Reading
+from malstrom_py.rescale.region_machine import Phase
+from tests.sim.counting import HeldRows
+from tests.sim.promising import Net, Promising
 from tests.sim.records import ChannelKey, EpochItem, Item, Part, PartName, Record, Rows
 from tests.sim.shapes import Shape
-
-
-class Net(Protocol):
-    """What a worker reaches others by."""
-
-    @property
-    def oracle(self) -> Oracle: ...
-
-    def hit(self, case: str) -> None: ...
-
-    def put(self, key: ChannelKey, item: Item) -> None: ...
-
-    def mail(self, sender: int, receiver: int, message: object) -> None: ...
-
-    def report(self, worker: int, report: Report) -> None: ...
-
-    def free(self, key: ChannelKey, cost: int) -> None: ...
 
 
 class Machines(Protocol):
@@ -57,7 +38,7 @@ class Machines(Protocol):
     counting: Any
 
 
-class ModelWorker:
+class ModelWorker(Promising):
     """Worker ``worker``, built with the ``members``, ``table`` and ``version`` of now; a joiner is no member yet."""
 
     def __init__(
@@ -84,7 +65,7 @@ class ModelWorker:
         self.started = worker in members
         self.gone = False
         self.switch: sm.SwitchMachine = machines.switch(worker, version=version)
-        self.regions: dict[str, RegionMachine] = {
+        self.regions = {
             name: machines.region(
                 name,
                 worker,
@@ -96,10 +77,11 @@ class ModelWorker:
             )
             for name, exchanges in shape.regions.items()
         }
-        self.state: dict[str, Counting] = {name: machines.counting(name, exs) for name, exs in shape.regions.items()}
-        self.reading: Reading = machines.reading(shape.sources)
+        self.state = {name: machines.counting(name, exs) for name, exs in shape.regions.items()}
+        self.reading = machines.reading(shape.sources)
         self.gained: dict[PartName, Part] = {}
-        self.sent: dict[str, int] = dict.fromkeys(shape.exchanges, MIN_EPOCH)
+        self.sent = dict.fromkeys(shape.exchanges, MIN_EPOCH)
+        self.idle = dict.fromkeys(shape.exchanges, False)
         self.outgoing: dict[ChannelKey, list[Record]] = {}
         self.shipping: dict[str, tuple[tuple[int, int], ...]] = {}
 
@@ -124,42 +106,6 @@ class ModelWorker:
     def in_move(self) -> bool:
         """Whether a region here is in the middle of a move."""
         return any(machine.phase is not Phase.STEADY for machine in self.regions.values())
-
-    def due_epochs(self) -> list[str]:
-        """The sources with something to broadcast."""
-        reading = self.reading
-        if not self.may_read:
-            return []
-        return [source for source, last in reading.last.items() if self.worth_telling(reading.frontier(source), last)]
-
-    def worth_telling(self, now: tuple[int, bool], last: tuple[int, bool]) -> bool:
-        """T3: whoever listens hears of progress, and of falling idle or waking."""
-        return now[0] > last[0] or (now[0] == last[0] and now[1] != last[1])
-
-    def broadcast(self, source: str) -> None:
-        """Send the frontier of a source."""
-        time, idle = self.reading.last[source] = self.reading.frontier(source)
-        for exchange in self.shape.fed_by(source):
-            self.send_epoch(exchange, time, idle=idle)
-
-    def reached(self, source: str) -> int | None:
-        """T2: how far an idle worker may follow: the smallest that active senders have reached. None: no further."""
-        if not self.may_read or not self.reading.last[source][1] or not self.reading.frontier(source)[1]:
-            return None
-        times = [
-            self.regions[self.shape.region_of(exchange)].active(exchange) for exchange in self.shape.fed_by(source)
-        ]
-        reached = min((time for time in times if time is not None), default=None)
-        return reached if reached is not None and reached > self.reading.last[source][0] else None
-
-    def follow(self, source: str) -> None:
-        """Broadcast how far the others are."""
-        time = self.reached(source)
-        assert time is not None
-        self.net.hit("idle worker follows")
-        self.reading.last[source] = (time, True)
-        for exchange in self.shape.fed_by(source):
-            self.send_epoch(exchange, time, idle=True)
 
     def ship(self, region: str) -> None:
         """Send one parcel: the next slots on their way to one owner."""
@@ -206,8 +152,8 @@ class ModelWorker:
             return
         if self.id not in self.members:
             self.net.hit("leaver's epoch behind its marker")
-        self.net.oracle.broadcast(self.shape.exchanges[exchange], time)
-        self.sent[exchange] = max(time, self.sent[exchange])
+        self.sent[exchange], self.idle[exchange] = max(time, self.sent[exchange]), idle
+        self.note_sent(exchange)
         self.flush(exchange)
         for member in self.members:
             self.net.put(ChannelKey(exchange, self.id, member), EpochItem(time, idle))
@@ -300,16 +246,15 @@ class ModelWorker:
         if not self.started and not self.gained:
             self.net.hit("joiner without part")
         self.started = True
-        after = self.reading.switch(self.gained)
-        self.gained = {}
-        for source, (time, _) in after.items():
-            self.net.oracle.broadcast(source, time)
+        self.take_in_parts()
         self.members, self.table, self.version = move.new, move.table, move.version
-        for exchange, feeder in self.shape.exchanges.items():
-            before = self.sent[exchange]
-            # What a sender promises from here on; it may be lower than before, by a part that it gained.
-            self.sent[exchange], idle = after.get(feeder, (before, False))
-            self.send_in_band(exchange, move.everyone, Marker(move, before, self.sent[exchange], idle))
+        for exchange in self.shape.exchanges:
+            self.mark(exchange, move)
+
+    def mark(self, exchange: str, move: Move) -> None:
+        """Promise on one exchange what is promised from here on, in a marker."""
+        before, after, idle = self.promise_anew(exchange)
+        self.send_in_band(exchange, move.everyone, Marker(move, before, after, idle))
 
     def say_bye(self) -> None:
         """R8: the last on every channel."""
@@ -373,4 +318,4 @@ class ModelWorker:
         if epoch is None:
             return
         for exchange in self.shape.fed_by(region):
-            self.send_epoch(exchange, epoch)
+            self.tell(exchange)

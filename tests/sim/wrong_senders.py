@@ -1,6 +1,8 @@
-"""Wrong sending sides and sources, each with one clause broken, and wrong channels."""
+"""Wrong sending sides, each with one clause broken, and wrong channels."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.rescale import region_events as re
@@ -8,9 +10,7 @@ from malstrom_py.rescale import switch_machine as sm
 from malstrom_py.rescale.protocol import InBand, Marker, Move, PartHandedOver, Table
 from tests.sim.channel import Channel, Frame
 from tests.sim.counting import Counting
-from tests.sim.oracle import Oracle
-from tests.sim.reading import Reading
-from tests.sim.records import AHEAD, ChannelKey, EpochItem, Part, PartName, Record, frontier
+from tests.sim.records import ChannelKey, EpochItem, Record
 from tests.sim.worker import ModelWorker
 from tests.sim.world import COORDINATOR, World
 
@@ -104,24 +104,16 @@ class ExchangesOneByOne(ModelWorker):
     late: tuple[str, ...] = ()
     waited: int = 0
     old: tuple[tuple[int, ...], Table, int] = ((), (), 0)
-    promised: tuple[Move, dict[str, tuple[int, bool]]] | None = None
+    move: Move | None = None
 
     def switch_exchanges(self, move: Move) -> None:
         """The first exchange."""
         self.started = True
-        after = self.reading.switch(self.gained)
-        self.gained = {}
+        self.take_in_parts()
         first, *late = self.shape.exchanges
-        self.old, self.late, self.promised = (self.members, self.table, self.version), tuple(late), (move, after)
+        self.old, self.late, self.move = (self.members, self.table, self.version), tuple(late), move
         self.members, self.table, self.version = move.new, move.table, move.version
-        self._switch(first)
-
-    def _switch(self, exchange: str) -> None:
-        assert self.promised is not None
-        move, after = self.promised
-        before = self.sent[exchange]
-        self.sent[exchange], idle = after.get(self.shape.exchanges[exchange], (before, False))
-        self.send_in_band(exchange, move.everyone, Marker(move, before, self.sent[exchange], idle))
+        self.mark(first, move)
 
     def _in_old(self, exchange: str) -> bool:
         return exchange in self.late
@@ -154,7 +146,8 @@ class ExchangesOneByOne(ModelWorker):
             exchange, *late = self.late
             self.flush(exchange)
             self.late = tuple(late)
-            self._switch(exchange)
+            assert self.move is not None
+            self.mark(exchange, self.move)
 
 
 class EmptySlotsNotShipped(ModelWorker):
@@ -240,76 +233,36 @@ class FollowsTheMaximum(ModelWorker):
         return [s for s in super().due_epochs() if self.reading.frontier(s)[0] >= self.reading.last[s][0]]
 
 
-class LateByBatch(Reading):
-    """T1: records are judged by the epoch before their batch."""
+class RegionsSpeakBeforeTheMarker(ModelWorker):
+    """R2: between hand-over and marker regions promise epochs where an idle source has a say too."""
 
-    def poll(self, name: PartName, rows: int, oracle: Oracle) -> tuple[list[Record], list[str]]:
-        """Remember where the batch began."""
-        self.begin = self.parts[name].epoch
-        return super().poll(name, rows, oracle)
-
-    def is_late(self, part: Part, record: Record) -> bool:
-        """By the batch."""
-        return record.time <= self.begin or record.time > AHEAD
+    def is_silent(self, exchange: str) -> bool:
+        """Never."""
+        return False
 
 
-class LateByWorker(Reading):
-    """T1: records are judged by the furthest part of the worker."""
+class MarkerOfTheRegion(ModelWorker):
+    """R2: where a region and a source feed an exchange, its marker promises what the region has reached."""
 
-    def is_late(self, part: Part, record: Record) -> bool:
-        """By the others, too."""
-        furthest = max(other.epoch for other in self.parts.values() if other.polled)
-        return record.time <= furthest or record.time > AHEAD
+    mine = "regions"
 
-
-class NotRaisedOnWaking(Reading):
-    """T2: a part that wakes keeps the epoch that it fell idle with."""
-
-    def raise_to_last(self, name: PartName) -> None:
-        """Not at all."""
-
-
-class GainedPartIsRaised(Reading):
-    """T2: a gained part is raised to what its new worker has broadcast."""
-
-    def switch(self, gained: dict[PartName, Part]) -> dict[str, tuple[int, bool]]:
-        """To the last broadcast."""
-        for (source, _), part in gained.items():
-            if self.last[source][0] != MAX_EPOCH:
-                part.epoch = max(part.epoch, self.last[source][0])
-        return super().switch(gained)
+    def mark(self, exchange: str, move: Move) -> None:
+        """One of them speaks for both."""
+        feeders = self.shape.exchanges[exchange]
+        own = tuple(name for name in feeders if name in getattr(self.shape, self.mine))
+        if not own or own == feeders:
+            super().mark(exchange, move)
+            return
+        shape = self.shape
+        self.shape = replace(shape, exchanges={**shape.exchanges, exchange: own})
+        super().mark(exchange, move)
+        self.shape = shape
 
 
-class GainedPartDoesNotCount(Reading):
-    """R6: a gained part does not count before it is polled."""
+class MarkerOfTheSource(MarkerOfTheRegion):
+    """R2: where a region and a source feed an exchange, its marker promises what the source has reached."""
 
-    def frontier(self, source: str) -> tuple[int, bool]:
-        """Of the polled."""
-        return frontier([part for part in self.of(source) if part.polled], self.last[source][0])
-
-    def switch(self, gained: dict[PartName, Part]) -> dict[str, tuple[int, bool]]:
-        """Promise by those that were there."""
-        super().switch({})
-        self.parts |= gained
-        return dict(self.last)
-
-
-class FinishedPartsHoldTimeBack(Reading):
-    """T5: a finished part counts with its last epoch."""
-
-    def frontier(self, source: str) -> tuple[int, bool]:
-        """Never the end, where something was read."""
-        finished = [part.epoch for part in self.of(source) if part.finished and part.rows]
-        time, idle = super().frontier(source)
-        return min([time, *finished]), idle
-
-
-class FutureLetIn(Reading):
-    """T4: a time far in the future is taken for true."""
-
-    def is_late(self, part: Part, record: Record) -> bool:
-        """By the own epoch only."""
-        return record.time <= part.epoch
+    mine = "sources"
 
 
 class FiresOnTheFirstInput(Counting):
