@@ -5,7 +5,7 @@ The machine says what is to be done, and when; here it is done to the worker's g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,6 +38,10 @@ class Switching:
         nodes, operators = graph.nodes, graph.operators
         self._sources = {name: (nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)}
         self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
+        # On what a source feeds nothing is promised between hand-over and marker, not even by a region (R2).
+        fed = {node for source, _ in self._sources.values() for node in self._executor.behind(source)}
+        self._fed_by_sources = [(router, node) for router, node in self._sending if node in fed]
+        self._before: dict[str, int] = {}
         self._letters = letters
         self._machine = machine.SwitchMachine(member.worker, version=member.version)
         self._started = member.worker in member.members
@@ -63,6 +67,8 @@ class Switching:
                 effects = self._machine.handle(machine.PartCame(letter))
         for effect in effects:
             self._do(effect)
+        if not self._machine.may_poll and isinstance(letter, Rescale):
+            self._hush(self._fed_by_sources)
 
     def check(self) -> None:
         """What must hold between two messages, else `InternalError`."""
@@ -97,9 +103,8 @@ class Switching:
 
     def _switch(self, move: Move) -> None:
         """R2, T2: what is promised from here on stands in the markers; it may be less than before."""
-        before = {router.exchange: self._executor.frontier(node) for router, node in self._sending}
-        for router in self._routers:
-            router.silent = True
+        self._hush(self._sending)
+        before, self._before = self._before, {}
         for node, generator in self._generators:
             self._call(node, generator.keep)
         gained, self._gained = self._gained, []
@@ -115,6 +120,13 @@ class Switching:
             after = self._executor.merged(node)
             router.switch(move, before=before[router.exchange], after=after.time, idle=after.idle)
         self._started = True
+
+    def _hush(self, sending: Iterable[tuple[Router, int]]) -> None:
+        """Keep epochs from leaving; what they come to will stand in the marker, behind what was promised before."""
+        for router, node in sending:
+            if not router.silent:
+                self._before[router.exchange] = self._executor.frontier(node)
+                router.silent = True
 
     def _take(self, part: PartHandedOver) -> None:
         node, source = self._sources[part.move.source]
