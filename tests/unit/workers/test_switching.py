@@ -335,3 +335,14 @@ def test_parts_of_whole_sources_stay() -> None:
     graph.executor.call(graph.nodes["in0"], partial(source.open, parts=[Part("worker-0")]))
     switching.receive(Rescale(move_of()))
     assert (source.parts_left, source.finished) == (["worker-0"], False)
+
+
+def test_r2_while_parts_are_awaited_nothing_is_promised_on_what_a_source_feeds() -> None:
+    worker = OneWorker(by_key, Silent({"a": [10, 30], "b": [20]}), here=["a"]).poll()
+    worker.sent()
+    worker.order(move_of(gained("b")))
+    # Whoever speaks now, a region that feeds the same exchange, say: it stands in the marker, as promised after.
+    worker.graph.routers["key"].epoch(Epoch(25))
+    assert worker.sent() == []
+    worker.comes(came("b", 0, 15))
+    assert worker.marker().before == 9
