@@ -57,6 +57,7 @@ from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.in_process import InProcess, collect, run
 from malstrom_py.workers.job_status import JobStatus
+from malstrom_py.workers.on_ray.runtime import RayRuntime
 from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.result import RunResult, StepCounts
 from malstrom_py.workers.simulation import SimulatedResult, Simulation
@@ -102,6 +103,7 @@ __all__ = [
     "PersistenceBackend",
     "Plan",
     "PlanError",
+    "RayRuntime",
     "Rescale",
     "RescaleReport",
     "RestoreFailed",

@@ -8,6 +8,7 @@ only place where columns become rows, and only a `ColumnBatch` that is asked for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any, final
 
@@ -148,6 +149,11 @@ class ColumnBatch(Batch):
         self._timestamps = timestamps
         self.time_column = time_column
         self.part = part
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy for another process: the columns, and not the rows that may have been made of them."""
+        kept: dict[str, Any] = {"keys": self._keys, "key_column": self._key_data, "timestamps": self._timestamps}
+        return partial(ColumnBatch, **kept, time_column=self.time_column, part=self.part), (self.columns,)
 
     @property
     def columns(self) -> pa.RecordBatch:  # type: ignore[override]  # what is optional there is always here

@@ -15,10 +15,12 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Final
 
+import cloudpickle
 import typer
 
 import malstrom_py as mp
@@ -35,6 +37,14 @@ from malstrom_py.cli_telling import (
 from malstrom_py.operators.failures import told
 
 _DEFAULT_NAME: Final = "job"
+
+
+class Runtime(StrEnum):
+    """Where the workers of a job are."""
+
+    IN_PROCESS = "in-process"
+    RAY = "ray"
+
 
 app = typer.Typer(
     help="Runs and explains stream processing jobs.",
@@ -84,17 +94,29 @@ def run(
     no_control: Annotated[
         bool, typer.Option("--no-control", help="Open no control socket: other commands will not find the job.")
     ] = False,
+    runtime: Annotated[
+        Runtime, typer.Option("--runtime", help="Where its workers are: in this process, or actors on Ray.")
+    ] = Runtime.IN_PROCESS,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Of the Ray cluster, or auto.", show_default=False)
+    ] = None,
+    num_cpus: Annotated[float, typer.Option("--num-cpus", min=0, help="What each worker on Ray needs.")] = 1.0,
     traceback: TracebackOption = False,
 ) -> None:
     """Run a job to its end.
 
-    It runs in this process. Progress and the counts of the run go to standard error. Meanwhile the commands status,
-    rescale and stop find it by the name of the job, also in another terminal.
+    It runs in this process, or on Ray. Progress and the counts of the run go to standard error. Meanwhile the commands
+    status, rescale and stop find it by the name of the job, also in another terminal.
     """
     with telling(traceback):
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
-        runtime = mp.InProcess(workers, batch=batching, progress=False if quiet else None)
-        result = runtime.run(load_job(job), control=not no_control)
+        if runtime is Runtime.RAY:
+            shown = False if quiet else None
+            on_ray = mp.RayRuntime(workers, address=address, num_cpus=num_cpus, batch=batching, progress=shown)
+            result = on_ray.run(load_job(job))
+        else:
+            here = mp.InProcess(workers, batch=batching, progress=False if quiet else None)
+            result = here.run(load_job(job), control=not no_control)
         if not quiet:
             typer.echo(str(result), err=True)
 
@@ -183,6 +205,7 @@ def _load_file(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    cloudpickle.register_pickle_by_value(module)  # workers in other processes do not find it by its name
     return module
 
 

@@ -1,7 +1,7 @@
 """Commands about jobs that run already: how they stand, on how many workers, and their end.
 
-Rule: a job is found by its name, through its control socket. Its process may be anyone's child, in any terminal; what
-is asked of it here it does itself, and tells here.
+Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may be anyone's child, in
+any terminal; what is asked of it here it does itself, and tells here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ import malstrom_py as mp
 from malstrom_py.cli_telling import WrongCommand, print_out, telling
 from malstrom_py.workers.control_client import running_jobs
 from malstrom_py.workers.job_size import WORKERS_MAX
+from malstrom_py.workers.on_ray.attaching import running_at_hand
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="The name of the job, as in mp.Job(name).", show_default=False)
 ]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, help="How long to wait for it, in seconds.")]
+AddressOption = Annotated[
+    str | None,
+    typer.Option("--address", help="Of the Ray cluster it runs on; without, it is found on this machine."),
+]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the job has begun with it.")]
 
 
@@ -35,6 +40,7 @@ def rescale(
     workers: Annotated[int, typer.Argument(metavar="N", min=1, max=WORKERS_MAX, help="How many workers.")],
     timeout_s: TimeoutOption = 120.0,
     no_wait: NoWaitOption = False,
+    address: AddressOption = None,
 ) -> None:
     """Have a running job run on N workers, while it goes on.
 
@@ -42,7 +48,7 @@ def rescale(
     that one.
     """
     with telling(traceback=False):
-        report = _attached(job).rescale(workers, wait=not no_wait, timeout_s=timeout_s)
+        report = _attached(job, address).rescale(workers, wait=not no_wait, timeout_s=timeout_s)
         print_out(f"job {job} has begun to rescale to {workers}" if report is None else _shown(job, report))
 
 
@@ -52,14 +58,15 @@ def status(
         typer.Argument(metavar="JOB", help="The name of the job; without one, the names of all that run here."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the counts of each step.")] = False,
+    address: AddressOption = None,
 ) -> None:
     """Print how a running job stands."""
     with telling(traceback=False):
         if job is None:
-            names = running_jobs()
+            names = sorted({*running_jobs(), *running_at_hand(address)})
             print_out(json.dumps(names) if as_json else "\n".join(names) or "no job is running here")
             return
-        found = _attached(job).status()
+        found = _attached(job, address).status()
         print_out(json.dumps(asdict(found)) if as_json else str(found))
 
 
@@ -70,6 +77,7 @@ def stop(
     ] = False,
     timeout_s: TimeoutOption = 120.0,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
+    address: AddressOption = None,
 ) -> None:
     """Have a running job end, and its sinks commit.
 
@@ -77,22 +85,23 @@ def stop(
     stopped.
     """
     with telling(traceback=False):
-        _attached(job).stop(drain=not no_drain, wait=not no_wait, timeout_s=timeout_s)
+        _attached(job, address).stop(drain=not no_drain, wait=not no_wait, timeout_s=timeout_s)
         ended = "is being stopped" if no_wait else "has stopped; nothing was committed" if no_drain else "has finished"
         print_out(f"job {job} {ended}")
 
 
-def _attached(job: str) -> mp.JobHandle:
+def _attached(job: str, address: str | None) -> mp.JobHandle:
     try:
-        return mp.JobHandle.attach(job)
+        return mp.JobHandle.attach(job, address=address)
     except mp.PlanError as error:  # no job could have that name
         raise WrongCommand(str(error)) from None
 
 
 def _shown(job: str, report: mp.RescaleReport) -> str:
     text = (
-        f"job {job} runs on {len(report.members)} workers: {report.slots:,} slots and {report.parts:,} parts moved, in "
-        f"{report.moves:,} moves and {report.duration_s:.2f} s"
+        f"job {job} runs on {len(report.members)} workers: {report.slots:,} slots and {report.parts:,} parts moved, "
+        f"with {report.keys:,} keys and {report.bytes / 1e6:,.1f} MB of state, in {report.moves:,} moves and "
+        f"{report.duration_s:.2f} s"
     )
     if report.superseded_by is None:
         return text

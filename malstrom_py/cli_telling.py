@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import traceback as tracebacks
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,14 +19,11 @@ import typer
 import malstrom_py as mp
 from malstrom_py.errors import shown
 from malstrom_py.operators.failures import told
+from malstrom_py.workers.tracebacks import users_frame
 
 FAILED: Final = 1
 WRONG_COMMAND: Final = 2
 INTERRUPTED: Final = 130
-
-_PACKAGE: Final = Path(mp.__file__).parent
-_OURS: Final = (str(_PACKAGE), *(str((_PACKAGE / room).resolve()) for room in ("workers", "rescale")), "<frozen ")
-_LIBRARIES: Final = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
 class WrongCommand(Exception):
@@ -122,12 +118,11 @@ def users_place(error: BaseException | None) -> str | None:
     """The user's innermost line that was running: ``file:line, in function``; None if none was."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
-    frames = tracebacks.extract_tb(error.__traceback__) if error is not None else []
-    for frame in reversed(frames):
-        if not frame.filename.startswith(_OURS + _LIBRARIES):
-            where = f"{_shown(frame.filename)}:{frame.lineno}"
-            return where if frame.name == "<module>" else f"{where}, in {frame.name}"
-    return None
+    frame = None if error is None else users_frame(error)
+    if frame is None:
+        return None
+    where = f"{_shown(frame.filename)}:{frame.lineno}"
+    return where if frame.name == "<module>" else f"{where}, in {frame.name}"
 
 
 def _shown(file: str) -> str:

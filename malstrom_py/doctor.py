@@ -18,9 +18,23 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Final, Literal
 
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A package that jobs run without: the extra of ours that brings it, and what needs it; nothing yet if empty."""
+
+    extra: str
+    needed_by: str = ""
+    at_least: tuple[int, ...] = ()
+
+
 CORE: Final = ("cloudpickle", "msgpack", "polars", "pyarrow", "rich", "typer", "xxhash")
-OPTIONAL: Final = {"ray": "ray", "pyspark": "spark"}
-"""Distribution -> the extra of ours that brings it."""
+OPTIONAL: Final = {
+    "ray": Wanted("ray", "jobs on Ray", at_least=(2, 52)),
+    "pyzmq": Wanted("ray", "jobs on Ray", at_least=(26,)),
+    "pyspark": Wanted("spark"),
+}
+"""By distribution."""
 
 _PYTHON_MIN: Final = (3, 11)
 _JAVA_FIT: Final = (17, 21)
@@ -55,7 +69,7 @@ def examine() -> list[Finding]:
         examine_python(sys.version_info[:2], platform.python_version(), sys.executable),
         *(examine_core(name) for name in CORE),
         examine_store(tempfile.gettempdir()),
-        *(examine_optional(name, extra) for name, extra in OPTIONAL.items()),
+        *(examine_optional(name, wanted) for name, wanted in OPTIONAL.items()),
         examine_java(os.environ),
     ]
 
@@ -81,15 +95,29 @@ def examine_core(name: str) -> Finding:
     return Finding("ok", name, version)
 
 
-def examine_optional(name: str, extra: str) -> Finding:
-    """Whether an optional package is installed."""
+def examine_optional(name: str, wanted: Wanted) -> Finding:
+    """Whether an optional package is installed, and new enough."""
+    what_to_do = f"pip install 'malstrom-py[{wanted.extra}]'"
+    use = f"needed by {wanted.needed_by}" if wanted.needed_by else "not used by this release"
     try:
-        said = f"{metadata.version(name)}, not used by this release"
+        version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(
-            "missing", name, "not installed; this release does not use it", f"pip install 'malstrom-py[{extra}]'"
-        )
-    return Finding("ok", name, said)
+        return Finding("missing", name, f"not installed; {use}", what_to_do)
+    if is_older(version, wanted.at_least):
+        least = ".".join(map(str, wanted.at_least))
+        return Finding("missing", name, f"{version} is too old; {use}", f"pip install '{name}>={least}'")
+    return Finding("ok", name, f"{version}, {use}")
+
+
+def is_older(version: str, than: tuple[int, ...]) -> bool:
+    """Whether the release that ``version`` begins with comes before ``than``.
+
+    >>> is_older("2.9.3", (2, 52)), is_older("2.52.0rc1", (2, 52)), is_older("27", (26,)), is_older("odd", ())
+    (True, False, False, False)
+    """
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    release = tuple(map(int, found[0].split("."))) if found else ()
+    return release[: len(than)] < than
 
 
 def examine_store(folder: str) -> Finding:

@@ -103,7 +103,14 @@ class CodecError(MalstromError):
 
 
 class PeerError(MalstromError):
-    """Another worker is gone, or what came from it breaks the rules of a channel (F1)."""
+    """Another worker is gone, or what came from it breaks the rules of a channel (F1).
+
+    Attribute: ``peer`` (the number of that worker, -1 for the coordinator; None where no one is to blame alone).
+    """
+
+    def __init__(self, message: str, *, peer: int | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
 
 
 class DeadlineError(MalstromError):

@@ -84,6 +84,18 @@ def every_key(key: object) -> bool:
     return True
 
 
+class AnyOf:
+    """The predicate that just ``keys`` pass: to be asked about them need not cost by all the keys that are held."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: Set[Any]) -> None:
+        self.keys = keys
+
+    def __call__(self, key: object) -> bool:
+        return key in self.keys
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Interrogate:
     """Asks for the keys that have state and pass ``predicate``: each operator adds its own to ``keys``."""

@@ -6,13 +6,15 @@ one place. Values change by assignment only. A key whose value is None has no st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import compress, repeat
+from operator import is_, is_not
 from typing import Any
 
 from malstrom_py.codec import Codec
 from malstrom_py.errors import InternalError, shown
-from malstrom_py.messages import AbsBarrier, Acquire, Collect, Interrogate, StateMessage, every_key
+from malstrom_py.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
 
 
 class Timers:
@@ -66,7 +68,7 @@ class Timers:
             heapify(self._queue)
         return times
 
-    def keys(self) -> Iterable[Any]:
+    def keys(self) -> Collection[Any]:
         """The keys that have timers."""
         return self._by_key.keys()
 
@@ -139,28 +141,44 @@ class KeyedState:
 
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
-        keys = self.keys()
-        # A rescale asks for all of them in each of its moves.
-        found.update(keys if predicate is every_key else filter(predicate, keys))
+        if isinstance(predicate, AnyOf):
+            values, timers = self.values, self.timers.keys()
+            found.update(key for key in predicate.keys if values.get(key) is not None or key in timers)
+        elif predicate is every_key:
+            # It is asked of all keys while records wait: so nothing is done for each of them in Python.
+            values = self.values
+            none = any(map(is_, values.values(), repeat(None)))
+            found.update(compress(values, map(is_not, values.values(), repeat(None))) if none else values)
+            found.update(self.timers.keys())
+        else:
+            found.update(filter(predicate, self.keys()))
 
     def collect(self, keys: Iterable[Any]) -> bytes | None:
         """Take out the state of ``keys``, in their order, encoded for another worker; None if none of them has any.
 
         Costs by ``keys``, not by all that is held: a move takes many small bites.
         """
-        values, timers = self.values, self.timers
-        rows = [(key, values.pop(key, None), timers.take(key)) for key in keys]
-        rows = [row for row in rows if row[1] is not None or row[2]]
-        return self._codec.encode_rows_in_flight(rows, step=self._step) if rows else None
+        taken = list(keys)
+        values = list(map(self.values.pop, taken, repeat(None)))
+        times = {key: woken for key in taken if (woken := self.timers.take(key))} if len(self.timers) else {}
+        if any(map(is_, values, repeat(None))):
+            held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
+            taken, values = list(compress(taken, held)), list(compress(values, held))
+        return self._codec.encode_states_in_flight(taken, values, times, step=self._step) if taken else None
 
     def acquire(self, states: bytes) -> None:
         """Install what `collect` gave on another worker. `InternalError` if a key has state here already (R5)."""
-        for key, value, times in self._codec.decode_in_flight(states, step=self._step):
-            if self.values.get(key) is not None or self.timers.times(key):
-                raise InternalError(
-                    f"step {self._step!r}: state of key {shown(key)} was acquired onto state of its own (R5)"
-                )
-            self._install(key, value, times)
+        keys, values, times = self._codec.decode_in_flight(states, step=self._step)
+        held: set[Any] = set()
+        self.interrogate(AnyOf(set(keys)), held)
+        for key in held:
+            raise InternalError(
+                f"step {self._step!r}: state of key {shown(key)} was acquired onto state of its own (R5)"
+            )
+        self.values.update(zip(keys, values, strict=True))
+        for key, woken in times.items():
+            for time in woken:
+                self.timers.set(key, time)
 
     def snapshot(self) -> bytes:
         """All state, encoded at rest."""

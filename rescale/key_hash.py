@@ -43,11 +43,13 @@ def hash_key(key: Any) -> int:
 
 def hash_and_size(key: Any) -> tuple[int, int]:
     """The hash of a legal key, and about how many bytes of memory the key takes."""
-    if type(key) is not str:  # most are
+    if type(key) is str:  # most are
+        encoded = _str(key)
+    else:
         number = int64_of(key)
         if number is not None:
             return mix64(number), getsizeof(key)
-    encoded = encode_key(key)
+        encoded = encode_key(key)
     return xxhash.xxh64_intdigest(encoded), getsizeof(key) + len(encoded)
 
 
@@ -123,6 +125,10 @@ def _text(text: str) -> bytes:
     return _counted(str.encode(text, "utf-8", "surrogatepass"))
 
 
+def _str(key: str) -> bytes:
+    return b"\x05" + _text(key)
+
+
 def _datetime(key: datetime) -> bytes:
     # Python compares and hashes by the offset of fold=0; within one zone it does not look at the fold at all.
     offset = key.replace(fold=0).utcoffset()
@@ -176,7 +182,7 @@ _ENCODERS: Final[dict[Kind, Callable[[Any], bytes]]] = {
     "decimal": _number,
     "numpy int": lambda key: _number(int(key)),
     "numpy float": lambda key: _number(float(key)),
-    "str": lambda key: b"\x05" + _text(key),
+    "str": _str,
     "bytes": lambda key: b"\x06" + _counted(key),
     "date": lambda key: b"\x07" + _int64(key.toordinal() - _DAY_ZERO),
     "datetime": _datetime,

@@ -1,12 +1,13 @@
 """Placement: which worker owns which slot, and the moves from one placement to another. Pure.
 
-R10: slot counts stay within one of each other, and no more slots move than that takes.
+R10: slot counts stay within one of each other, and no more slots move than that takes. That holds as well where only
+the first move is made, and the rest planned anew from the table as it stands then, in moves of another size: each slot
+that has moved by a plan brings what remains to be moved one closer to nothing, and no plan can do better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
 from typing import TypeVar
 
 from malstrom_py.rescale.protocol import Move, PartMove, Table
@@ -69,8 +70,8 @@ def plan_moves(
     wanted: Sequence[int],
     *,
     slots_max: int,
-) -> list[Move]:
-    """The moves from ``members`` to ``wanted``: each of at most ``slots_max`` slots and as many parts.
+) -> Iterator[Move]:
+    """The moves from ``members`` to ``wanted``: each of at most ``slots_max`` slots and as many parts, spread evenly.
 
     Joiners are members from the first move on, leavers up to the last. There is at least one move.
 
@@ -79,22 +80,42 @@ def plan_moves(
     """
     target = rebalanced(table, wanted)
     changed = [slot for slot, (was, now) in enumerate(zip(table, target, strict=True)) if was != now]
-    chunks = zip_longest(_chunks(changed, slots_max), _chunks(rebalanced_parts(parts, wanted), slots_max), fillvalue=())
-    moves: list[Move] = []
+    parts_changed = rebalanced_parts(parts, wanted)
+    count = max(1, -(-max(len(changed), len(parts_changed)) // slots_max))
     here, old = list(table), tuple(members)
     between = tuple(sorted({*members, *wanted}))
-    for slots, moved in [*chunks] or [((), ())]:
+    spread = zip(_spread(changed, count), _spread(parts_changed, count), strict=True)
+    for number, (slots, moved) in enumerate(spread, start=1):
         for slot in slots:
             here[slot] = target[slot]
-        version += 1
-        moves.append(Move(version, old, between, tuple(here), tuple(moved)))
+        more = number < count
+        new = between if more else tuple(sorted(wanted))
+        yield Move(version + number, old, new, tuple(here), tuple(moved), more)
         old = between
-    last = moves[-1]
-    moves[-1] = Move(last.version, last.old, tuple(sorted(wanted)), last.table, last.parts)
-    return moves
 
 
-def _chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
-    iterator = iter(items)
-    while chunk := tuple(islice(iterator, size)):
-        yield chunk
+def opening_move(version: int, members: Sequence[int], table: Table, wanted: Sequence[int]) -> Move | None:
+    """A move ahead of those that `plan_moves` plans, which moves nothing; None where nobody would be the better for it.
+
+    Behind its marker a worker's rows are held for slots that have not come. Who loses slots finds the keys in them
+    before it switches, and that may take a while: so let all do that while nothing is held.
+
+    >>> opening_move(3, [0, 1], (0, 1, 0, 1), [0]).losing
+    (1,)
+    """
+    target = rebalanced(table, wanted)
+    losing = tuple(sorted({was for was, now in zip(table, target, strict=True) if was != now}))
+    if len(members) == 1 or not losing:
+        return None
+    between = tuple(sorted({*members, *wanted}))
+    return Move(version + 1, tuple(members), between, table, more=True, losing=losing)
+
+
+def _spread(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    """``items`` in ``count`` runs, each as long as those behind it or longer by one."""
+    size, longer = divmod(len(items), count)
+    start = 0
+    for number in range(count):
+        end = start + size + (number < longer)
+        yield items[start:end]
+        start = end

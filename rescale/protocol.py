@@ -25,13 +25,19 @@ class PartMove:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One move: from version - 1 to ``version``. ``old`` and ``new`` are the members before and after it."""
+    """One move: from version - 1 to ``version``. ``old`` and ``new`` are the members before and after it.
+
+    ``more``: another move of the same rescale follows, and no slot that this one moves moves again in it. ``losing``:
+    the workers that will lose slots by those that follow.
+    """
 
     version: int
     old: tuple[int, ...]
     new: tuple[int, ...]
     table: Table
     parts: tuple[PartMove, ...] = ()
+    more: bool = False
+    losing: tuple[int, ...] = ()
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -148,11 +154,19 @@ class ShippedIn:
 
 @dataclass(frozen=True, slots=True)
 class RegionDone:
-    """R7: ``region`` has its markers, has passed F(v), has shipped what it lost, and nothing in it is pending."""
+    """R7: ``region`` has its markers, has passed F(v), has shipped what it lost, and nothing in it is pending.
+
+    ``paused_s``: how long it took to ship what it lost, from its cut on, and to put in what it gained, from the first
+    parcel on: that grows with the move, and what was waited for in queues does not. ``keys`` and ``bytes``: what it
+    has shipped.
+    """
 
     version: int
     worker: int
     region: str
+    paused_s: float = field(default=0.0, compare=False)
+    keys: int = field(default=0, compare=False)
+    bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,11 @@ class RegionMachine:
         """The version that a move in progress leads to, or that stands."""
         return self.version if self._move is None else self._move.version
 
+    def loses(self, move: Move) -> bool:
+        """Whether slots leave here in ``move``, which is the next one or under way."""
+        me = self.worker
+        return any(was == me != now for was, now in zip(self._table, move.table, strict=True))
+
     @property
     def pending(self) -> frozenset[int]:
         """The slots that have been gained and are not open: rows of theirs are held."""

@@ -44,7 +44,8 @@ class SlotCache:
         try:
             return list(map(self._known.__getitem__, keys))
         except KeyError:
-            return list(map(self.slot_of, keys))
+            known, learn = self._known, self._learn
+            return [known[key] if key in known else learn(key) for key in keys]
 
     def _learn(self, key: Any) -> int:
         slot, size = self._find(key)

@@ -58,9 +58,10 @@ class Chance:
             credit=Credit(rows=rng.choice((1, 1, 2, 8, 1000)), size=rng.choice((1, 1000, 1 << 24))),
         )
 
-    def slots_per_move(self, slots: int) -> int:
-        """How many slots a move takes: so many that there are a few moves."""
-        return max(1, slots // self._rng.choice((1, 2, 3, 6)))
+    def slots_per_move(self, slots: int) -> int | None:
+        """How many slots a move takes: so many that there are a few moves. None: as many as the last one says."""
+        moves = self._rng.choice((1, 2, 3, 6, None))
+        return None if moves is None else max(1, slots // moves)
 
     def keys_per_parcel(self) -> int:
         """How many keys travel together at first."""

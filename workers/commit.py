@@ -1,17 +1,21 @@
-"""The end of a job without snapshots: every transactional sink pre-commits, then every one commits.
+"""The end of a job without snapshots: every transactional writer pre-commits, then every sink commits.
 
-Rule: nothing is committed before all have pre-committed, so that a failure on the way leaves nothing visible.
+Rule: nothing is committed before all have pre-committed, so that a failure on the way leaves nothing visible. Writers
+pre-commit where they are, on their workers; one place commits, with the payloads that have come from everywhere.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from malstrom_py.errors import SinkError
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink
+
+Contexts = Mapping[str, CommitContext]
+"""What each step commits under."""
 
 
 def fresh_snapshot_id(now_s: float) -> SnapshotId:
@@ -23,78 +27,97 @@ def fresh_snapshot_id(now_s: float) -> SnapshotId:
     return SnapshotId(f"{datetime.fromtimestamp(now_s, UTC):%Y%m%dT%H%M%S%fZ}-{secrets.token_hex(4)}")
 
 
+def pre_committed(sinks: Iterable[WriteSink], contexts: Contexts) -> Iterator[tuple[str, bytes]]:
+    """Have each of the ``sinks`` of one worker make what it has durable but not visible: its step and its payload, one
+    by one, so that what is made before one fails is known.
+    """
+    for sink in sinks:
+        if isinstance(sink.sink, TransactionalSink):
+            step = sink.context.step
+            try:
+                payload = sink.writer.pre_commit(contexts[step])  # type: ignore[union-attr]
+            except Exception as error:
+                raise sink.error(error, "could not pre-commit") from error
+            yield step, payload
+
+
 class FinalCommit:
-    """The commit at the end of one run of a job, over the sink steps of all its workers."""
+    """The commit at the end of one run of a job. ``sinks``: its sink steps, one of each, not to be written to.
 
-    def __init__(self, job: str, sinks: Sequence[WriteSink], now_s: float) -> None:
-        self._steps: dict[str, list[WriteSink]] = {}
-        self.join(sinks)
+    ``deliver``: this is not the program that started the job, so what is to be committed there is kept for it.
+    """
+
+    def __init__(self, job: str, sinks: Iterable[WriteSink], now_s: float, *, deliver: bool = False) -> None:
+        steps = {sink.context.step: sink for sink in sinks if isinstance(sink.sink, TransactionalSink)}
+        self._steps = {step: sink for step, sink in steps.items() if not (deliver and commits_in_driver(sink))}
         snapshot = fresh_snapshot_id(now_s)
-        self._contexts = {step: CommitContext(job, step, snapshot, incarnation=1) for step in self._steps}
-        self._payloads: dict[str, list[bytes]] = {step: [] for step in self._steps}
+        self.contexts = {step: CommitContext(job, step, snapshot, incarnation=1) for step in steps}
+        self._payloads: dict[str, list[bytes]] = {step: [] for step in steps}
         self._committed: list[str] = []
+        self._held: dict[str, list[Callable[[], None]]] = {step: [] for step in steps}
 
-    def join(self, sinks: Sequence[WriteSink]) -> None:
-        """Count in the ``sinks`` of a worker that has come."""
-        for sink in sinks:
-            if isinstance(sink.sink, TransactionalSink):
-                self._steps.setdefault(sink.context.step, []).append(sink)
+    def to_deliver(self) -> list[tuple[str, bytes]]:
+        """What is to be committed in the program that started the job: steps and payloads, as `add` takes them."""
+        kept = ((step, payloads) for step, payloads in self._payloads.items() if step not in self._steps)
+        return [(step, payload) for step, payloads in kept for payload in payloads]
 
-    def leave(self, sinks: Sequence[WriteSink]) -> None:
-        """R8: pre-commit what the ``sinks`` of a worker that leaves have; it is made visible with all the rest."""
-        for sink in sinks:
-            if isinstance(sink.sink, TransactionalSink):
-                self._pre_commit(sink)
-                self._steps[sink.context.step].remove(sink)
+    def add(self, payloads: Iterable[tuple[str, bytes]]) -> None:
+        """Count in what a worker has pre-committed, at the end or because it leaves (R8), before its writers close."""
+        for step, payload in payloads:
+            self._payloads[step].append(payload)
+            sink = self._steps.get(step)
+            hold = None if sink is None else getattr(sink.sink, "hold", None)
+            if sink is not None and hold is not None:
+                try:
+                    self._held[step].append(hold(self.contexts[step], [payload]))
+                except Exception as error:
+                    raise sink.error(error, "could not keep what was pre-committed") from error
 
     def recover(self) -> None:
         """Before anything is opened: have each sink clear what an earlier run left half done."""
-        for step, writers in self._steps.items():
+        for step, sink in self._steps.items():
             try:
-                _sink_of(writers).recover(self._contexts[step], [])
+                _transactional(sink).recover(self.contexts[step], [])
             except Exception as error:
-                raise writers[0].error(error, "could not clear what an earlier run left") from error
-
-    def pre_commit(self) -> None:
-        """Have every writer make what it has durable but not visible. `abort` discards it."""
-        for writers in self._steps.values():
-            for writer in writers:
-                self._pre_commit(writer)
+                raise sink.error(error, "could not clear what an earlier run left") from error
 
     def commit(self) -> None:
         """Make visible what has been pre-committed. On a failure `abort` discards what is not committed yet."""
-        for step, writers in self._steps.items():
+        for step, sink in self._steps.items():
             try:
-                _sink_of(writers).commit(self._contexts[step], self._payloads[step])
+                _transactional(sink).commit(self.contexts[step], self._payloads[step])
             except Exception as error:
                 done = f"; already visible: {', '.join(self._committed)}" if self._committed else ""
-                raise writers[0].error(error, f"could not commit{done}") from error
+                raise sink.error(error, f"could not commit{done}") from error
             self._committed.append(step)
+            self._let_go(step)
 
     @property
-    def committed(self) -> Sequence[str]:
+    def committed(self) -> list[str]:
         """The sinks that have committed, by step: what they were given is visible."""
         return self._committed
 
     def abort(self) -> list[SinkError]:
         """Discard what was pre-committed but not committed. Returns what went wrong, for there is more to close."""
         errors: list[SinkError] = []
-        for step, writers in self._steps.items():
+        for step, sink in self._steps.items():
             if step not in self._committed:
                 try:
-                    _sink_of(writers).abort(self._contexts[step], self._payloads[step])
+                    _transactional(sink).abort(self.contexts[step], self._payloads[step])
                 except Exception as error:
-                    errors.append(writers[0].error(error, "could not discard what was not committed"))
+                    errors.append(sink.error(error, "could not discard what was not committed"))
+                self._let_go(step)
         return errors
 
-    def _pre_commit(self, sink: WriteSink) -> None:
-        step = sink.context.step
-        try:
-            payload = sink.writer.pre_commit(self._contexts[step])  # type: ignore[union-attr]
-        except Exception as error:
-            raise sink.error(error, "could not pre-commit") from error
-        self._payloads[step].append(payload)
+    def _let_go(self, step: str) -> None:
+        while self._held[step]:
+            self._held[step].pop()()
 
 
-def _sink_of(writers: list[WriteSink]) -> TransactionalSink:
-    return writers[0].sink  # type: ignore[return-value]  # only transactional ones were kept
+def commits_in_driver(sink: WriteSink) -> bool:
+    """Whether a sink shows what it was given in the program that started the job, and nowhere else."""
+    return getattr(sink.sink, "commits_in_driver", False) is True
+
+
+def _transactional(sink: WriteSink) -> TransactionalSink:
+    return sink.sink  # type: ignore[return-value]  # only transactional ones were kept

@@ -12,19 +12,15 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import ControlError, DeadlineError, JobEnded, JobNotFound, MalstromError
+from malstrom_py.errors import ControlError, DeadlineError, JobEnded, JobNotFound
 from malstrom_py.names import check_name
+from malstrom_py.workers.asking import AskedJob
 from malstrom_py.workers.control_files import check_directory, names_in, places, read_token, socket_path
 from malstrom_py.workers.control_messages import (
     ANSWER_BYTES_MAX,
     LENGTH_BYTES,
     Answer,
     Ask,
-    AskRescale,
-    AskStatus,
-    AskStop,
-    AskWait,
-    Done,
     Request,
     Waiting,
     decode_answer,
@@ -32,9 +28,6 @@ from malstrom_py.workers.control_messages import (
     length_of,
 )
 from malstrom_py.workers.controls import goes_on
-from malstrom_py.workers.job_status import JobStatus
-from malstrom_py.workers.rescale_report import RescaleReport
-from malstrom_py.workers.result import RunResult
 
 ANSWER_S: Final = 10.0
 """How long the other side may be silent; it says something every two seconds."""
@@ -45,45 +38,16 @@ _AGAIN_S: Final = 0.05
 A = TypeVar("A")
 
 
-class RemoteJob:
+class RemoteJob(AskedJob):
     """A job that another process runs, or this one: commands it by its socket at ``path``, with ``token``."""
 
     def __init__(self, name: str, path: Path, token: str) -> None:
-        self.name = name
+        super().__init__(name)
         self._path = path
         self._token = token
         self._clock = SystemClock()
 
-    def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None:
-        """See `JobHandle.rescale`."""
-        what = f"rescaled to {size}"
-        ask = AskRescale(size, wait, timeout_s)
-        if wait:
-            return self._expect(RescaleReport, ask, what)
-        self._expect(Done, ask, what)
-        return None
-
-    def status(self, *, timeout_s: float) -> JobStatus:
-        """See `JobHandle.status`."""
-        return self._expect(JobStatus, AskStatus(timeout_s), "asked how it stands")
-
-    def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None:
-        """See `JobHandle.stop`."""
-        self._expect(Done, AskStop(drain, wait, timeout_s), "stopped")
-
-    def wait(self, *, timeout_s: float | None) -> RunResult:
-        """See `JobHandle.wait`."""
-        return self._expect(RunResult, AskWait(timeout_s), "waited for")
-
-    def _expect(self, kind: type[A], ask: Ask, what: str) -> A:
-        answer = self._ask(ask, what)
-        if isinstance(answer, MalstromError):
-            raise answer
-        if not isinstance(answer, kind):
-            raise ControlError(f"job {self.name!r} answered with {type(answer).__name__}", job=self.name)
-        return answer
-
-    def _ask(self, ask: Ask, what: str) -> Answer:
+    def ask(self, ask: Ask, what: str) -> Answer:
         """The answer to ``ask``; ``what`` is what the job is to be, for the error that it has ended."""
         try:
             with _connected(self._path) as connection:

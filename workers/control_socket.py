@@ -13,11 +13,11 @@ import hmac
 import os
 import socket
 import weakref
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from malstrom_py.errors import ControlError, InternalError, MalstromError
+from malstrom_py.errors import ControlError, MalstromError
 from malstrom_py.loop_thread import LoopThread
 from malstrom_py.workers.control_files import Claim, server_directory
 from malstrom_py.workers.control_messages import (
@@ -25,20 +25,12 @@ from malstrom_py.workers.control_messages import (
     REQUEST_BYTES_MAX,
     Answer,
     Ask,
-    AskRescale,
-    AskStatus,
-    AskStop,
-    AskWait,
-    Done,
     Request,
     Waiting,
     decode_request,
     encode_answer,
     length_of,
 )
-from malstrom_py.workers.controls import Controls, in_progress
-from malstrom_py.workers.job_status import Ending
-from malstrom_py.workers.rescale_report import RescaleReport
 
 CONNECTIONS_MAX: Final = 32
 _CROWD_MAX: Final = 4 * CONNECTIONS_MAX
@@ -61,16 +53,17 @@ _AGAIN_S: Final = 1.0
 
 
 class ControlSocket:
-    """Listens for commands for the job of ``controls``, until `release` and `close`.
+    """Listens for commands for job ``job``, which ``answer`` answers, until `release` and `close`.
 
     Raises:
         JobRunning: a job of that name runs already.
         ControlError: there is no folder for it that is this user's alone.
     """
 
-    def __init__(self, controls: Controls) -> None:
-        self._controls = controls
-        self._claim = Claim.of(server_directory(), controls.job)
+    def __init__(self, job: str, answer: Callable[[Ask], Awaitable[Answer]]) -> None:
+        self._job = job
+        self._answer = answer
+        self._claim = Claim.of(server_directory(), job)
         self._listener: socket.socket | None = None
         self._loop: LoopThread | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -78,7 +71,7 @@ class ControlSocket:
         _OPEN.add(self)
         try:
             self._listener = self._listening()
-            self._loop = LoopThread(f"malstrom-control-{controls.job}")
+            self._loop = LoopThread(f"malstrom-control-{job}")
             self._loop.run(self._open(self._listener), timeout_s=REQUEST_S, what="opening the control socket")
         except OSError as error:
             self.release()
@@ -86,7 +79,7 @@ class ControlSocket:
             raise ControlError(
                 f"the control socket {self._claim.socket_path} cannot be opened ({error.strerror}): mend that, or run "
                 f"without control (control=False, on the command line --no-control)",
-                job=controls.job,
+                job=job,
             ) from error
         except BaseException:
             self.release()
@@ -132,7 +125,6 @@ class ControlSocket:
     # All below runs in the thread of the socket.
 
     async def _open(self, listener: socket.socket) -> None:
-        self._ended: asyncio.Future[Ending] = asyncio.wrap_future(self._controls.ended)
         # Not asyncio's own server: one that is closed in the wrong moment forgets connections without closing them.
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
@@ -202,8 +194,9 @@ class ControlSocket:
             length = length_of(await reader.readexactly(LENGTH_BYTES), REQUEST_BYTES_MAX)
             request = decode_request(await reader.readexactly(length))
         if not hmac.compare_digest(request.token.encode(errors="replace"), self._claim.token.encode()):
-            job = self._controls.job
-            raise ControlError(f"this is not the token of job {job!r} that runs now: it may have been started anew")
+            raise ControlError(
+                f"this is not the token of job {self._job!r} that runs now: it may have been started anew"
+            )
         return request
 
     async def _reply(self, ask: Ask, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -222,62 +215,6 @@ class ControlSocket:
         finally:
             answer.cancel()
             gone.cancel()
-
-    async def _answer(self, ask: Ask) -> Answer:
-        try:
-            match ask:
-                case AskStatus():
-                    status = self._controls.status()
-                    return status.result() if await _settled(status, ask.timeout_s) else self._controls.known()
-                case AskRescale():
-                    return await self._rescale(ask)
-                case AskStop():
-                    return await self._stop(ask)
-                case AskWait():
-                    return await self._wait(ask)
-        except MalstromError as error:
-            return error
-        except Exception as error:
-            return InternalError(f"the control socket of job {self._controls.job!r} met {type(error).__name__}")
-
-    async def _rescale(self, ask: AskRescale) -> Answer:
-        asked = self._controls.rescale(ask.size)
-        awaited: Future[RescaleReport] | Future[None] = asked.done if ask.wait else asked.taken
-        if not await _settled(awaited, ask.timeout_s):
-            return in_progress(self._controls.job, "rescale", ask.timeout_s)
-        return awaited.result() or Done()
-
-    async def _stop(self, ask: AskStop) -> Answer:
-        self._controls.stop(drain=ask.drain)
-        if ask.wait and not await self._has_ended(ask.timeout_s):
-            return in_progress(self._controls.job, "stop", ask.timeout_s)
-        if self._ended.done():
-            ending = self._ended.result()
-            if ending.how == "failed":
-                return ending.told() or Done()
-            ending.stopped(drain=ask.drain)
-        return Done()
-
-    async def _wait(self, ask: AskWait) -> Answer:
-        if not await self._has_ended(ask.timeout_s):
-            return in_progress(self._controls.job, "run", ask.timeout_s or 0.0)
-        ending = self._ended.result()
-        return ending.told() or ending.counts
-
-    async def _has_ended(self, timeout_s: float | None) -> bool:
-        # Not awaited itself: who gives up must not cancel what others wait for.
-        await asyncio.wait({self._ended}, timeout=timeout_s)
-        return self._ended.done()
-
-
-async def _settled(future: Future[Any], timeout_s: float) -> bool:
-    """Whether ``future`` is answered, be it by an error, within ``timeout_s``."""
-    wrapped = asyncio.wrap_future(future)
-    try:
-        await asyncio.wait({wrapped}, timeout=timeout_s)
-    finally:
-        wrapped.cancel()
-    return future.done()
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Answer, *, last: bool = False) -> None:

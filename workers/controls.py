@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import JobEnded, OperationInProgress, PlanError
+from malstrom_py.errors import JobEnded, MalstromError, OperationInProgress, PlanError
 from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.job_status import Ending, JobStatus, State
-from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.rescale_report import Moving, RescaleReport
+from malstrom_py.workers.rescales import Done
 from malstrom_py.workers.result import RunResult
 
 ASKED_MAX: Final = 1_000
@@ -40,9 +41,12 @@ class Commanded(Protocol):
     def phase(self) -> str: ...
 
     @property
+    def moving(self) -> Moving | None: ...
+
+    @property
     def suspended(self) -> bool: ...
 
-    def rescale(self, size: int, done: Callable[[RescaleReport], None]) -> None: ...
+    def rescale(self, size: int, done: Done) -> None: ...
 
     def drain(self) -> None: ...
 
@@ -87,8 +91,7 @@ class Controls:
         self._suspending_s = 0.0
         self._abandoned = ""
         self._answering = False
-        self._phase, self._workers, self._counts = "opening", 0, RunResult(job, {}, 0.0)
-        self._known_at_s = self._clock.monotonic_s()
+        self._publish("opening", RunResult(job, {}, 0.0), 0)
 
     # Any thread.
 
@@ -204,7 +207,7 @@ class Controls:
             self._rescale(crew, asked)
         counts = count()
         with self._lock:
-            self._publish(crew.phase, counts, len(crew.members))
+            self._publish(crew.phase, counts, len(crew.members), crew.moving)
             status, self._status = self._status, None
             known = self._known(fresh=True)
         if status is not None:
@@ -241,26 +244,33 @@ class Controls:
             status.set_result(known)
 
     def _rescale(self, crew: Commanded, asked: Rescaling) -> None:
-        def done(report: RescaleReport) -> None:
+        def done(ended: RescaleReport | MalstromError) -> None:
+            if isinstance(ended, MalstromError):
+                self._called_off(asked, ended)
+                return
             if not asked.taken.done():
                 asked.taken.set_result(None)
             self._unanswered.remove(asked)
             with self._lock:
-                self._workers = len(report.members)
-            asked.done.set_result(report)
+                self._workers = len(ended.members)
+            asked.done.set_result(ended)
 
         try:
             crew.rescale(asked.size, done)
         except PlanError as error:
-            self._unanswered.remove(asked)
-            asked.taken.set_exception(error)
-            asked.done.set_exception(error)
+            self._called_off(asked, error)
             return
         if not asked.taken.done():
             asked.taken.set_result(None)
 
-    def _publish(self, phase: str, counts: RunResult, workers: int) -> None:
-        self._phase, self._counts, self._workers = phase, counts, workers
+    def _called_off(self, asked: Rescaling, error: MalstromError) -> None:
+        self._unanswered.remove(asked)
+        for future in (asked.taken, asked.done):
+            if not future.done():
+                future.set_exception(error)
+
+    def _publish(self, phase: str, counts: RunResult, workers: int, moving: Moving | None = None) -> None:
+        self._phase, self._counts, self._workers, self._moving = phase, counts, workers, moving
         self._known_at_s = self._clock.monotonic_s()
 
     def _known(self, *, fresh: bool = False) -> JobStatus:
@@ -275,6 +285,7 @@ class Controls:
             self._counts,
             None if error is None else str(error),
             age_s,
+            self._moving,
         )
 
     def _state(self) -> State:

@@ -1,17 +1,20 @@
 """Coordinator machine: the one place that decides on a rescale, move by move.
 
 Every state change is in TRANSITIONS; nothing here does I/O. Requests during a rescale are coalesced, the last one wins
-(R9). A move ends when everyone has reported everything (R7), a rescale when all leavers' Byes have been taken (R8).
+(R9). A move ends when everyone has reported everything (R7), a rescale when all leavers' Byes have been taken (R8). It
+can be called off only while workers join, for until then nobody but them knows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
-from malstrom_py.errors import InternalError
+from malstrom_py.errors import InternalError, MalstromError
+from malstrom_py.rescale.pacing import Pacing, pause_by_size
+from malstrom_py.rescale.placement import opening_move, plan_moves
 from malstrom_py.rescale.protocol import (
     ByeTaken,
     Leave,
@@ -28,6 +31,7 @@ from malstrom_py.rescale.protocol import (
     Switched,
     Table,
 )
+from malstrom_py.workers.awaited import as_awaited, in_order
 
 
 class Phase(StrEnum):
@@ -43,6 +47,7 @@ TRANSITIONS: Final = {
     (Phase.STEADY, "request, someone joins"): Phase.JOINING,
     (Phase.STEADY, "request"): Phase.MOVING,
     (Phase.JOINING, "all connected"): Phase.MOVING,
+    (Phase.JOINING, "called off"): Phase.STEADY,
     (Phase.MOVING, "move ended"): Phase.MOVING,
     (Phase.MOVING, "last move ended, someone leaves"): Phase.LEAVING,
     (Phase.MOVING, "last move ended"): Phase.STEADY,
@@ -81,7 +86,14 @@ class Reported:
     report: Report
 
 
-Event = Requested | Connected | Reported
+@dataclass(frozen=True, slots=True)
+class CalledOff:
+    """Joiners have not come up: the rescale under way is not to be, for what ``error`` says."""
+
+    error: MalstromError
+
+
+Event = Requested | Connected | Reported | CalledOff
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +116,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A rescale has ended: ``members`` are there, and nobody else."""
+    """A rescale has ended: ``members`` are there, and nobody else. ``error``: it was called off, nothing changed."""
 
     members: tuple[int, ...]
     version: int
+    error: MalstromError | None = None
 
 
 Effect = StartWorkers | Send | Ended
@@ -115,12 +128,29 @@ Effect = StartWorkers | Send | Ended
 AWAITED_MAX: Final = 4
 """So many of the things that are waited for are named."""
 
-PlanMoves = Callable[[int, tuple[int, ...], Table, Mapping[tuple[str, str], int], tuple[int, ...]], Sequence[Move]]
-"""(version, members, table, (source, part) -> worker, wanted members) -> the moves, the first to version + 1."""
+
+class PlanMoves(Protocol):
+    """As `plan_moves` of `placement`."""
+
+    def __call__(
+        self,
+        version: int,
+        members: Sequence[int],
+        table: Table,
+        parts: Mapping[tuple[str, str], int],
+        wanted: Sequence[int],
+        *,
+        slots_max: int,
+    ) -> Iterable[Move]:
+        """The moves to ``wanted``, of at most ``slots_max`` slots each; there is at least one."""
+        ...
 
 
 class CoordinatorMachine:
-    """Coordinates the workers ``members``, whose slots lie as ``table`` says."""
+    """Coordinates the workers ``members``, whose slots lie as ``table`` says.
+
+    After each move the rest is planned anew, in moves of the size that ``pacing`` comes to by what this one took.
+    """
 
     def __init__(
         self,
@@ -129,19 +159,25 @@ class CoordinatorMachine:
         members: Sequence[int],
         table: Table,
         parts: Mapping[tuple[str, str], int],
-        plan_moves: PlanMoves,
+        pacing: Pacing,
+        plan_moves: PlanMoves = plan_moves,
     ) -> None:
         self.phase = Phase.STEADY
         self.members = tuple(members)
         self.table = table
         self.parts = dict(parts)
         self.version = 0
+        self.keys_moved = 0
+        self.bytes_moved = 0
         self._topology = topology
         self._plan_moves = plan_moves
+        self._pacing = self._paced = pacing
+        self._before_move = (0, 0)
+        self._pause_s = 0.0
         self._wanted: tuple[int, ...] | None = None
         self._target: tuple[int, ...] = tuple(members)
         self._joining: set[int] = set()
-        self._moves: list[Move] = []
+        self._move: Move | None = None
         self._leavers: tuple[int, ...] = ()
         self._missing: set[Report] = set()
         self._shipped: dict[str, set[tuple[int, str]]] = {}
@@ -154,8 +190,9 @@ class CoordinatorMachine:
                 self._wanted = event.members  # R9: the last one wins
                 return self._begin() if self.phase is Phase.STEADY else []
             case Connected():
-                self._joining.discard(event.worker)
-                return self._start_moving() if self.phase is Phase.JOINING and not self._joining else []
+                return self._connected(event.worker)
+            case CalledOff():
+                return self._called_off(event.error)
             case Reported(report=ByeTaken() as report):
                 return self._bye_taken(report)
             case Reported():
@@ -170,7 +207,7 @@ class CoordinatorMachine:
         """R7: what has to be reported before a rescale goes on, for people: what other things wait for comes first.
 
         >>> topology = Topology(("by-key",), {"count": ()}, {"numbers": ("by-key",)})
-        >>> coordinator = CoordinatorMachine(topology, members=[0], table=(0,), parts={}, plan_moves=lambda *_: [])
+        >>> coordinator = CoordinatorMachine(topology, members=[0], table=(0,), parts={}, pacing=Pacing.of(1))
         >>> coordinator.waiting_for()
         'nothing'
         >>> _ = coordinator.handle(Requested((0, 1)))
@@ -178,7 +215,7 @@ class CoordinatorMachine:
         'worker 1 to connect'
         """
         awaited = [f"worker {worker} to connect" for worker in sorted(self._joining)]
-        awaited += map(_as_awaited, sorted(self._awaited(), key=_in_order))
+        awaited += map(as_awaited, sorted(self._awaited(), key=in_order))
         left_out = len(awaited) - AWAITED_MAX
         more = [f"and {left_out} more"] if left_out > 0 else []
         return ", ".join([*awaited[:AWAITED_MAX], *more]) or "nothing"
@@ -191,8 +228,9 @@ class CoordinatorMachine:
 
     def check(self) -> None:
         """What must hold between two events, else `InternalError`."""
-        self._require((self.phase is Phase.MOVING) == bool(self._moves), "a phase without its moves")
+        self._require((self.phase is Phase.MOVING) == (self._move is not None), "a phase without its move")
         self._require(set(self.table) <= set(self.members), "a slot belongs to nobody")
+        self._require((self.phase is Phase.JOINING) == bool(self._joining), "a phase without those who join")
 
     def _begin(self) -> list[Effect]:
         wanted, self._wanted = self._wanted, None
@@ -207,14 +245,34 @@ class CoordinatorMachine:
         self._to("request")
         return self._start_moving(planned=True)
 
+    def _connected(self, joiner: int) -> list[Effect]:
+        if joiner not in self._joining:
+            return []  # its rescale has been called off
+        self._joining.discard(joiner)
+        return [] if self._joining else self._start_moving()
+
+    def _called_off(self, error: MalstromError) -> list[Effect]:
+        self._to("called off")
+        self._joining = set()
+        return [Ended(self.members, self.version, error), *self._begin()]
+
     def _start_moving(self, *, planned: bool = False) -> list[Effect]:
         if not planned:
             self._to("all connected")
-        self._moves = list(self._plan_moves(self.version, self.members, self.table, self.parts, self._target))
-        return self._order_move()
+        self._paced = self._pacing
+        opening = opening_move(self.version, self.members, self.table, self._target) if self._paced.adapts else None
+        return self._order_move() if opening is None else self._order(opening)
 
     def _order_move(self) -> list[Effect]:
-        move = self._moves[0]
+        slots_max = self._paced.slots_max
+        planned = self._plan_moves(
+            self.version, self.members, self.table, self.parts, self._target, slots_max=slots_max
+        )
+        return self._order(next(iter(planned)))
+
+    def _order(self, move: Move) -> list[Effect]:
+        self._move = move
+        self._pause_s, self._before_move = 0.0, (self.keys_moved, self.bytes_moved)
         topology = self._topology
         # A leaver of this move reports like everyone; it says Bye when all is over.
         self._missing = {Switched(move.version, worker) for worker in move.everyone}
@@ -252,18 +310,22 @@ class CoordinatorMachine:
             case _:
                 self._require(report in self._missing, f"{report} was not expected")
                 self._missing.discard(report)
+                if isinstance(report, RegionDone):
+                    self._pause_s = max(self._pause_s, report.paused_s)
+                    self.keys_moved += report.keys
+                    self.bytes_moved += report.bytes
         return effects + self._maybe_end()
 
     def _maybe_open(self, region: str) -> list[Effect]:
         """R6: order behind a region: everyone has taken Shipped from all on everything the region feeds."""
-        move = self._moves[0]
+        move = self._under_way()
         if self._shipped[region]:
             return []
         return [Send(worker, OpenSlots(move.version, region)) for worker in move.new]
 
     def _maybe_poll(self, source: str) -> list[Effect]:
         """R6: order behind a source: everyone has all markers on every exchange that the source feeds."""
-        move = self._moves[0]
+        move = self._under_way()
         if self._marked[source]:
             return []
         takers = sorted({part.taker for part in move.parts if part.source == source})
@@ -272,11 +334,14 @@ class CoordinatorMachine:
     def _maybe_end(self) -> list[Effect]:
         if self._missing or any(self._shipped.values()) or any(self._marked.values()):
             return []
-        move = self._moves.pop(0)
+        move, self._move = self._under_way(), None
+        moved = sum(was != now for was, now in zip(self.table, move.table, strict=True))
+        keys, size = self.keys_moved - self._before_move[0], self.bytes_moved - self._before_move[1]
+        self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=size))
         leavers = tuple(worker for worker in move.old if worker not in move.new)
         self.version, self.members, self.table = move.version, move.new, move.table
         self.parts |= {(part.source, part.part): part.taker for part in move.parts}
-        if self._moves:
+        if move.more:
             self._to("move ended")
             return self._order_move()
         if leavers:
@@ -292,6 +357,10 @@ class CoordinatorMachine:
             return [Send(worker, Leave()) for worker in leavers] if self._missing else self._all_gone()
         self._to("last move ended")
         return [Ended(self.members, self.version), *self._begin()]
+
+    def _under_way(self) -> Move:
+        assert self._move is not None
+        return self._move
 
     def _bye_taken(self, report: ByeTaken) -> list[Effect]:
         self._missing.discard(report)
@@ -310,28 +379,3 @@ class CoordinatorMachine:
     def _require(self, holds: bool, what: str) -> None:
         if not holds:
             raise InternalError(f"coordinator, {self.phase}: {what}")
-
-
-_ORDER: Final = (Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
-"""Each waits for those before it, or for nothing."""
-
-
-def _in_order(report: Report) -> tuple[int, int, str]:
-    return _ORDER.index(type(report)), report.worker, _as_awaited(report)
-
-
-def _as_awaited(report: Report) -> str:
-    """What ``report`` will tell of, when it comes."""
-    match report:
-        case Switched():
-            return f"worker {report.worker} to switch to version {report.version}"
-        case MarkersIn():
-            return f"all markers on exchange {report.exchange!r} at worker {report.worker}"
-        case ShippedIn():
-            return f"Shipped of everyone on exchange {report.exchange!r} at worker {report.worker}"
-        case RegionDone():
-            return f"region {report.region!r} on worker {report.worker}"
-        case PartsPolled():
-            return f"worker {report.worker} to read on the parts of {report.source!r} that it gains"
-        case ByeTaken():
-            return f"Bye of worker {report.leaver} on exchange {report.exchange!r} at worker {report.worker}"

@@ -10,35 +10,26 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
-from malstrom_py.errors import DeadlineError, InternalError, PlanError
-from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.errors import InternalError
 from malstrom_py.plan import Plan
 from malstrom_py.rescale.channel import Grant, Suspend
-from malstrom_py.rescale.placement import first_table, plan_moves
+from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.protocol import Report
 from malstrom_py.workers import coordinator_machine as coordinator
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.commit import FinalCommit
-from malstrom_py.workers.graph import Membership
+from malstrom_py.workers.commit import FinalCommit, pre_committed
+from malstrom_py.workers.coordination import Coordination
+from malstrom_py.workers.graph import Membership, build_sinks, movable_parts
 from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
-from malstrom_py.workers.rescale_report import RescaleReport
-from malstrom_py.workers.rescales import Rescales
+from malstrom_py.workers.rescale_report import Moving
+from malstrom_py.workers.rescales import Done
 from malstrom_py.workers.result import StepCounts, merged_counts
-from malstrom_py.workers.topology import topology_of
 from malstrom_py.workers.worker import Worker
-
-MOVES: Final = 4
-"""Into how many moves the slots of a job are cut at most: the fewer move at once, the shorter each is held; but each
-move waits until all that stood before its markers has been taken in, so under full load many are slow."""
-
-MOVE_DEADLINE_S: Final = 120.0
-"""R7: how long a rescale may go on without any worker getting on with anything."""
 
 WATCH_S: Final = 1.0
 """How long nothing may come back before the workers are asked again: what they await has deadlines of its own."""
@@ -67,36 +58,23 @@ class Crew:
         self._clock = clock
         self._checks = checks
         self._incarnation = incarnation
-        self._slots_per_move = slots_per_move or max(1, plan.slots // MOVES)
         self._keys_per_parcel = keys_per_parcel
         self.wake = threading.Event()
         members = tuple(range(workers))
         table = first_table(plan.slots, members)
         self._workers = {worker: self._built(worker, members, table, 0) for worker in members}
-        self._next_worker = workers
-        self._machine = self._coordinator(members, table, {})
-        self._rescales = Rescales(self._machine)
+        self.coordination = Coordination(plan, self, members=members, clock=clock, slots_per_move=slots_per_move)
         self._left: list[dict[str, StepCounts]] = []
         self._draining = False
         self._suspending = False
-        self._got_on_s = clock.monotonic_s()
-        self.commit = FinalCommit(plan.job, self.sinks, clock.now_s())
+        self.commit = FinalCommit(plan.job, build_sinks(plan, clock), clock.now_s())
 
     def open(self) -> None:
         """Open the sinks of every worker, then deal the parts of the sources and open these."""
         for worker in self._workers.values():
             worker.open_sinks()
-        members = list(self._workers)
-        dealt = self._workers[0].list_parts(members)
-        parts = {
-            (step, str(part)): worker
-            for worker, of_worker in dealt.items()
-            for step, names in of_worker.items()
-            for part in names
-            if step in self._workers[0].reading.movable
-        }
-        self._machine = self._coordinator(tuple(members), self._machine.table, parts)
-        self._rescales = Rescales(self._machine)
+        dealt = self._workers[0].list_parts(list(self._workers))
+        self.coordination.deal(movable_parts(dealt, self._workers[0].reading.movable))
         for worker in self._workers.values():
             self._carry(worker.id, worker.open_sources(dealt[worker.id]))
 
@@ -113,22 +91,19 @@ class Crew:
         if not busy and not self.finished and not any(worker.ready for worker in self._workers.values()):
             self._pass_time(until_s)
 
-    def rescale(self, size: int, done: Callable[[RescaleReport], None]) -> None:
+    def rescale(self, size: int, done: Done) -> None:
         """Go to ``size`` workers while the job runs; ``done`` is told when that has ended, or was overtaken (R9).
 
         The youngest leave first. `PlanError` if so many cannot be, or one of those that would leave cannot.
         """
         check_size(size)
-        members = self.target[:size]
-        self.request((*members, *self._new_workers(size - len(members))), done)
+        self.request(self.coordination.resized(size), done)
 
-    def request(self, members: Sequence[int], done: Callable[[RescaleReport], None]) -> None:
+    def request(self, members: Sequence[int], done: Done) -> None:
         """Go to just these ``members``, those that are there and new ones."""
-        members = tuple(members)
-        self._check_leavers(members)
-        self._got_on_s = now_s = self._clock.monotonic_s()
-        self._rescales.asked(members, now_s, done)
-        self._carry(COORDINATOR, self._coordinate(coordinator.Requested(members)))
+        fixed = {worker.id: worker.reading.fixed for worker in self._workers.values()}
+        self.coordination.check_leavers(members, fixed)
+        self._carry(COORDINATOR, self.coordination.request(members, done))
 
     def drain(self) -> None:
         """Have the sources read nothing more, so that the job comes to its end."""
@@ -148,29 +123,22 @@ class Crew:
     @property
     def members(self) -> tuple[int, ...]:
         """The workers that are there."""
-        return self._machine.members
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """The workers that the last request leads to."""
-        return self._machine.target
+        return self.coordination.members
 
     @property
     def phase(self) -> str:
         """What the coordinator is about: "steady", "joining", "moving" or "leaving"."""
-        return str(self._machine.phase)
+        return self.coordination.phase
+
+    @property
+    def moving(self) -> Moving | None:
+        """How far the rescale under way has come; None while nothing moves."""
+        return self.coordination.moving
 
     @property
     def finished(self) -> bool:
         """Whether every worker has, and nothing moves."""
-        if self._machine.phase is not coordinator.Phase.STEADY:
-            return False
-        return all(worker.finished for worker in self._workers.values())
-
-    @property
-    def sinks(self) -> list[WriteSink]:
-        """The sink steps of all workers."""
-        return [sink for worker in self._workers.values() for sink in worker.sinks]
+        return self.coordination.is_steady and all(worker.finished for worker in self._workers.values())
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far, on all workers together, those that have left among them."""
@@ -180,6 +148,11 @@ class Crew:
         """How many records a step has taken so far, on all workers together."""
         here = sum(worker.rows_in(step) for worker in self._workers.values())
         return here + sum(counts[step].rows_in for counts in self._left)
+
+    def pre_commit(self) -> None:
+        """Have all transactional writers make what they have durable but not visible."""
+        for worker in self._workers.values():
+            self.commit.add(pre_committed(worker.sinks, self.commit.contexts))
 
     def close_before_commit(self) -> None:
         """Close all but the transactional writers of every worker."""
@@ -201,31 +174,6 @@ class Crew:
             keys_per_parcel=self._keys_per_parcel,
         )
 
-    def _coordinator(
-        self, members: tuple[int, ...], table: tuple[int, ...], parts: dict[tuple[str, str], int]
-    ) -> coordinator.CoordinatorMachine:
-        return coordinator.CoordinatorMachine(
-            topology_of(self._plan),
-            members=members,
-            table=table,
-            parts=parts,
-            plan_moves=partial(plan_moves, slots_max=self._slots_per_move),
-        )
-
-    def _new_workers(self, count: int) -> range:
-        """Numbers for ``count`` workers: none is given twice, so that nothing old can be taken for something new."""
-        new = range(self._next_worker, self._next_worker + count)
-        self._next_worker += count
-        return new
-
-    def _check_leavers(self, members: Sequence[int]) -> None:
-        for worker in self._workers.values():
-            if worker.id not in members and (source := worker.reading.fixed):
-                raise PlanError(
-                    f"source {source!r} reads on worker {worker.id} and cannot go on elsewhere, for it has no "
-                    f"positions: keep at least {worker.id + 1} workers, or make it a PartitionedSource"
-                )
-
     def _carry(self, sender: int, messages: Iterable[Message]) -> None:
         """Carry what ``sender`` has for others, at once, and all that comes of it."""
         queue: deque[Message] = deque(messages)
@@ -236,33 +184,17 @@ class Crew:
     def _hand(self, receiver: int, message: Content) -> Sequence[Message]:
         """Give a message to its receiver: what it has to say to that."""
         if isinstance(message, coordinator.Connected):
-            return self._coordinate(message)
+            return self.coordination.handle(message)
         if isinstance(message, Report):
-            return self._coordinate(coordinator.Reported(message))
+            return self.coordination.handle(coordinator.Reported(message))
         worker = self._workers.get(receiver)
         if worker is not None:
-            return worker.receive(message)
+            return worker.receive(message)  # type: ignore[arg-type]  # news are for coordinators of other processes
         if isinstance(message, Grant):
             return []  # its sender has left, and needs no credit any more
         raise InternalError(f"{type(message).__name__} is for worker {receiver}, which is not there")
 
-    def _coordinate(self, event: coordinator.Event) -> list[Message]:
-        """Let the coordinator decide, and do what it decides: the orders and news that come of it."""
-        messages: list[Message] = []
-        self._got_on_s = self._clock.monotonic_s()
-        for effect in self._machine.handle(event):
-            match effect:
-                case coordinator.StartWorkers():
-                    messages += self._start(effect)
-                case coordinator.Send():
-                    messages.append((effect.worker, effect.order))
-                case coordinator.Ended():
-                    self._remove_all_but(effect.members)
-                    self._rescales.ended(self._clock.monotonic_s())
-        self._machine.check()
-        return messages
-
-    def _start(self, start: coordinator.StartWorkers) -> list[Message]:
+    def start(self, start: coordinator.StartWorkers) -> list[Message]:
         """R1: joiners are built from the table of now and connected both ways."""
         for joiner in start.workers:
             worker = self._built(joiner, start.members, start.table, start.version)
@@ -272,17 +204,16 @@ class Crew:
                     worker.connect(other.id)
             self._workers[joiner] = worker
             worker.open_sinks()
-            self.commit.join(worker.sinks)
             if self._draining:
                 worker.reading.stop()
         return [(COORDINATOR, coordinator.Connected(joiner)) for joiner in start.workers]
 
-    def _remove_all_but(self, members: Sequence[int]) -> None:
+    def remove_all_but(self, members: Sequence[int]) -> None:
         """R8: what those that leave have not committed waits for the commit at the end."""
         for leaver in [worker for worker in self._workers.values() if worker.id not in members]:
             # Until it is closed it counts as one of the others, so that whatever fails here has it closed with them.
             leaver.close_before_commit()
-            self.commit.leave(leaver.sinks)
+            self.commit.add(pre_committed(leaver.sinks, self.commit.contexts))
             leaver.close()
             del self._workers[leaver.id]
             for other in self._workers.values():
@@ -290,7 +221,7 @@ class Crew:
             self._left.append(leaver.counts())
 
     def _suspend_when_steady(self) -> bool:
-        if not self._suspending or self._machine.phase is not coordinator.Phase.STEADY:
+        if not self._suspending or not self.coordination.is_steady:
             return False
         self._suspending = False
         for worker in list(self._workers.values()):
@@ -298,18 +229,10 @@ class Crew:
         return True
 
     def _watch(self, *, busy: bool) -> None:
-        """R7: a rescale with which nobody gets on ends the job, for without snapshots there is no way back (S6)."""
-        if self._machine.phase is coordinator.Phase.STEADY:
-            return
-        now_s = self._clock.monotonic_s()
-        # What a step awaits has deadlines of its own, and may hold up what stands behind it for as long.
+        """R7: what a step awaits has deadlines of its own, and may hold up what stands behind it for as long."""
         if busy or any(worker.awaiting for worker in self._workers.values()):
-            self._got_on_s = now_s
-        if now_s - self._got_on_s > MOVE_DEADLINE_S:
-            raise DeadlineError(
-                f"job {self._plan.job!r}: nothing has happened for {MOVE_DEADLINE_S:g} s in the middle of a rescale, "
-                f"which waits for {self._machine.waiting_for()}. Start the job afresh."
-            )
+            self.coordination.got_on()
+        self.coordination.check_deadline()
 
     def _pass_time(self, until_s: float | None) -> None:
         """Nobody has anything to do: let the time pass until somebody has, or something has come back."""
@@ -324,7 +247,7 @@ class Crew:
         elif waits_s:
             self._clock.sleep_s(min(waits_s))
         else:
-            waits_for = self._machine.waiting_for()
+            waits_for = self.coordination.waiting_for()
             raise InternalError(
                 "no worker has anything to do, yet the job has not finished"
                 + (f"; its rescale waits for {waits_for}" if waits_for else "")

@@ -9,17 +9,20 @@ exchanges and, where the region has sources, at these too. What a rescale asks o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from malstrom_py.batches import Batch
+from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError
 from malstrom_py.messages import AbsBarrier, Epoch, StateMessage, SuspendMarker
 from malstrom_py.rescale import region_events as events
 from malstrom_py.rescale.channel import MOVING, Barrier, Grant, Loopback, Share, Suspend
-from malstrom_py.rescale.protocol import OpenSlots, Parcel, Shipped
+from malstrom_py.rescale.protocol import InBand, Marker, Move, OpenSlots, Parcel, RegionDone, Report, Shipped
 from malstrom_py.rescale.region_machine import Phase, RegionMachine
 from malstrom_py.rescale.router import Router
 from malstrom_py.workers.exchange import Inbox, Lane
+from malstrom_py.workers.move_pause import MovePause
 from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
 from malstrom_py.workers.shipping import Shipping
 
@@ -37,6 +40,12 @@ class Backlog(Protocol):
 
     @property
     def backlogged(self) -> bool: ...
+
+
+class Moved(Protocol):
+    """What has to know when keys come and go."""
+
+    def moved(self, version: int) -> None: ...
 
 
 class Entry(NamedTuple):
@@ -57,7 +66,8 @@ class _HeldRows(NamedTuple):
 
 
 class Feed:
-    """Feeds one region. ``sources`` are the nodes of its sources, ``holding`` the steps that may hold records back.
+    """Feeds one region. ``sources`` are the nodes of its sources, ``holding`` the steps that may hold records back,
+    ``sinks`` are told when keys come and go.
 
     ``machine`` is the region's, ``shipping`` takes state out and puts it in; ``letters`` takes what is for others.
     """
@@ -71,9 +81,11 @@ class Feed:
         make_barrier: Callable[[str], AbsBarrier],
         holding: Sequence[Backlog] = (),
         *,
+        sinks: Sequence[Moved] = (),
         machine: RegionMachine,
         shipping: Shipping,
         letters: list[Outgoing],
+        clock: Clock,
     ) -> None:
         self._graph = graph
         self._entries = {entry.inbox.exchange: entry for entry in entries}
@@ -81,9 +93,12 @@ class Feed:
         self._exits = exits
         self._limits: list[Backlog] = [*exits, *holding]
         self._make_barrier = make_barrier
+        self._sinks = sinks
         self.machine = machine
         self._shipping = shipping
         self._letters = letters
+        self._pause = MovePause(clock)
+        self._told = (0, 0)
         self._held: list[_HeldRows] = []
         self._grants: list[Grant] = []
         self._first: tuple[str, int] | None = None
@@ -115,7 +130,7 @@ class Feed:
     @property
     def ready(self) -> bool:
         """Whether the next `take` or `ship` will do something."""
-        if self._shipping.under_way:
+        if self._shipping.under_way or self._shipping.indexing:
             return True
         is_open = self.open
         return any(
@@ -133,6 +148,16 @@ class Feed:
     def steady(self) -> bool:
         """Whether no slot of the region is on its way, and so every key that has state here may act by itself (R6)."""
         return self.machine.phase is Phase.STEADY
+
+    @property
+    def indexing(self) -> bool:
+        """Whether it is not known yet which keys leave by a move that has been ordered."""
+        return self._shipping.indexing
+
+    @property
+    def has_to_ship(self) -> bool:
+        """Whether `ship` may have something to do."""
+        return self.machine.phase is not Phase.STEADY or self._shipping.indexing
 
     @property
     def held_rows(self) -> int:
@@ -163,7 +188,7 @@ class Feed:
             elif isinstance(item, Epoch):
                 self._do(self.machine.epoch(entry.inbox.exchange, sender, item.time, item.idle))
             elif isinstance(item, MOVING):
-                self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, item)))
+                self._in_band(entry, sender, item)
             else:
                 lane.blocked = True
                 self._arrived(item)
@@ -174,18 +199,27 @@ class Feed:
         grants, self._grants = self._grants, []
         return taken, grants
 
+    def prepare(self, move: Move) -> None:
+        """``move`` has been ordered: what leaves by it, or by those behind it, is looked for while work goes on."""
+        if self.machine.loses(move) or self.machine.worker in move.losing:
+            self._shipping.prepare()
+
     def receive(self, letter: Parcel | OpenSlots) -> None:
         """Take what comes outside the channels."""
         event = events.ParcelTaken(letter) if isinstance(letter, Parcel) else events.OpenTaken(letter)
         self._do(self.machine.handle(event))
 
     def ship(self) -> int:
-        """Send the next parcel of what is on its way to others, if there is any: how many."""
+        """Get on with what is on its way to others, if there is any: with a parcel, or with finding the keys for it."""
+        if self._shipping.indexing:
+            self._shipping.index()
+            return 1
         if not self._shipping.under_way:
             return 0
         owner, parcel = self._shipping.next()
         self._letters.append((owner, parcel))
         if not self._shipping.under_way:
+            self._pause.shipped()
             self._do(self.machine.handle(events.ShippingEnded(parcel.version)))
         return 1
 
@@ -194,6 +228,11 @@ class Feed:
         if self.sources:
             self._sources_wait = True
             self._arrived(message)
+
+    def moved(self, version: int) -> None:
+        """What moves with ``version`` has left, or has come: what is written from here on is of after it."""
+        for sink in self._sinks:
+            sink.moved(version)
 
     def inject(self, message: StateMessage) -> None:
         """Pass a message that acts on state through the region, between two messages."""
@@ -211,6 +250,8 @@ class Feed:
 
     def _rows(self, entry: Entry, sender: int, lane: Lane | Loopback, batch: Batch) -> None:
         machine = self.machine
+        if self._shipping.watching:
+            self._shipping.saw(entry.inbox.exchange, batch)
         if machine.phase is Phase.STEADY and lane.version == machine.version:
             self._push(entry.node, batch)
             return
@@ -242,17 +283,42 @@ class Feed:
                 case events.Advance():
                     self._push(self._entries[effect.exchange].node, Epoch(effect.time))
                 case events.Tell():
-                    self._letters.append((COORDINATOR, effect.report))
+                    self._letters.append((COORDINATOR, self._with_figures(effect.report)))
                 case events.Ship():
+                    self.moved(effect.version)
                     self._shipping.start(effect)
                 case events.Install():
+                    self.moved(effect.parcel.version)
+                    self._pause.begins()
                     self._shipping.install(effect.parcel)
+                    self._pause.put_in()
                 case events.Release():
                     self._release()
                 case events.SendShipped():
                     self._tell_receivers(effect.version)
                 case events.Pass():
                     raise InternalError("rows are passed where they are taken")
+
+    def _in_band(self, entry: Entry, sender: int, message: InBand) -> None:
+        if isinstance(message, Marker):
+            self._pause.marked()
+        self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, message)))
+
+    def _with_figures(self, report: Report) -> Report:
+        """The report of a move that has ended here says what it took."""
+        if not isinstance(report, RegionDone):
+            return report
+        shipping, (keys, size) = self._shipping, self._told
+        self._told = (shipping.keys_moved, shipping.bytes_moved)
+        move = self.machine.last_move
+        if move is None or not move.more:
+            shipping.forget()
+        return replace(
+            report,
+            paused_s=self._pause.taken(),
+            keys=shipping.keys_moved - keys,
+            bytes=shipping.bytes_moved - size,
+        )
 
     def _release(self) -> None:
         held, self._held = self._held, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -12,6 +12,8 @@ from malstrom_py.codec import Codec
 from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.messages import AbsBarrier
 from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.partition import PartitionerLike
 from malstrom_py.plan import Plan, Step, StreamRef
 from malstrom_py.regions import Region, is_exchanged, regions_of
@@ -19,12 +21,14 @@ from malstrom_py.rescale.key_check import check_keys
 from malstrom_py.rescale.partitioners import partitioner_of
 from malstrom_py.rescale.region_machine import RegionMachine
 from malstrom_py.rescale.router import Router
+from malstrom_py.resources import Resources
+from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.checks import Checked
 from malstrom_py.workers.exchange import Inbox, SendToExchange
 from malstrom_py.workers.feed import Entry, Feed
 from malstrom_py.workers.following import Follower, followers_of
-from malstrom_py.workers.outgoing import Outgoing
+from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
 from malstrom_py.workers.shipping import Keyed, Shipping
 
 
@@ -92,17 +96,74 @@ def build_graph(
             [routers[name] for name in region.exits],
             make_barrier,
             [operator for name in region.steps if (operator := operators[name]).holding],
+            sinks=[sink for name in region.steps if isinstance(sink := operators[name], WriteSink)],
             machine=_machine(region, member),
             shipping=Shipping(
-                region.name, member.worker, executor, _keyed(plan, region, nodes, routers), keys_first=keys_per_parcel
+                region.name,
+                member.worker,
+                executor,
+                _keyed(plan, region, nodes, routers),
+                keys_first=keys_per_parcel,
+                keys_indexed=keys_per_parcel,
             ),
             letters=letters,
+            clock=clock,
         )
         for region in regions
     ]
     exchanges = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
     return Graph(executor, operators, nodes, inboxes, routers, feeds, tuple(entries.values()), followers, letters)
+
+
+def build_sinks(plan: Plan, clock: Clock) -> list[WriteSink]:
+    """The sink steps of ``plan``, for whoever commits: nothing is written by them."""
+    codec = Codec(plan.types)
+    sinks = (step for step in plan.steps if step.kind == "sink")
+    built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in sinks)
+    return [step for step in built if isinstance(step, WriteSink)]
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """The parts of all sources: worker -> step -> parts; ``movable``: the sources whose parts can move."""
+
+    parts: Mapping[int, Mapping[str, Sequence[Part]]]
+    movable: frozenset[str]
+
+
+def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock) -> Dealt:
+    """Ask every source of ``plan`` for its parts, and deal them. What a source has learnt by that (the types of files,
+    say) it keeps, so copies that are made of ``plan`` from now on know it too.
+    """
+    codec = Codec(plan.types)
+    resources = Resources(worker=COORDINATOR)
+    try:
+        with resources:
+            built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in _sources(plan))
+            sources = [source for source in built if isinstance(source, ReadSource)]
+            listed = {source.context.step: source.list_parts(workers) for source in sources}
+    finally:
+        resources.close()
+    parts = {worker: {step: dealt[worker] for step, dealt in listed.items()} for worker in workers}
+    return Dealt(parts, frozenset(source.context.step for source in sources if source.moves_parts))
+
+
+def _sources(plan: Plan) -> list[Step]:
+    return [step for step in plan.steps if step.kind == "source"]
+
+
+def movable_parts(
+    dealt: Mapping[int, Mapping[str, Sequence[Part]]], movable: Collection[str]
+) -> dict[tuple[str, str], int]:
+    """Of the parts that were dealt to workers those of sources that can move: (source, part) -> worker."""
+    return {
+        (source, str(part)): worker
+        for worker, sources in dealt.items()
+        for source, parts in sources.items()
+        if source in movable
+        for part in parts
+    }
 
 
 class _Nodes(NamedTuple):
@@ -147,19 +208,22 @@ def _machine(region: Region, member: Membership) -> RegionMachine:
 
 def _keyed(plan: Plan, region: Region, nodes: dict[str, int], routers: dict[str, Router]) -> list[Keyed]:
     """The steps of ``region`` that may have state, by the partitioner that its keys were distributed with."""
-    groups: list[tuple[PartitionerLike | None, Router, list[int]]] = []
+    groups: list[tuple[PartitionerLike | None, Router, list[int], list[str]]] = []
     for name in region.entries:
         partitioner = plan.steps[plan.rank(name)].traits.partitioner
         # By equality, as for a union: steps that it joins are one group, told in the order of the graph.
-        if not any(partitioner == other for other, _, _ in groups):
-            groups.append((partitioner, routers[name], []))
+        alike = [exchanges for other, _, _, exchanges in groups if partitioner == other]
+        if alike:
+            alike[0].append(name)
+        else:
+            groups.append((partitioner, routers[name], [], [name]))
     for step in plan.steps:
         traits = step.traits
         if step.name in region.steps and traits.keyed and not traits.local and step.kind != "key_by":
-            for partitioner, _, steps in groups:
+            for partitioner, _, steps, _ in groups:
                 if partitioner == traits.partitioner:
                     steps.append(nodes[step.name])
-    return [Keyed(steps, router.slots_of) for _, router, steps in groups]
+    return [Keyed(steps, router.slots_of, exchanges) for _, router, steps, exchanges in groups]
 
 
 def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, Protocol, overload
 
-from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.errors import JobNotFound, MalstromError, PlanError
 from malstrom_py.workers.control_client import find
 from malstrom_py.workers.control_messages import TIMEOUT_S_MAX
 from malstrom_py.workers.job_status import JobStatus
@@ -58,17 +58,20 @@ class JobHandle:
         return self._job.name
 
     @classmethod
-    def attach(cls, name: str) -> JobHandle:
-        """A handle on the job ``name`` that runs on this machine, started by the same user with ``control``.
+    def attach(cls, name: str, *, address: str | None = None) -> JobHandle:
+        """A handle on the job ``name``, wherever it was started.
 
-        What its methods raise has no ``__cause__``, which stays in the job's own process.
+        Without ``address`` that is a job of this machine, started by the same user with ``control``; or else one on the
+        Ray cluster that this program is connected to, that ``RAY_ADDRESS`` names, or that runs on this machine. With
+        it, a job on the Ray cluster there. What the methods raise has no ``__cause__``, which stays in the job's own
+        process.
 
         Raises:
             JobNotFound: there is none; the message has the names of those that can be reached.
-            ControlError: where it would be found is a folder that others can write to.
+            ControlError: where it would be found is a folder that others can write to; or there is no such cluster.
         """
         try:
-            return cls(find(name))
+            return cls(_found(name, address))
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -144,6 +147,20 @@ class JobHandle:
             return self._job.wait(timeout_s=timeout_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
+
+
+def _found(name: str, address: str | None) -> RunningJob:
+    from malstrom_py.workers.on_ray import attaching
+
+    if address is not None:
+        return attaching.attached(name, address)
+    try:
+        return find(name)
+    except JobNotFound:
+        job = attaching.attached_at_hand(name)
+        if job is None:
+            raise
+        return job
 
 
 def _seconds(timeout_s: float) -> float:

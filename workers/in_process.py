@@ -11,13 +11,14 @@ from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.job import Job
 from malstrom_py.plan import Plan
 from malstrom_py.stream import StreamBuilder
+from malstrom_py.workers.answering import answering
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.control_socket import ControlSocket
 from malstrom_py.workers.controls import Controls, WakefulClock
 from malstrom_py.workers.crew import Crew
 from malstrom_py.workers.handle import JobHandle
+from malstrom_py.workers.job_run import JobRun
 from malstrom_py.workers.job_size import check_size
-from malstrom_py.workers.local_run import LocalRun
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.started import LocalJob, conduct
@@ -78,7 +79,7 @@ class InProcess:
                 return self.run_plan(plan)
             controls = Controls(plan.job)
             run = self._controlled(plan, controls, progress_for(plan, self._progress))
-            return conduct(run, controls, ControlSocket(controls))
+            return conduct(run, controls, ControlSocket(controls.job, answering(controls)))
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -112,9 +113,9 @@ class InProcess:
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
-    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> LocalRun:
+    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> JobRun[Crew]:
         clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
-        return LocalRun(plan, self._crew(plan, clock), clock, controls=controls, progress=progress)
+        return JobRun(plan, self._crew(plan, clock), clock, controls=controls, progress=progress)
 
     def _crew(self, plan: Plan, clock: Clock) -> Crew:
         return Crew(plan, workers=self._workers, batching=self._batching, clock=clock, checks=self._checks)
@@ -127,7 +128,7 @@ class InProcess:
         """
         try:
             progress = progress_for(plan, self._progress)
-            run = LocalRun(plan, self._crew(plan, self._clock), self._clock, progress=progress)
+            run = JobRun(plan, self._crew(plan, self._clock), self._clock, progress=progress)
             return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError
+from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.tracebacks import outermost
 
@@ -25,7 +26,8 @@ class JobStatus:
     or "stopped" (without drain: nothing was committed). ``workers``: how many there are. ``phase``: what the run is
     at, "opening", "steady", "joining", "moving", "leaving", "committing" or "ended". ``counts``: the rows so far.
     ``error``: what it failed of, else None. ``age_s``: how old the figures are, in seconds; above 0 only if a
-    function of the job has kept its thread from telling newer ones.
+    function of the job has kept its thread from telling newer ones. ``moving``: how far a rescale has come that moves
+    slots, else None.
 
     >>> counts = RunResult("flights", {}, 2.0)
     >>> print(JobStatus("flights", "rescaling", 4, "moving", counts, None))
@@ -40,10 +42,12 @@ class JobStatus:
     counts: RunResult
     error: str | None
     age_s: float = 0.0
+    moving: Moving | None = None
 
     def __str__(self) -> str:
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
-        lines = [f"job {self.job}: {self.state}, {workers} ({self.phase})", str(self.counts)]
+        moving = "" if self.moving is None else f": {self.moving}"
+        lines = [f"job {self.job}: {self.state}, {workers} ({self.phase}{moving})", str(self.counts)]
         if self.error is not None:
             lines.append(f"error: {self.error}")
         if self.age_s:

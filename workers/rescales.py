@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from malstrom_py.workers.coordinator_machine import CoordinatorMachine
-from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.errors import MalstromError
+from malstrom_py.rescale.placement import rebalanced
+from malstrom_py.rescale.protocol import Table
+from malstrom_py.workers.coordinator_machine import CoordinatorMachine, Phase
+from malstrom_py.workers.rescale_report import Moving, RescaleReport
 
-Done = Callable[[RescaleReport], None]
-"""Told once, when a request has ended."""
+Done = Callable[[RescaleReport | MalstromError], None]
+"""Told once, when a request has ended: what came of it, or why it was called off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,14 @@ class _Before:
     """The job as a rescale found it."""
 
     version: int
-    table: tuple[int, ...]
+    table: Table
     parts: dict[tuple[str, str], int]
+    keys: int
+    bytes: int
 
     @classmethod
     def of(cls, machine: CoordinatorMachine) -> _Before:
-        return cls(machine.version, machine.table, dict(machine.parts))
+        return cls(machine.version, machine.table, dict(machine.parts), machine.keys_moved, machine.bytes_moved)
 
 
 class Rescales:
@@ -49,19 +54,47 @@ class Rescales:
         else:
             self._running, self._before = [request], _Before.of(self._machine)
 
-    def ended(self, now_s: float) -> None:
-        """The coordinator has ended the rescale that was under way, and goes on to the last request that waits."""
+    @property
+    def moving(self) -> Moving | None:
+        """How far the rescale under way has come; None while nothing moves."""
+        before, machine = self._before, self._machine
+        if machine.phase is not Phase.MOVING:
+            return None
+        done = _changed(before.table, machine.table)
+        return Moving(
+            move=machine.version - before.version + 1,
+            slots=done,
+            of_slots=done + _changed(machine.table, rebalanced(machine.table, machine.target)),
+            keys=machine.keys_moved - before.keys,
+            bytes=machine.bytes_moved - before.bytes,
+        )
+
+    def ended(self, now_s: float, error: MalstromError | None = None) -> None:
+        """The coordinator has ended the rescale that was under way, and goes on to the last request that waits.
+
+        ``error``: it was called off, and so are the requests that it had overtaken.
+        """
         before, machine = self._before, self._machine
         report = RescaleReport(
             members=machine.members,
             version=machine.version,
             moves=machine.version - before.version,
-            slots=sum(was != now for was, now in zip(before.table, machine.table, strict=True)),
+            slots=_changed(before.table, machine.table),
             parts=sum(worker != before.parts[part] for part, worker in machine.parts.items()),
             duration_s=0.0,
+            keys=machine.keys_moved - before.keys,
+            bytes=machine.bytes_moved - before.bytes,
         )
         ended, self._running, self._waiting = self._running, self._waiting, []
         self._before = _Before.of(machine)
         for request in ended:
+            if error is not None:
+                request.done(error)
+                continue
             overtaken = None if request is ended[-1] else len(ended[-1].members)
             request.done(replace(report, duration_s=now_s - request.asked_s, superseded_by=overtaken))
+
+
+def _changed(before: Table, after: Table) -> int:
+    """How many slots have another worker."""
+    return sum(was != now for was, now in zip(before, after, strict=True))

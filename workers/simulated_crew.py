@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanError
 from malstrom_py.plan import Plan
 from malstrom_py.rescale.channel import Frame, Grant
-from malstrom_py.workers import coordinator_machine as coordinator
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.chance import Asked, Chance, Crash
 from malstrom_py.workers.crew import WATCH_S, Crew
 from malstrom_py.workers.outgoing import Content, Message
 from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.rescales import Done
 from malstrom_py.workers.witness import Witness
 
 _TICKS_S: Final = (0.001, 0.01, 0.2)
@@ -164,7 +164,7 @@ class SimulatedCrew(Crew):
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""
-        moving = self._machine.phase is not coordinator.Phase.STEADY
+        moving = not self.coordination.is_steady
         self._witness.hit(f"{who} crash" + (" inside a rescale" if moving else ""))
         raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost, and it has no snapshots. Start it afresh.")
 
@@ -172,13 +172,13 @@ class SimulatedCrew(Crew):
         super().drain()
         self._resting.clear()
 
-    def request(self, members: Sequence[int], done: Callable[[RescaleReport], None]) -> None:
+    def request(self, members: Sequence[int], done: Done) -> None:
         self._witness.asked(self)
         super().request(members, done)
 
-    def replace(self, kept: Sequence[int], size: int, done: Callable[[RescaleReport], None]) -> None:
+    def replace(self, kept: Sequence[int], size: int, done: Done) -> None:
         """Go to ``size`` workers: ``kept`` of those that are there, and new ones."""
-        self.request((*sorted(kept), *self._new_workers(size - len(kept))), done)
+        self.request((*sorted(kept), *self.coordination.new_workers(size - len(kept))), done)
 
     @property
     def backlogged(self) -> bool:
@@ -214,7 +214,7 @@ class SimulatedCrew(Crew):
         elif not self._at_end:
             raise InternalError(
                 f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is "
-                f"{self.phase} and waits for {self._machine.waiting_for() or 'nothing'}"
+                f"{self.phase} and waits for {self.coordination.waiting_for() or 'nothing'}"
             )
 
     def _drop(self, receiver: int, content: Content) -> None:
@@ -244,7 +244,7 @@ class SimulatedCrew(Crew):
             return self._at_end
         match asked.when:
             case "moving":
-                return self._machine.phase is not coordinator.Phase.STEADY or self._at_end
+                return not self.coordination.is_steady or self._at_end
             case "full":
                 return self.backlogged or self._at_end
             case "quiet":
@@ -259,7 +259,7 @@ class SimulatedCrew(Crew):
         asked = self._asked.pop(0)
         if self._at_end:
             self._witness.hit("request at end of stream")
-        kept = self._chance.some_of(self.target, min(asked.size, asked.kept))
+        kept = self._chance.some_of(self.coordination.target, min(asked.size, asked.kept))
         try:
             self.replace(kept, asked.size, _nobody)
         except PlanError:
@@ -269,12 +269,12 @@ class SimulatedCrew(Crew):
         if not self._crashes:
             return
         crash = self._crashes[0]
-        moving = self._machine.phase is not coordinator.Phase.STEADY
+        moving = not self.coordination.is_steady
         if self._turn < crash.turn or (crash.moving and not moving):
             return
         self._crashes.pop(0)
         self.crash(crash.who)
 
 
-def _nobody(report: RescaleReport) -> None:
+def _nobody(ended: RescaleReport | MalstromError) -> None:
     """What came of it is seen in the output."""

@@ -18,10 +18,11 @@ from malstrom_py.virtual_clock import VirtualClock
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.chance import Asked, Chance, Crash
 from malstrom_py.workers.controls import Controls
+from malstrom_py.workers.graph import build_sinks
 from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.in_process import check_job
+from malstrom_py.workers.job_run import JobRun
 from malstrom_py.workers.job_size import check_size
-from malstrom_py.workers.local_run import LocalRun
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.simulated_crew import Queues, SimulatedCrash, SimulatedCrew
 from malstrom_py.workers.started import LocalJob
@@ -159,9 +160,9 @@ class _Incarnations:
     @property
     def forgets(self) -> bool:
         """Whether all sinks can discard what they were given, so that nobody sees a crash."""
-        steps = [sink.sink for sink in self._crew.sinks]
-        kinds = [step.kind for step in self._plan.steps].count("sink")
-        return len(steps) == kinds * self._workers and all(isinstance(sink, TransactionalSink) for sink in steps)
+        sinks = [step for step in self._plan.steps if step.kind == "sink"]
+        committing = build_sinks(self._plan, self._clock)
+        return len(committing) == len(sinks) and all(isinstance(step.sink, TransactionalSink) for step in committing)
 
     def execute(self) -> SimulatedResult:
         """To the end of the job."""
@@ -182,7 +183,7 @@ class _Incarnations:
         """What the run of now has done so far."""
         return self._now.result()
 
-    def _new(self, zombies: Queues) -> tuple[SimulatedCrew, LocalRun]:
+    def _new(self, zombies: Queues) -> tuple[SimulatedCrew, JobRun[SimulatedCrew]]:
         crew = SimulatedCrew(
             self._plan,
             self._chance,
@@ -196,4 +197,4 @@ class _Incarnations:
             crashes=self.crashes,
             zombies=zombies,
         )
-        return crew, LocalRun(self._plan, crew, self._clock, controls=self._controls)
+        return crew, JobRun(self._plan, crew, self._clock, controls=self._controls)

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, JobRunning, MalstromError
+from malstrom_py.workers.answering import answering
 from malstrom_py.workers.control_socket import ControlSocket
 from malstrom_py.workers.controls import Controls, goes_on, in_progress
 from malstrom_py.workers.job_status import Ending, JobStatus
@@ -66,7 +67,7 @@ class LocalJob:
                     f"another name",
                     job=self.name,
                 )
-            self._control = ControlSocket(controls) if control else None
+            self._control = ControlSocket(controls.job, answering(controls)) if control else None
             self._process = os.getpid()
             self._thread = threading.Thread(target=self._work, name=f"malstrom-job-{self.name}", daemon=True)
             _HERE[self.name] = self
@@ -140,9 +141,9 @@ class LocalJob:
             self._control.release()
         error = self._controls.ended.result().told() if self.has_ended else None
         if not self.has_ended:
-            _say(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
+            say(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
         elif error is not None:
-            _say("\n  ".join((str(error), *getattr(error, "__notes__", ()))))
+            say("\n  ".join((str(error), *getattr(error, "__notes__", ()))))
 
     def _work(self) -> None:
         try:
@@ -225,7 +226,8 @@ def _bounded(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
 
 
-def _say(what: str) -> None:
+def say(what: str) -> None:
+    """Tell on standard error what the end of the program should not hide, if there is one yet."""
     try:
         print(f"malstrom: {what}", file=sys.stderr)
     except (AttributeError, OSError, ValueError):

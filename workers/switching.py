@@ -41,11 +41,17 @@ class Switching:
         # On what a source feeds nothing is promised between hand-over and marker, not even by a region (R2).
         fed = {node for source, _ in self._sources.values() for node in self._executor.behind(source)}
         self._fed_by_sources = [(router, node) for router, node in self._sending if node in fed]
+        self._source_feeds = [feed for feed in graph.feeds if feed.sources]
         self._before: dict[str, int] = {}
         self._letters = letters
         self._machine = machine.SwitchMachine(member.worker, version=member.version)
         self._started = member.worker in member.members
         self._gained: list[PartHandedOver] = []
+
+    @property
+    def version(self) -> int:
+        """Of the table that the exchanges route by."""
+        return self._machine.version
 
     @property
     def may_poll(self) -> bool:
@@ -119,6 +125,8 @@ class Switching:
         for router, node in self._sending:
             after = self._executor.merged(node)
             router.switch(move, before=before[router.exchange], after=after.time, idle=after.idle)
+        for feed in self._source_feeds:
+            feed.moved(move.version)
         self._started = True
 
     def _hush(self, sending: Iterable[tuple[Router, int]]) -> None:

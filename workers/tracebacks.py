@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from pathlib import Path
+from traceback import FrameSummary, extract_tb
 from types import TracebackType
+from typing import Final
 
 from malstrom_py import errors
 from malstrom_py.errors import InternalError, MalstromError
@@ -14,6 +17,7 @@ _PACKAGE = Path(errors.__file__).parent
 _OURS = tuple(
     f"{folder}{os.sep}" for folder in (_PACKAGE, *(path.resolve() for path in _PACKAGE.iterdir() if path.is_dir()))
 )
+_LIBRARIES: Final = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
 def without_internals(error: MalstromError) -> MalstromError:
@@ -36,6 +40,14 @@ def outermost(error: MalstromError | KeyboardInterrupt) -> MalstromError | Keybo
 def interrupted(error: KeyboardInterrupt) -> KeyboardInterrupt:
     """A Ctrl-C as the user sees it: where their code was, if it was running, and the notes on ``error``."""
     return error.with_traceback(_users(error.__traceback__))
+
+
+def users_frame(error: BaseException) -> FrameSummary | None:
+    """The user's innermost line that was running when ``error`` was raised; None if none was."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_OURS + _LIBRARIES):
+            return frame
+    return None
 
 
 def _users(frames: TracebackType | None) -> TracebackType | None:

@@ -9,6 +9,7 @@ wait for these, for a while that is bounded.)
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -23,7 +24,7 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Step
 from malstrom_py.regions import regions_of
 from malstrom_py.rescale.channel import Barrier, Frame, Grant, Suspend
-from malstrom_py.rescale.protocol import OpenSlots, Parcel
+from malstrom_py.rescale.protocol import Leave, OpenSlots, Parcel, PartHandedOver, PollParts, Rescale
 from malstrom_py.rescale.router import Router
 from malstrom_py.resources import Resources
 from malstrom_py.sinks.base import TransactionalSink
@@ -97,6 +98,7 @@ class Worker:
         self._holding = [
             (self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items() if op.holding
         ]
+        self._orders: deque[Rescale | PollParts | Leave | PartHandedOver] = deque()
         self._linger_until_s = 0.0
 
     def open_sinks(self) -> None:
@@ -150,8 +152,20 @@ class Worker:
             if isinstance(message, Parcel | OpenSlots):
                 self._feeds[message.region].receive(message)
             else:
-                self._switching.receive(message)
+                if isinstance(message, Rescale):
+                    for feed in self._graph.feeds:
+                        feed.prepare(message.move)
+                self._orders.append(message)
+                self._obey()
         return self._outgoing()
+
+    def _obey(self) -> None:
+        """Take orders, one after the other. To switch has to wait until it is known which keys leave: before the
+        markers nothing is held for the sake of it, behind them it would be.
+        """
+        orders = self._orders
+        while orders and not (isinstance(orders[0], Rescale) and any(feed.indexing for feed in self._graph.feeds)):
+            self._switching.receive(orders.popleft())
 
     def step(self) -> tuple[int, list[Outgoing]]:
         """Take in what may be taken in, regions downstream first: how much, and what it has for others."""
@@ -163,8 +177,10 @@ class Worker:
         grants: list[Grant] = []
         for feed in self._graph.feeds:
             taken, freed = feed.take()
-            done += taken if feed.steady else taken + feed.ship()
+            done += taken + feed.ship() if feed.has_to_ship else taken
             grants.extend(freed)
+        if self._orders:
+            self._obey()
         if self._switching.may_poll:
             done += self.reading.read()
             for follower in self._graph.followers:
@@ -222,6 +238,11 @@ class Worker:
         return not self.ready and not (self._switching.may_poll and self.reading.is_due)
 
     @property
+    def version(self) -> int:
+        """Of the routing table that this worker sends by."""
+        return self._switching.version
+
+    @property
     def suspended(self) -> bool:
         """Whether a `SuspendMarker` has gone through all regions."""
         return suspended(self._graph.feeds)
@@ -232,6 +253,7 @@ class Worker:
         graph = self._graph
         return (
             self.reading.finished
+            and not self._orders
             and all(feed.steady for feed in graph.feeds)
             and not self.awaiting
             and not any(len(inbox) for inbox in graph.inboxes.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch
@@ -48,7 +48,14 @@ class Codec:
 
     def encode_rows_at_rest(self, rows: Sequence[Sequence[Any]], *, step: str) -> bytes:
         """Many rows whose first item is a key, in one; the error for one that cannot be stored names its key."""
-        return _with_key(self.encode_at_rest, rows, step)
+        try:
+            return self.encode_at_rest(rows, step=step)
+        except CodecError:
+            # Item by item, so that it names the type of the value or state and not that of the row around it.
+            for row in rows:
+                for item in row:
+                    self.encode_at_rest(item, step=step, key=row[0])
+            raise
 
     def encode_in_flight(self, value: Any, *, step: str, key: Any = None) -> bytes:
         """Any one value for another worker of this job. `CodecError` if it has no pickle."""
@@ -58,9 +65,19 @@ class Codec:
         """The value that `encode_in_flight` made ``data`` of. `CodecError` if it is damaged."""
         return in_flight.decode_in_flight(data, step=step, key=key)
 
-    def encode_rows_in_flight(self, rows: Sequence[Sequence[Any]], *, step: str) -> bytes:
-        """Many rows whose first item is a key, in one; the error for one that cannot be sent names its key."""
-        return _with_key(self.encode_in_flight, rows, step)
+    def encode_states_in_flight(
+        self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Sequence[int]], *, step: str
+    ) -> bytes:
+        """The state of many ``keys``, in one: their values, and of some their times; the error for one that cannot be
+        sent names its key. By columns, for an object per key would keep the garbage collector busy at both ends.
+        """
+        try:
+            return self.encode_in_flight((keys, values, times), step=step)
+        except CodecError:
+            for key, value in zip(keys, values, strict=True):
+                self.encode_in_flight(key, step=step, key=key)
+                self.encode_in_flight(value, step=step, key=key)
+            raise
 
     def encode_batch(self, batch: Batch, *, step: str) -> bytes:
         """``batch`` for another worker of this job. `CodecError` names step, key and type of what cannot be sent."""
@@ -69,14 +86,3 @@ class Codec:
     def decode_batch(self, data: bytes | memoryview, *, step: str = "") -> Batch:
         """The batch that `encode_batch` made ``data`` of. `CodecError` if it is damaged."""
         return in_flight.decode_batch(data, step=step)
-
-
-def _with_key(encode: Callable[..., bytes], rows: Sequence[Sequence[Any]], step: str) -> bytes:
-    try:
-        return encode(rows, step=step)
-    except CodecError:
-        # Item by item, so that it names the type of the value or state and not that of the row around it.
-        for row in rows:
-            for item in row:
-                encode(item, step=step, key=row[0])
-        raise

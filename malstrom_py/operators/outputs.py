@@ -108,11 +108,11 @@ class CheckedOutput:
             raise self.foreign_key(next(iter(foreign)), function)
 
     def foreign_key(self, key: object, function: object) -> OperatorError:
-        """The error for an output under a key that its input does not have; for the caller to raise."""
+        """The error for an output, or state, under a key that its input does not have; for the caller to raise."""
         where = describe_function(function)
         return OperatorError(
-            f"step {self._step!r} sent a record or set a timer under key {shown(key)}, which its input does not have "
-            f"(in {where}): outputs keep their input's key; use key_by behind this step to change it",
+            f"step {self._step!r} sent a record, made state or set a timer under key {shown(key)}, which its input "
+            f"does not have (in {where}): outputs keep their input's key; use key_by behind this step to change it",
             step=self._step,
             key=key,
             function=where,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from itertools import repeat
+from itertools import islice, repeat
 from operator import is_
 from typing import Any, Final
 
@@ -97,11 +97,13 @@ class StatefulOp(StatefulOperator):
     def _whole(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any]) -> None:
         keys = keys_of(batch, self.context.step)
         touched = distinct(keys, self.context.step)
+        before = len(self.state.values)
         try:
             function(keys, batch.values, batch.timestamps, self.state.values, output)
         except Exception as error:
             raise self.failures.error(error, function, policy=False) from error
         self._checked.check_keys(output, touched, function)
+        self._check_states(before, touched, function)
         self._discard(touched)
 
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
@@ -143,7 +145,18 @@ class StatefulOp(StatefulOperator):
             raise self.failures.error(error, function, policy=False) from error
         if len(output) > sent or output.timers:
             self._checked.check_keys(output, held, function, since=sent)
+        self._check_states(len(held), held, function)
         self._discard(held | states.keys())
+
+    def _check_states(self, before: int, allowed: Set[Any], function: object) -> None:
+        """State is given to keys of the records at hand, or that have some: others may belong to another worker, and
+        nobody would look for them when keys move.
+        """
+        states = self.state.values
+        # What is new stands last.
+        for key in islice(reversed(states), max(0, len(states) - before)):
+            if key not in allowed:
+                raise self._checked.foreign_key(key, function)
 
     def _finish(self, output: Output[Any, Any], out: Outlet) -> None:
         """Set the timers that were asked for, fire those that are due already, send everything."""

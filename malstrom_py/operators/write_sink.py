@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.messages import Epoch, PartMessage, StateMessage
@@ -27,6 +29,7 @@ class WriteSink(Operator):
         self.sink = sink
         self.takes_columns = getattr(sink, "takes_columns", False) is True
         self.writer: SinkWriter | None = None
+        self._tell_moved: Callable[[int], None] | None = None
 
     def open(self) -> None:
         """Open this worker's writer."""
@@ -36,6 +39,7 @@ class WriteSink(Operator):
             self.writer = sink.open(info) if isinstance(sink, TransactionalSink) else sink.build(info)
         except Exception as error:
             raise self.error(error, "could not be opened") from error
+        self._tell_moved = getattr(self.writer, "moved", None)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if self.writer is None:
@@ -53,6 +57,11 @@ class WriteSink(Operator):
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         """The stream ends here."""
+
+    def moved(self, version: int) -> None:
+        """Keys have left or come with ``version`` of the table: writers that order what several have written ask."""
+        if self._tell_moved is not None:
+            self._tell_moved(version)
 
     def close(self) -> None:
         """Close the writer, if it is open."""

@@ -37,7 +37,9 @@ class SinkWriter(Protocol):
     """Takes batches. Single-threaded.
 
     A sink with an attribute ``takes_columns = True`` says that its writers look at ``batch.columns`` (an Arrow
-    ``RecordBatch``, None for a batch of rows) first; they are then sent larger batches.
+    ``RecordBatch``, None for a batch of rows) first; they are then sent larger batches. A writer with a method
+    ``moved(version)`` is told when keys have left its worker or come to it: the version of the routing table, which
+    only grows. What a key wrote under a lower version, anywhere, comes before what it wrote under a higher one.
     """
 
     def write(self, batch: Batch) -> None:
@@ -72,7 +74,16 @@ class StatelessSink(Protocol):
 
 @runtime_checkable
 class TransactionalSink(Protocol):
-    """A sink that publishes per commit, exactly once."""
+    """A sink that publishes per commit, exactly once.
+
+    It is copied to every worker (by cloudpickle where workers are other processes), and to where the commit is made. A
+    sink with an attribute ``commits_in_driver = True`` is committed in the program that started the job instead, with
+    the object that was given to ``sink``.
+
+    A worker that leaves while the job goes on closes its writer long before the commit. A sink with a method
+    ``hold(context, payloads)`` is called by whoever will commit, before that writer is closed: it keeps what the
+    payloads name from the `recover` of other runs, until the function that it returns is called.
+    """
 
     def open(self, worker: WorkerInfo) -> TransactionalWriter:
         """A writer for one worker."""

@@ -6,7 +6,7 @@ from typing import Final
 
 RECORDED: Final[dict[str, int]] = {
     "EpochNotHeld": 5,
-    "EpochHeldUntilMarkersOnly": 27,
+    "EpochHeldUntilMarkersOnly": 265,
     "MovedSlotsNotFrozen": 133,
     "NoCut": 3,
     "CutOfFrontiersAfter": 57,
@@ -28,7 +28,7 @@ RECORDED: Final[dict[str, int]] = {
     "LeaverNeverDropped": 17,
     "FrontierIsTheMaximum": 0,
     "IdleSendersLeftOut": 8,
-    "ReleasedFirst": 27,
+    "ReleasedFirst": 72,
     "FlushesBehindTheMarker": 2,
     "NoMarkerOnLoopback": 0,
     "LoopbackMarkerOvertakes": 2,

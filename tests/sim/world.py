@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import Any
 
 from malstrom_py.errors import PeerError
 from malstrom_py.messages import MAX_EPOCH
+from malstrom_py.rescale.pacing import Pacing
 from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.protocol import InBand, Marker, Report, Rescale
 from malstrom_py.rescale.region_machine import Phase
@@ -57,7 +57,8 @@ class World:
             members=members,
             table=table,
             parts={name: setup.owner(name) for name in setup.parts},
-            plan_moves=partial(self.machines.plan, slots_max=setup.slots_max),
+            pacing=Pacing.fixed(setup.slots_max),
+            plan_moves=self.machines.plan,
         )
         self.wanted = members
         self.before = (table, 0)

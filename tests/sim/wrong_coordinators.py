@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from malstrom_py.rescale.placement import first_table, plan_moves
@@ -31,7 +32,7 @@ class Coordinator(cm.CoordinatorMachine):
         """Nothing is required."""
 
     def _reported(self, report: Report) -> list[cm.Effect]:
-        return super()._reported(report) if self._moves else []
+        return super()._reported(report) if self._move else []
 
     def _forget(self, *kinds: type[Report]) -> None:
         self._missing = {report for report in self._missing if not isinstance(report, kinds)}
@@ -76,7 +77,7 @@ class ReleasesAfterOneExchange(Coordinator):
 
     def _reported(self, report: Report) -> list[cm.Effect]:
         effects = super()._reported(report)
-        if isinstance(report, MarkersIn) and self._moves:
+        if isinstance(report, MarkersIn) and self._move:
             effects += [e for source in self._marked for e in self._maybe_poll(source)]
         return effects
 
@@ -105,7 +106,7 @@ class UninvolvedNotAsked(Coordinator):
     """R7: only those that gain or lose something must have ended."""
 
     def _maybe_end(self) -> list[cm.Effect]:
-        move = self._moves[0]
+        move = self._under_way()
         involved = {w for was, now in zip(self.table, move.table, strict=True) if was != now for w in (was, now)}
         involved |= {worker for part in move.parts for worker in (part.giver, part.taker)}
         kept = (self._missing, self._shipped, self._marked)
@@ -115,7 +116,7 @@ class UninvolvedNotAsked(Coordinator):
             for waits in (self._shipped, self._marked)
         )
         effects = super()._maybe_end()
-        if self._moves and self._moves[0] is move:
+        if self._move is move:
             self._missing, self._shipped, self._marked = kept
         return effects
 
@@ -143,7 +144,7 @@ class LeavesEarly(Coordinator):
     """R8: leavers are told to go with their last move."""
 
     def _order_move(self) -> list[cm.Effect]:
-        effects, move = super()._order_move(), self._moves[0]
+        effects, move = super()._order_move(), self._under_way()
         return [*effects, *(cm.Send(worker, Leave()) for worker in move.old if worker not in move.new)]
 
 
@@ -194,9 +195,9 @@ def dealt_anew(
     **options: Any,
 ) -> list[Move]:
     """R10: all slots are dealt anew, whoever had them."""
-    moves = plan_moves(version, members, table, parts, wanted, **options)
+    moves = list(plan_moves(version, members, table, parts, wanted, **options))
     new = first_table(len(table), sorted(wanted))
-    return [*moves[:-1], Move(moves[-1].version, moves[-1].old, moves[-1].new, new, moves[-1].parts)]
+    return [*moves[:-1], replace(moves[-1], table=new)]
 
 
 def unbalanced(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import malstrom_py as mp
+from malstrom_py.errors import MalstromError
 from malstrom_py.workers.chance import Chance
 from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.simulated_crew import Queues, SimulatedCrash, SimulatedCrew
@@ -39,7 +40,7 @@ class Steered(Chance):
         self._turn = 0
         self._waits_until: dict[Hashable, int] = {}
 
-    def slots_per_move(self, slots: int) -> int:
+    def slots_per_move(self, slots: int) -> int | None:
         return self._slots_per_move or super().slots_per_move(slots)
 
     def happens(self, probability: float) -> bool:
@@ -124,12 +125,16 @@ class Driven:
     def rescale(self, size: int) -> None:
         """Ask for ``size`` workers; the youngest leave first."""
         self.asked.append(size)
-        self.crew.rescale(size, self.reports.append)
+        self.crew.rescale(size, self._done)
 
     def replace(self, kept: Sequence[int], size: int) -> None:
         """Ask for ``size`` workers: ``kept`` of those that are there or will be, and new ones."""
         self.asked.append(size)
-        self.crew.replace(kept, size, self.reports.append)
+        self.crew.replace(kept, size, self._done)
+
+    def _done(self, ended: RescaleReport | MalstromError) -> None:
+        assert isinstance(ended, RescaleReport)
+        self.reports.append(ended)
 
     def crash(self, who: str, workers: int) -> None:
         """Lose ``who``; the job is started afresh by ``workers`` workers, as the next incarnation."""
@@ -174,7 +179,7 @@ class Driven:
     def _commit(self) -> None:
         """What a run does when it has ended."""
         crew = self.crew
-        crew.commit.pre_commit()
+        crew.pre_commit()
         crew.close_before_commit()
         crew.commit.commit()
         crew.close()

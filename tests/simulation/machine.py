@@ -158,7 +158,7 @@ class Machine(RuleBasedStateMachine):
     @rule(size=_SIZE, leavers=st.sets(st.integers(0, SIZE_MAX - 1)))
     def replace(self, size: int, leavers: set[int]) -> None:
         """To so many, without those that stand there in the row of workers, whoever they are."""
-        kept = [worker for at, worker in enumerate(self.driven.crew.target) if at not in leavers]
+        kept = [worker for at, worker in enumerate(self.driven.crew.coordination.target) if at not in leavers]
         with self.noted():
             self.driven.replace(kept[:size], size)
 

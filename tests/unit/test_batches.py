@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
+from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.column_rows import rows_of
 
 Columns = tuple[list[Any], list[Any] | None, list[int] | None, str | None]
@@ -93,3 +94,15 @@ def test_arrow_columns_become_dicts_with_none_for_null() -> None:
 
 def test_arrow_columns_without_rows_become_no_dicts() -> None:
     assert rows_of(pa.RecordBatch.from_pydict({"n": pa.array([], pa.int64())})) == []
+
+
+def test_a_batch_of_columns_goes_to_another_process_and_back() -> None:
+    batch = ColumnBatch(
+        pa.RecordBatch.from_pydict({"n": [1, 2]}), key_column=pa.array(["a", None]), timestamps=[5, 6], part="p"
+    )
+    assert batch.values  # rows that have been made stay here
+    copy = pickle.loads(pickle.dumps(batch))
+    assert (copy.rows_made, copy.columns, copy.keys, copy.timestamps, copy.part) == (
+        *(False, batch.columns, ["a", None], [5, 6], "p"),
+    )
+    assert copy.values == batch.values

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, InternalError
-from malstrom_py.messages import AbsBarrier, Acquire, Collect, Interrogate, Rescale, SuspendMarker
+from malstrom_py.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, Rescale, SuspendMarker
 from malstrom_py.state import KeyedState, Timers
 from malstrom_py.testing import CapturingPersistenceBackend
 
@@ -170,6 +170,34 @@ def test_interrogate_adds_what_passes_the_predicate_to_what_others_have_found() 
     message = Interrogate(lambda key: key != "b", {"of another step"})
     keyed_state({"a": 1, "b": 2}, {"t": [1]}).handle(message)
     assert message.keys == {"a", "t", "of another step"}
+
+
+def test_interrogate_of_all_and_of_some_keys_says_what_a_predicate_would() -> None:
+    state = keyed_state({"a": 0, "b": None, "c": ""}, {"d": [5], "b": [5]})
+    everything = Interrogate()
+    state.handle(everything)
+    assert everything.keys == state.keys()
+    some = Interrogate(AnyOf({"a", "d", "e", "b"}))
+    state.handle(some)
+    assert some.keys == {"a", "b", "d"}
+    keyed_state({"b": None}).handle(nothing := Interrogate())
+    keyed_state({"b": None}).handle(nothing_of := Interrogate(AnyOf({"b"})))
+    assert nothing.keys == nothing_of.keys == set()
+    assert [key for key in "abx" if AnyOf({"a", "b"})(key)] == ["a", "b"]
+
+
+def test_values_are_not_compared_to_find_out_which_keys_have_any() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    state = keyed_state()
+    state.values["a"] = Odd()
+    for message in (Interrogate(), Interrogate(AnyOf({"a"}))):
+        state.handle(message)
+        assert message.keys == {"a"}
 
 
 def test_collect_takes_values_and_timers_and_leaves_the_rest() -> None:

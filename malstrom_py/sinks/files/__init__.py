@@ -7,8 +7,9 @@ stand hidden (`staging`) until the commit makes them visible (`publishing`).
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 from malstrom_py.batches import Batch
@@ -20,6 +21,7 @@ from malstrom_py.sinks.files.hive import checked_columns
 from malstrom_py.sinks.files.json_lines import JsonEncoder
 from malstrom_py.sinks.files.publishing import publish, staged_files
 from malstrom_py.sinks.files.rolling import RollingFiles
+from malstrom_py.sinks.files.run_lock import RunLock
 from malstrom_py.sinks.files.staging import Staging, local_path, remove_empty, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder
 from malstrom_py.worker_info import WorkerInfo
@@ -39,7 +41,7 @@ class Files:
     skip because of the ``_``; a job that fails removes them. Missing folders are made. A job without any row makes
     the folder and no file. Files of earlier runs stay. Several runs may write into one folder at once: each locks
     what it stages (``flock``; where the file system has no such locks, let only one run at a time of a job write
-    there), and a run clears away what earlier ones left that are over.
+    there), until it is committed, and a run clears away what earlier ones left that are over.
 
     A dict becomes columns, so do the fields of a dataclass or namedtuple; any other value is the column ``value``.
     On a keyed stream the column ``key`` comes first, unless all values have a field of that name.
@@ -113,6 +115,10 @@ class Files:
         by = f", partition_by={list(self._partition_by)!r}" if self._partition_by else ""
         return f"Files({str(self._root)!r}, format={self._format!r}{by})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process writes to the same folder, wherever that process works."""
+        return {**self.__dict__, "_root": self._root.absolute()}
+
     def open(self, worker: WorkerInfo) -> _FilesWriter:
         staging = Staging(self._root, worker.job, worker.step)
         files = RollingFiles(staging, self._format, file_bytes_max=self._file_bytes_max)
@@ -128,6 +134,16 @@ class Files:
             for file in staged:
                 file.path.unlink(missing_ok=True)
             remove_empty(*{file.path.parent for file in staged}, self._root)
+
+    def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
+        """Keep what they name from other runs of this job, its writer closed or not, until the result is called."""
+        held = contextlib.ExitStack()
+        for folder in {file.path.parent for file in staged_files(self._root, context, payloads)}:
+            lock = RunLock(folder)
+            held.callback(lock.release)
+            with contextlib.suppress(OSError):  # it is gone: that is for the commit to tell
+                lock.hold(shared=True)
+        return held.close
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         remove_leftovers(self._root, context, committed)

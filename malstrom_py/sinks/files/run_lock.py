@@ -1,5 +1,8 @@
 """The lock on a run's staging folder: it tells another run of the job that this one is under way.
 
+Those who have files in it share it: the writer while it is open, and whoever will commit what it has pre-committed.
+Who clears the folder away wants it alone.
+
 The folder itself is locked (``flock``), so that nothing is left to remove, and the system lets go of it when the
 process ends, however it ends. On a file system without such locks nothing is held, and nobody is kept out.
 """
@@ -22,15 +25,15 @@ class RunLock:
         self._descriptor: int | None = None
         self._close: Callable[[], object] | None = None
 
-    def hold(self) -> None:
-        """Lock the folder as it is there now. OSError: there is none; BlockingIOError: another holds it."""
+    def hold(self, *, shared: bool) -> None:
+        """Lock the folder as it is there now. OSError: there is none; BlockingIOError: another is in the way."""
         if self._descriptor is not None and os.path.samestat(os.fstat(self._descriptor), self._folder.stat()):
             return
         self.release()
         descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         self._descriptor, self._close = descriptor, weakref.finalize(self, os.close, descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
             raise
@@ -46,11 +49,11 @@ class RunLock:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Hold ``folder`` inside; False if another holds it, or it is gone."""
+    """Hold ``folder`` alone inside; False if another holds it, or it is gone."""
     lock = RunLock(folder)
     try:
         try:
-            lock.hold()
+            lock.hold(shared=False)
         except (BlockingIOError, FileNotFoundError):
             yield False
         else:

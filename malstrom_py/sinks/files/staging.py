@@ -102,7 +102,7 @@ class Staging:
                 try:
                     self._make_root()
                     _make_private(self._folder, self._root)
-                    self._lock.hold()
+                    self._lock.hold(shared=True)
                     return path, path.open("xb")
                 except (FileNotFoundError, FileExistsError, BlockingIOError):
                     # A commit or another run's recovery may remove the empty folder in between.
@@ -140,7 +140,7 @@ class Staging:
         self._root.mkdir(parents=True, exist_ok=True)
 
     def release(self) -> None:
-        """Unlock the folder: what is left in it is pre-committed."""
+        """Unlock the folder: what is left in it is pre-committed, and held by whoever commits it."""
         self._lock.release()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, MalstromError
 from malstrom_py.state import KeyedState
 from malstrom_py.testing.exact import same
@@ -36,7 +37,7 @@ def _compare(
     row = [key, state.values.get(key), state.timers.times(key)]
     ways: list[tuple[str, Callable[[], Any]]] = [
         ("at rest", lambda: codec.decode_at_rest(codec.encode_rows_at_rest([row], step=step), step=step)[0]),
-        ("in flight", lambda: codec.decode_in_flight(codec.encode_rows_in_flight([row], step=step), step=step)[0]),
+        ("in flight", lambda: _sent(codec, step, row)),
     ]
     for where, way in ways:
         try:
@@ -46,6 +47,14 @@ def _compare(
         if not same(list(back), row):
             what = f"  step {step!r}, {where}, as [key, state, timers]:"
             raise broken(f"{what}\n    expected  {row}\n    got       {list(back)}", marks)
+
+
+def _sent(codec: Codec, step: str, row: list[Any]) -> list[Any]:
+    """What arrives of ``row``: a key, its state and its timers."""
+    key, value, times = row
+    sent = codec.encode_states_in_flight([key], [value], {key: times} if times else {}, step=step)
+    (key,), (value,), woken = codec.decode_in_flight(sent, step=step)
+    return [key, value, woken.get(key, [])]
 
 
 def snapshot(subject: Subject, scenario: Scenario, broken: Broken) -> bool:

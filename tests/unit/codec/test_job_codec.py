@@ -29,12 +29,12 @@ def test_rows_name_the_key_of_the_row_that_cannot_be_stored() -> None:
     assert Codec().decode_at_rest(Codec().encode_rows_at_rest(rows[:1], step="s")) == rows[:1]
 
 
-def test_rows_name_the_key_of_the_row_that_cannot_be_sent() -> None:
+def test_states_name_the_key_of_the_one_that_cannot_be_sent() -> None:
     codec = Codec()
-    rows = [("a", 1), ("b", threading.Lock())]
-    with pytest.raises(CodecError, match="key 'b'"):
-        codec.encode_rows_in_flight(rows, step="s")
-    assert codec.decode_in_flight(codec.encode_rows_in_flight(rows[:1], step="s")) == [("a", 1)]
+    with pytest.raises(CodecError, match=r"step 's' for key 'b': a value of type _thread.lock"):
+        codec.encode_states_in_flight(["a", "b"], [1, threading.Lock()], {}, step="s")
+    sent = codec.encode_states_in_flight(["a"], [1], {"a": [5]}, step="s")
+    assert codec.decode_in_flight(sent) == (["a"], [1], {"a": [5]})
 
 
 def test_rows_that_are_too_many_only_together_are_refused_as_a_whole() -> None:

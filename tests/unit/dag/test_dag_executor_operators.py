@@ -186,7 +186,7 @@ def test_outputs_keep_the_key_of_their_input() -> None:
     def rename(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
         output.emit("other", 1)
 
-    with pytest.raises(OperatorError, match="'a' sent a record or set a timer under key 'other'"):
+    with pytest.raises(OperatorError, match="'a' sent a record, made state or set a timer under key 'other'"):
         line(rename).process_event("in", 1)
 
 

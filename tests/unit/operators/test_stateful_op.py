@@ -299,3 +299,31 @@ def test_a_record_for_a_side_output_keeps_its_key() -> None:
     step = Stepped(partial(StatefulOp, logic=elsewhere, sides=["odd"]), keyed=True, ports=2)
     with pytest.raises(OperatorError, match="under key 'elsewhere'"):
         step.push(Batch([1], keys=["a"]))
+
+
+class Meddler(KeyedLogic[str, int, int, int]):
+    """Gives state to a key that has sent nothing here, in the hook that is named."""
+
+    def __init__(self, hook: str) -> None:
+        self.hook = hook
+
+    def on_batch(
+        self, keys: list[str], values: list[int], timestamps: list[int] | None, state: State, output: Output[str, int]
+    ) -> None:
+        for key in [*keys, *(["stranger"] if self.hook == "on_batch" else [])]:
+            state[key] = 1
+
+    def on_epoch(self, epoch: Epoch, state: State, output: Output[str, int]) -> None:
+        if self.hook == "on_epoch":
+            state["stranger"] = 1
+
+
+@pytest.mark.parametrize("hook", ["on_batch", "on_epoch"])
+def test_r4_state_for_a_key_without_records_is_refused_for_nobody_would_move_it(hook: str) -> None:
+    step = stepped(Meddler(hook), timed=True)
+    batch = Batch([1, 2], keys=["a", "b"], timestamps=[1, 2])
+    if hook == "on_epoch":
+        step.push(batch)
+    with pytest.raises(OperatorError, match="under key 'stranger'") as caught:
+        step.push(Epoch(5) if hook == "on_epoch" else batch)
+    assert caught.value.rule == "key kept"

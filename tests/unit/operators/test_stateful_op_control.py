@@ -65,7 +65,7 @@ def test_collect_removes_state_and_gives_it_under_the_name_of_the_step() -> None
     tester = summing().send_local([("a", 1), ("b", 2)]).step()
     states = tester.collect({"a"})
     assert list(states) == ["sum"]
-    assert tester.codec.decode_in_flight(states["sum"]) == [("a", 1, [])]
+    assert tester.codec.decode_in_flight(states["sum"]) == (["a"], [1], {})
     assert tester.interrogate() == {"b"}
 
 

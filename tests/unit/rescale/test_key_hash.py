@@ -90,7 +90,12 @@ def forms_of(number: int | float | Decimal) -> list[Any]:
             continue
     if isinstance(number, Decimal):
         candidates.append(number.normalize(decimal.Context(prec=2000)))
-    return [other for other in candidates if other == number and hash(other) == hash(number)]
+    # numpy compares its small floats by rounding the other number, so by what they are in Python.
+    return [other for other in candidates if _plain(other) == number and hash(other) == hash(number)]
+
+
+def _plain(number: Any) -> Any:
+    return number.item() if isinstance(number, np.generic) else number
 
 
 NUMBERS = (

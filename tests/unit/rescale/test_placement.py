@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.rescale.placement import first_table, plan_moves, rebalanced, rebalanced_parts
+from malstrom_py.rescale.placement import first_table, opening_move, plan_moves, rebalanced, rebalanced_parts
 from malstrom_py.rescale.protocol import PartMove, Table
 
 WORKERS = st.sets(st.integers(0, 30), min_size=1, max_size=12).map(sorted)
@@ -50,7 +50,7 @@ def test_moves_are_bounded_and_lead_from_here_to_there(
     table = first_table(slots, members)
     parts = {("S", str(number)): members[number % len(members)] for number in range(7)}
     here = table
-    for number, move in enumerate(plans := plan_moves(4, members, table, parts, wanted, slots_max=slots_max)):
+    for number, move in enumerate(plans := list(plan_moves(4, members, table, parts, wanted, slots_max=slots_max))):
         assert move.version == 5 + number
         assert moved(here, move.table) <= slots_max
         assert len(move.parts) <= slots_max
@@ -60,6 +60,50 @@ def test_moves_are_bounded_and_lead_from_here_to_there(
     assert plans[-1].new == tuple(wanted)
     for before, after in itertools.pairwise(plans):
         assert before.new == after.old == tuple(sorted({*members, *wanted}))
+    assert [move.more for move in plans] == [True] * (len(plans) - 1) + [False]
+
+
+@given(st.data(), st.integers(1, 200), WORKERS, WORKERS, WORKERS)
+def test_r10_planned_anew_after_each_move_it_is_as_balanced_and_no_more_slots_move(
+    data: st.DataObject, slots: int, first: list[int], second: list[int], wanted: list[int]
+) -> None:
+    table = rebalanced(first_table(slots, first), second)
+    parts = {(source, str(number)): second[number % len(second)] for source in "ST" for number in range(9)}
+    fewest, parts_fewest = fewest_moves(table, wanted), len(rebalanced_parts(parts, wanted))
+    slots_moved = parts_moved = version = 0
+    here, members, more = table, tuple(second), True
+    while more:
+        slots_max = data.draw(st.integers(1, 60))
+        move = next(plan_moves(version, members, here, parts, wanted, slots_max=slots_max))
+        assert (move.version, move.old) == (version + 1, members)
+        assert moved(here, move.table) <= slots_max
+        assert moved(here, move.table) + len(move.parts) > 0 or not move.more
+        slots_moved += moved(here, move.table)
+        parts_moved += len(move.parts)
+        parts |= {(part.source, part.part): part.taker for part in move.parts}
+        version, here, members, more = move.version, move.table, move.new, move.more
+    assert max(sizes(here, wanted)) - min(sizes(here, wanted)) <= 1
+    assert slots_moved == moved(table, here) == fewest
+    assert parts_moved == parts_fewest
+    assert rebalanced_parts(parts, wanted) == []
+    assert sorted(members) == sorted(wanted)
+
+
+def test_parts_are_spread_over_the_moves() -> None:
+    parts = {("S", str(number)): 0 for number in range(6)}
+    plans = list(plan_moves(0, [0], (0,) * 16, parts, [0, 1], slots_max=4))
+    assert [len(move.parts) for move in plans] == [2, 1]
+    assert [moved(before, after) for before, after in itertools.pairwise([(0,) * 16, *(p.table for p in plans)])] == [
+        4,
+        4,
+    ]
+    many = {("S", str(number)): 0 for number in range(40)}
+    assert [len(move.parts) for move in plan_moves(0, [0], (0, 0), many, [0, 1], slots_max=8)] == [7, 7, 6]
+
+
+def test_only_the_moves_that_are_asked_for_are_made() -> None:
+    moves = plan_moves(0, [0], (0,) * 4096, {}, [0, 1], slots_max=1)
+    assert moved((0,) * 4096, next(moves).table) == 1
 
 
 def test_parts_move_by_the_same_rule() -> None:
@@ -78,7 +122,7 @@ def test_r10_a_thousand_workers_with_32768_slots(before: int, after: int, capsys
     members, wanted = list(range(before)), list(range(after))
     table = first_table(32_768, members)
     start = time.perf_counter()
-    plans = plan_moves(0, members, table, {}, wanted, slots_max=1_024)
+    plans = list(plan_moves(0, members, table, {}, wanted, slots_max=1_024))
     spent = time.perf_counter() - start
     tables = [table, *(plan.table for plan in plans)]
     moves, fewest = sum(moved(a, b) for a, b in itertools.pairwise(tables)), fewest_moves(table, wanted)
@@ -87,3 +131,19 @@ def test_r10_a_thousand_workers_with_32768_slots(before: int, after: int, capsys
     counts = sizes(tables[-1], wanted)
     assert max(counts) - min(counts) <= 1
     assert moves <= 1.1 * fewest
+
+
+def test_an_opening_move_tells_who_will_lose_and_moves_nothing() -> None:
+    table = first_table(12, [0, 1, 2])
+    move = opening_move(4, [0, 1, 2], table, [0, 1])
+    assert move is not None
+    assert (move.version, move.table, move.parts, move.more) == (5, table, (), True)
+    assert (move.old, move.new, move.losing) == ((0, 1, 2), (0, 1, 2), (2,))
+    grown = opening_move(4, [0, 1], first_table(12, [0, 1]), [0, 1, 2])
+    assert grown is not None
+    assert (grown.new, grown.losing) == ((0, 1, 2), (0, 1))
+
+
+def test_a_single_worker_or_one_that_loses_nothing_needs_no_opening_move() -> None:
+    assert opening_move(0, [0], first_table(12, [0]), [0, 1]) is None
+    assert opening_move(0, [0, 1], first_table(12, [0, 1]), [0, 1]) is None

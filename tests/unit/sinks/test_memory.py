@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 
@@ -161,3 +162,22 @@ def test_a_worker_that_has_left_is_behind_nobody() -> None:
     stayer.write(Batch(["third"], keys=["a"]))
     out.commit(CONTEXT, [left, stayer.pre_commit(CONTEXT)])
     assert out.by_key == {"a": ["first", "second", "third"]}
+
+
+def test_copies_in_other_processes_pre_commit_their_rows_and_keep_a_moved_key_in_order() -> None:
+    """Each copy counts for itself, so that between them only the version of the table tells what came first."""
+    original = sinks.Memory()
+    original.items.append("of an earlier run")
+    copies = [cloudpickle.loads(cloudpickle.dumps(original)) for _ in range(3)]
+    assert [copy.items for copy in copies] == [[], [], []]
+    writers = [copy.open(WorkerInfo("job", "out", WorkerId(worker))) for worker, copy in enumerate(copies)]
+    for number in range(5):
+        writers[2].write(Batch([number], keys=["moving"]))
+    for version, worker in ((1, 0), (2, 1), (3, 2)):
+        writers[worker].moved(version)
+        writers[worker].write(Batch([version * 10], keys=["moving"]))
+        writers[worker].write(Batch([version * 10 + 1], keys=["moving"]))
+    payloads = [writer.pre_commit(CONTEXT) for writer in writers]
+    original.recover(CONTEXT, [])
+    original.commit(CONTEXT, payloads)
+    assert original.by_key == {"moving": [0, 1, 2, 3, 4, 10, 11, 20, 21, 30, 31]}

@@ -17,7 +17,7 @@ from malstrom_py.rescale.channel import ChannelId, ChannelOut, Credit, Frame, Gr
 from malstrom_py.rescale.protocol import Marker, Move, OpenSlots, Parcel, Report
 from malstrom_py.rescale.region_machine import RegionMachine
 from malstrom_py.rescale.router import Router
-from malstrom_py.testing import CapturingPersistenceBackend
+from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from malstrom_py.testing.lone_step import OpenEnd, Recorder
 from malstrom_py.workers.exchange import Inbox, SendToExchange
 from malstrom_py.workers.feed import Entry, Feed
@@ -74,11 +74,14 @@ class Region:
         self.executor, entries, kept = self._graph(source=source)
         self.made: list[AbsBarrier] = []
         self.letters: list[Outgoing] = []
+        self.clock = VirtualClock()
         self.sent: list[Frame] = []
         self.machine = RegionMachine(
             "R", 0, exchanges=("left", "right"), feeds_exchanges=feeds_exchanges, members=(0, 1), table=table
         )
-        self.shipping = Shipping("R", 0, self.executor, [Keyed([kept], slots_of)], keys_first=keys_first)
+        self.shipping = Shipping(
+            "R", 0, self.executor, [Keyed([kept], slots_of, ("left", "right"))], keys_first=keys_first
+        )
         self.feed = Feed(
             self.executor,
             entries,
@@ -88,6 +91,7 @@ class Region:
             machine=self.machine,
             shipping=self.shipping,
             letters=self.letters,
+            clock=self.clock,
         )
 
     def _graph(self, *, source: bool) -> tuple[Executor, list[Entry], int]:

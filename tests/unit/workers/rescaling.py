@@ -10,6 +10,7 @@ import malstrom_py as mp
 from malstrom_py import sources
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
+from malstrom_py.errors import MalstromError
 from malstrom_py.rescale.channel import Credit
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.testing import VirtualClock
@@ -49,8 +50,12 @@ class Running:
         return self
 
     def ask(self, size: int) -> Running:
-        self.crew.rescale(size, self.reports.append)
+        self.crew.rescale(size, self._done)
         return self
+
+    def _done(self, ended: RescaleReport | MalstromError) -> None:
+        assert isinstance(ended, RescaleReport)
+        self.reports.append(ended)
 
     def settle(self) -> Running:
         """Step until nothing moves."""
@@ -71,7 +76,7 @@ class Running:
         for _ in range(STEPS_MAX):
             if self.crew.finished:
                 counts = self.crew.counts()
-                self.crew.commit.pre_commit()
+                self.crew.pre_commit()
                 self.crew.close_before_commit()
                 self.crew.commit.commit()
                 self.crew.close()

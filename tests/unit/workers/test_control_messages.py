@@ -41,7 +41,7 @@ from malstrom_py.workers.control_messages import (
     length_of,
 )
 from malstrom_py.workers.job_status import JobStatus
-from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.rescale_report import Moving, RescaleReport
 from malstrom_py.workers.result import RunResult, StepCounts
 
 COUNT = st.integers(0, 1 << 40)
@@ -70,6 +70,7 @@ STATUSES = st.builds(
     counts=RESULTS,
     error=st.none() | st.text(max_size=50),
     age_s=SECONDS,
+    moving=st.none() | st.builds(Moving, COUNT, COUNT, COUNT, COUNT, COUNT),
 )
 REPORTS = st.builds(
     RescaleReport,
@@ -80,6 +81,8 @@ REPORTS = st.builds(
     parts=COUNT,
     duration_s=SECONDS,
     superseded_by=st.none() | st.integers(1, 128),
+    keys=COUNT,
+    bytes=COUNT,
 )
 ASKS: st.SearchStrategy[Ask] = st.one_of(
     st.builds(AskStatus, SECONDS),

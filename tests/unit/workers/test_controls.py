@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from malstrom_py.errors import InternalError, JobEnded, OperationInProgress, OperatorError, PlanError
+from malstrom_py.errors import DeadlineError, InternalError, JobEnded, OperationInProgress, OperatorError, PlanError
 from malstrom_py.workers import controls as controls_module
 from malstrom_py.workers.controls import Controls, WakefulClock, in_progress
 from malstrom_py.workers.job_status import Ending
-from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.rescale_report import Moving, RescaleReport
+from malstrom_py.workers.rescales import Done
 from malstrom_py.workers.result import RunResult
 
 NOTHING = RunResult("a", {}, 0.0)
@@ -24,11 +24,12 @@ class Workers:
     def __init__(self) -> None:
         self.members: tuple[int, ...] = (0,)
         self.phase = "steady"
+        self.moving: Moving | None = None
         self.suspended = False
         self.told: list[str] = []
-        self.waiting: list[tuple[int, Callable[[RescaleReport], None]]] = []
+        self.waiting: list[tuple[int, Done]] = []
 
-    def rescale(self, size: int, done: Callable[[RescaleReport], None]) -> None:
+    def rescale(self, size: int, done: Done) -> None:
         self.told.append(f"rescale {size}")
         if size == 13:
             raise PlanError("not thirteen")
@@ -47,6 +48,11 @@ class Workers:
         size, done = self.waiting.pop(0)
         self.members, self.phase = tuple(range(size)), "steady"
         done(RescaleReport(self.members, 1, 1, 10, 0, 0.5, superseded_by))
+
+    def call_off(self) -> None:
+        _, done = self.waiting.pop(0)
+        self.phase = "steady"
+        done(DeadlineError("worker 2 has not come up"))
 
 
 @pytest.fixture
@@ -80,6 +86,10 @@ def test_a_command_wakes_the_run_and_is_taken_once(controls: Controls, workers: 
     assert asked.taken.done()
     assert not asked.done.done()
     assert controls.known().state == "rescaling"
+    assert controls.known().moving is None
+    workers.moving = Moving(1, 0, 8, 0, 0)
+    obey(controls, workers)
+    assert controls.known().moving == workers.moving
     workers.finish()
     assert asked.done.result().members == (0, 1, 2)
 
@@ -92,6 +102,19 @@ def test_r9_requests_are_passed_on_in_order_and_each_gets_its_report(controls: C
     workers.finish()
     assert first.done.result().superseded_by == 5
     assert second.done.result().superseded_by is None
+
+
+def test_a_rescale_that_is_called_off_tells_who_asked_and_the_job_goes_on(controls: Controls, workers: Workers) -> None:
+    late, waits = controls.rescale(3), controls.rescale(2)
+    obey(controls, workers)
+    assert late.taken.result() is None
+    workers.call_off()
+    with pytest.raises(DeadlineError, match="worker 2 has not come up"):
+        late.done.result(timeout=0)
+    obey(controls, workers)
+    assert (controls.known().state, controls.known().workers) == ("running", 1)
+    workers.finish()
+    assert waits.done.result(timeout=0).members == (0, 1)
 
 
 @pytest.mark.parametrize("size", [0, -1, 129, 2.0, "2", None, True], ids=repr)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.errors import InternalError
-from malstrom_py.rescale.placement import plan_moves
+from malstrom_py.errors import DeadlineError, InternalError
+from malstrom_py.rescale.pacing import Pacing
 from malstrom_py.rescale.protocol import (
     ByeTaken,
     Leave,
@@ -39,8 +39,8 @@ def coordinator() -> Iterator[cm.CoordinatorMachine]:
 
 def made(members: tuple[int, ...], table: tuple[int, ...], *, slots_max: int) -> cm.CoordinatorMachine:
     parts = {("S", str(number)): members[number % len(members)] for number in range(2)}
-    plan = partial(plan_moves, slots_max=slots_max)
-    return cm.CoordinatorMachine(TOPOLOGY, members=members, table=table, parts=parts, plan_moves=plan)
+    pacing = Pacing.fixed(slots_max)
+    return cm.CoordinatorMachine(TOPOLOGY, members=members, table=table, parts=parts, pacing=pacing)
 
 
 def told(machine: cm.CoordinatorMachine, *reports: Report) -> list[cm.Effect]:
@@ -128,6 +128,96 @@ def test_r8_a_rescale_ends_when_all_members_have_taken_every_bye(coordinator: cm
     assert told(coordinator, ByeTaken(0, "B", 1)) == [cm.Ended((0,), 1)]
 
 
+def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
+    topology = cm.Topology(("A",), {"R": (), "Q": ()}, {})
+    slots = 1024
+    machine = cm.CoordinatorMachine(topology, members=(0,), table=(0,) * slots, parts={}, pacing=Pacing.of(slots))
+    request(machine, 0, 1)
+    effects = machine.handle(cm.Connected(1))
+    taken: list[int] = []
+    pauses_s = [0.01, 0.1]
+    while machine.phase is cm.Phase.MOVING:
+        move, before = move_of(effects), machine.table
+        pause_s = pauses_s.pop(0) if pauses_s else 0.0
+        # The slowest region of the slowest worker counts.
+        done = [
+            RegionDone(move.version, worker, region, paused_s=pause_s * (worker + 1) * share, keys=3, bytes=1 << 20)
+            for worker in (0, 1)
+            for region, share in (("R", 0.5), ("Q", 0.1))
+        ]
+        marked = [MarkersIn(move.version, worker, "A") for worker in (0, 1)]
+        effects = told(machine, *(Switched(move.version, worker) for worker in (0, 1)), *marked, *done)
+        taken.append(sum(was != now for was, now in zip(before, machine.table, strict=True)))
+    assert taken[:3] == [16, 50, 17]
+    assert sum(taken) == slots // 2
+    assert max(taken) > 17
+    assert (machine.keys_moved, machine.bytes_moved) == (len(taken) * 12, len(taken) * (4 << 20))
+    # The next rescale begins anew: state may have grown meanwhile.
+    opening = move_of(request(machine, 0))
+    assert (opening.table, opening.more, opening.losing) == (machine.table, True, (1,))
+    first = opening_ended(machine, opening)
+    assert sum(was != now for was, now in zip(machine.table, first.table, strict=True)) == 16
+
+
+def opening_ended(machine: cm.CoordinatorMachine, opening: Move) -> Move:
+    """The move behind one that has moved nothing."""
+    reports: list[Any] = []
+    for worker in opening.everyone:
+        reports += [Switched(opening.version, worker), MarkersIn(opening.version, worker, "A")]
+        reports += [RegionDone(opening.version, worker, region) for region in ("R", "Q")]
+    return move_of(told(machine, *reports))
+
+
+LATE = DeadlineError("worker 3 has not come up")
+
+
+def test_r1_a_rescale_whose_joiners_do_not_come_up_is_called_off_and_nothing_has_changed(
+    coordinator: cm.CoordinatorMachine,
+) -> None:
+    before = (coordinator.members, coordinator.table, coordinator.version, coordinator.parts)
+    request(coordinator, 0, 1, 2, 3)
+    coordinator.handle(cm.Connected(2))
+    assert coordinator.handle(cm.CalledOff(LATE)) == [cm.Ended((0, 1), 0, LATE)]
+    assert coordinator.phase is cm.Phase.STEADY
+    assert (coordinator.members, coordinator.table, coordinator.version, coordinator.parts) == before
+    assert (coordinator.target, coordinator.waiting_for()) == ((0, 1), "nothing")
+
+
+def test_r1_a_joiner_that_connects_after_its_rescale_was_called_off_is_ignored(
+    coordinator: cm.CoordinatorMachine,
+) -> None:
+    request(coordinator, 0, 1, 2)
+    coordinator.handle(cm.CalledOff(LATE))
+    assert coordinator.handle(cm.Connected(2)) == []
+    assert request(coordinator, 0, 1, 3) == [cm.StartWorkers((3,), (0, 1), (0, 1, 0, 1), 0)]
+    assert coordinator.handle(cm.Connected(2)) == []
+    assert coordinator.phase is cm.Phase.JOINING
+    assert move_of(coordinator.handle(cm.Connected(3))).everyone == (0, 1, 3)
+    assert coordinator.handle(cm.Connected(2)) == []
+
+
+def test_r9_the_request_that_waits_begins_when_the_one_before_it_is_called_off(
+    coordinator: cm.CoordinatorMachine,
+) -> None:
+    request(coordinator, 0, 1, 2)
+    request(coordinator, 0, 1, 3)
+    request(coordinator, 0)
+    ended, *orders = coordinator.handle(cm.CalledOff(LATE))
+    assert ended == cm.Ended((0, 1), 0, LATE)
+    assert move_of(orders).new == (0,)
+
+
+@pytest.mark.parametrize("phase", ["steady", "moving", "leaving"])
+def test_only_what_joins_can_be_called_off(phase: str) -> None:
+    machine = made((0, 1), (0, 1, 0, 1), slots_max=8)
+    if phase != "steady":
+        move = move_of(request(machine, 0))
+        told(machine, *(all_reports(move) if phase == "leaving" else ()))
+    assert machine.phase == phase
+    with pytest.raises(InternalError, match=f"coordinator, {phase}: called off is not expected"):
+        machine.handle(cm.CalledOff(LATE))
+
+
 def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine) -> None:
     move = move_of(request(coordinator, 0))
     assert request(coordinator, 0, 5) == []
@@ -168,9 +258,7 @@ def test_a_report_that_comes_twice_is_an_internal_error(coordinator: cm.Coordina
 
 def test_r8_without_exchanges_leavers_go_at_once() -> None:
     topology = cm.Topology((), {}, {"S": ()})
-    machine = cm.CoordinatorMachine(
-        topology, members=(0, 1), table=(0, 1), parts={}, plan_moves=partial(plan_moves, slots_max=8)
-    )
+    machine = cm.CoordinatorMachine(topology, members=(0, 1), table=(0, 1), parts={}, pacing=Pacing.fixed(8))
     request(machine, 0)
     assert told(machine, Switched(1, 0), Switched(1, 1)) == [cm.Ended((0,), 1)]
 

@@ -12,7 +12,8 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import DeadlineError, InternalError
 from malstrom_py.rescale.protocol import OpenSlots, Parcel, PartHandedOver, PollParts, Rescale
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.crew import MOVE_DEADLINE_S, Crew
+from malstrom_py.workers.coordination import MOVE_DEADLINE_S
+from malstrom_py.workers.crew import Crew
 from malstrom_py.workers.outgoing import Content, Message
 from tests.unit.workers.rescaling import Running, two_stages
 

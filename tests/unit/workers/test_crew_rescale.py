@@ -222,7 +222,7 @@ def test_a_size_that_cannot_be_is_refused_and_nothing_has_happened(size: Any) ->
 
 def test_r10_slots_are_balanced_and_few_move() -> None:
     running = Running(two_stages(sinks.Memory()), workers=4).ask(5).settle()
-    owned = [running.crew._machine.table.count(worker) for worker in running.crew.members]
+    owned = [running.crew.coordination.table.count(worker) for worker in running.crew.members]
     assert (sorted(owned), running.reports[0].slots) == ([12, 13, 13, 13, 13], 12)
     running.finish()
 

@@ -9,6 +9,7 @@ import pytest
 
 from malstrom_py.messages import AbsBarrier
 from malstrom_py.rescale.region_machine import RegionMachine
+from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.feed import Feed
 from malstrom_py.workers.shipping import Shipping
 
@@ -26,7 +27,18 @@ def feed(exits: list[Any], holding: list[Any]) -> Feed:
 
     machine = RegionMachine("R", 0, exchanges=(), feeds_exchanges=bool(exits), members=(0,), table=(0,))
     shipping = Shipping("R", 0, graph, [])
-    return Feed(graph, [], [0], exits, make_barrier, holding, machine=machine, shipping=shipping, letters=[])
+    return Feed(
+        graph,
+        [],
+        [0],
+        exits,
+        make_barrier,
+        holding,
+        machine=machine,
+        shipping=shipping,
+        letters=[],
+        clock=VirtualClock(),
+    )
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,53 @@ def controls(frames: list[Frame]) -> list[Any]:
     return [frame.control for frame in frames if frame.control is not None]
 
 
+def test_a_move_that_has_ended_says_what_it_took() -> None:
+    region = losing(1, 3, 5, 2, keys_first=1)
+    while region.feed.ship():
+        region.clock.advance(0.25)
+    (report,) = [report for report in region.told() if isinstance(report, RegionDone)]
+    assert report.paused_s > 0
+    assert report.paused_s % 0.25 == 0
+    assert (report.keys, report.bytes) == (3, region.shipping.bytes_moved)
+    taker = gaining()
+    rest_marked(taker, MARK_GAIN)
+    taker.clock.advance(9.0)
+    open_up(taker)
+    (report,) = [report for report in taker.told() if isinstance(report, RegionDone)]
+    assert (report.paused_s, report.keys, report.bytes) == (0.0, 0, 0)
+
+
+def test_what_leaves_is_looked_for_from_the_order_on_while_rows_come() -> None:
+    region = Region(keys_first=1)
+    region.send("left", 1, [1], [3], [2])
+    region.take()
+    assert not region.feed.has_to_ship
+    region.feed.prepare(MARK_LOSE.move)
+    assert region.feed.has_to_ship
+    assert region.feed.ready
+    region.send("right", 0, [5], [2])
+    region.take()
+    assert region.feed.steady
+    while region.feed.has_to_ship:
+        assert region.feed.ship() == 1
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, MARK_LOSE)
+    region.take()
+    while region.feed.ship():
+        pass
+    parcels = [letter for receiver, letter in region.letters if isinstance(letter, Parcel)]
+    assert sorted(slot for parcel in parcels for slot in parcel.slots) == [1, 3]
+    assert region.shipping.keys_moved == 3
+    assert set(region.kept.state.values) == {2}
+    assert not region.shipping.watching
+
+
+def test_a_region_that_loses_nothing_looks_for_nothing() -> None:
+    region = gaining()
+    region.feed.prepare(MARK_GAIN.move)
+    assert not region.shipping.watching
+
+
 def test_r6_shipped_goes_out_behind_what_was_sent_before_and_once_all_is_shipped() -> None:
     region = losing(1, 3, keys_first=1)
     region.sent.clear()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +13,17 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.batches import Batch
+from malstrom_py.clock import SystemClock
 from malstrom_py.codec import Codec
+from malstrom_py.errors import MalformedRecord
 from malstrom_py.messages import AbsBarrier, Interrogate, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale import region_events as events
 from malstrom_py.testing import VirtualClock, as_step
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.graph import Graph, Membership, build_graph
+from malstrom_py.workers.graph import Graph, Membership, build_graph, deal_parts
+from malstrom_py.workers.on_ray.shipment import pack_plan, unpack_plan
 
 
 @dataclass(frozen=True)
@@ -112,3 +118,20 @@ def test_f3_a_partitioner_is_bound_once_per_exchange() -> None:
     keyed.count("count").sum("sum").sink("out", sinks.Memory())
     graph_of(job)
     assert partitioner.steps == ["key"]
+
+
+def test_copies_of_a_plan_know_what_its_sources_learnt_when_their_parts_were_dealt(tmp_path: Path) -> None:
+    """The types of csv files are found by the first of them, and are everyone's, on whichever worker they are read."""
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    (tmp_path / "b.csv").write_text("n\n1.5\n")
+    job = mp.Job("copied")
+    job.source("in", sources.Files(tmp_path / "*.csv")).sink("out", sinks.Memory())
+    plan = job.plan()
+    dealt = deal_parts(plan, [0, 1], SystemClock())
+    assert dealt.movable == {"in"}
+    copy = unpack_plan(pack_plan(plan), "copied")
+    second = next(step for step in copy.steps if step.kind == "source").factory(StepContext("copied", "in", 1))
+    assert isinstance(second, ReadSource)
+    part = second._build(dealt.parts[1]["in"][0], None)
+    with closing(part), pytest.raises(MalformedRecord):
+        part.poll(10)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from malstrom_py.rescale.placement import first_table, plan_moves
+from malstrom_py.errors import DeadlineError, MalstromError
+from malstrom_py.rescale.pacing import Pacing
+from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.protocol import PartsPolled, Switched
 from malstrom_py.workers import coordinator_machine as cm
-from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.rescale_report import Moving, RescaleReport
 from malstrom_py.workers.rescales import Rescales
 
 SLOTS = 8
@@ -24,15 +26,26 @@ class Requests:
             members=members,
             table=first_table(SLOTS, members),
             parts=parts,
-            plan_moves=partial(plan_moves, slots_max=2),
+            pacing=Pacing.fixed(2),
         )
         self.rescales = Rescales(self.machine)
         self.reports: list[tuple[str, RescaleReport]] = []
+        self.errors: list[tuple[str, MalstromError]] = []
+        self.joins = True
         self.now_s = 100.0
 
     def ask(self, name: str, *members: int) -> Requests:
-        self.rescales.asked(members, self.now_s, lambda report: self.reports.append((name, report)))
+        self.rescales.asked(members, self.now_s, partial(self._done, name))
         return self._handle(cm.Requested(members))
+
+    def _done(self, name: str, ended: RescaleReport | MalstromError) -> None:
+        if isinstance(ended, MalstromError):
+            self.errors.append((name, ended))
+        else:
+            self.reports.append((name, ended))
+
+    def call_off(self, error: MalstromError) -> Requests:
+        return self._handle(cm.CalledOff(error))
 
     def go_on(self) -> Requests:
         """Until the rescale under way has ended, or another one joins."""
@@ -45,11 +58,11 @@ class Requests:
 
     def _handle(self, event: cm.Event) -> Requests:
         for effect in self.machine.handle(event):
-            if isinstance(effect, cm.StartWorkers):
+            if isinstance(effect, cm.StartWorkers) and self.joins:
                 for worker in effect.workers:
                     self._handle(cm.Connected(worker))
             elif isinstance(effect, cm.Ended):
-                self.rescales.ended(self.now_s)
+                self.rescales.ended(self.now_s, effect.error)
         return self
 
 
@@ -105,7 +118,8 @@ def test_r9_what_waits_ends_at_once_where_the_one_before_it_came_to_the_same() -
 def test_r9_who_is_told_may_ask_for_more() -> None:
     requests = Requests()
 
-    def more(report: RescaleReport) -> None:
+    def more(report: RescaleReport | MalstromError) -> None:
+        assert isinstance(report, RescaleReport)
         requests.reports.append(("first", report))
         requests.ask("second", 0, 1, 2)
 
@@ -115,3 +129,54 @@ def test_r9_who_is_told_may_ask_for_more() -> None:
     assert [name for name, _ in requests.reports] == ["first"]
     requests.go_on()
     assert [(name, report.members) for name, report in requests.reports][1:] == [("second", (0, 1, 2))]
+
+
+def test_a_request_that_is_called_off_ends_with_the_error_and_what_it_overtook_with_it() -> None:
+    requests = Requests().ask("running", 0, 1).ask("overtaken", 0, 1, 2).ask("last", 0, 1, 3)
+    requests.joins = False
+    requests.go_on()
+    assert [(name, report.members) for name, report in requests.reports] == [("running", (0, 1))]
+    requests.call_off(late := DeadlineError("worker 3 has not come up"))
+    assert requests.errors == [("overtaken", late), ("last", late)]
+    assert len(requests.reports) == 1
+
+
+def test_r9_what_waits_begins_afresh_behind_a_request_that_was_called_off() -> None:
+    requests = Requests((0, 1))
+    requests.joins = False
+    requests.ask("late", 0, 1, 2).ask("waits", 0)
+    requests.now_s += 1.0
+    requests.call_off(late := DeadlineError("worker 2 has not come up"))
+    assert (requests.errors, requests.reports) == ([("late", late)], [])
+    requests.go_on()
+    assert [(name, report.members, report.duration_s) for name, report in requests.reports] == [("waits", (0,), 1.0)]
+
+
+def test_how_far_a_rescale_has_come_can_be_seen_while_it_moves() -> None:
+    requests = Requests()
+    assert requests.rescales.moving is None
+    requests.ask("up", 0, 1)
+    assert requests.rescales.moving == Moving(1, slots=0, of_slots=4, keys=0, bytes=0)
+    for report in list(requests.machine._missing):
+        assert isinstance(report, Switched | PartsPolled)
+        requests._handle(cm.Reported(report))
+    assert requests.rescales.moving == Moving(2, slots=2, of_slots=4, keys=0, bytes=0)
+    requests.go_on()
+    assert requests.rescales.moving is None
+
+
+def test_what_joins_does_not_move_yet() -> None:
+    requests = Requests()
+    requests.joins = False
+    requests.ask("up", 0, 1)
+    assert requests.rescales.moving is None
+
+
+def test_a_report_counts_the_keys_and_bytes_of_its_own_rescale() -> None:
+    requests = Requests().ask("up", 0, 1)
+    requests.machine.keys_moved, requests.machine.bytes_moved = 3, 500
+    assert requests.rescales.moving == Moving(1, slots=0, of_slots=4, keys=3, bytes=500)
+    requests.go_on().ask("down", 0)
+    requests.machine.keys_moved, requests.machine.bytes_moved = 10, 700
+    requests.go_on()
+    assert [(report.keys, report.bytes) for _, report in requests.reports] == [(3, 500), (7, 200)]

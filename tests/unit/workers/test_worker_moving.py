@@ -23,6 +23,8 @@ from malstrom_py.rescale.protocol import (
     Move,
     OpenSlots,
     Parcel,
+    PartsPolled,
+    PollParts,
     RegionDone,
     Rescale,
     Shipped,
@@ -62,7 +64,14 @@ def key_of(pair: Any) -> int:
 class OneOfTwo:
     """Worker ``me`` and what the coordinator and worker 1 (or 0) are told; there is nothing to read."""
 
-    def __init__(self, *, me: int = 0, members: tuple[int, ...] = (0, 1), table: tuple[int, ...] = (0, 1)) -> None:
+    def __init__(
+        self,
+        *,
+        me: int = 0,
+        members: tuple[int, ...] = (0, 1),
+        table: tuple[int, ...] = (0, 1),
+        keys_per_parcel: int | None = None,
+    ) -> None:
         self.clock, self.pulse, self.out = VirtualClock(), Pulse(), sinks.Memory()
         job = mp.Job("moving", slots=SLOTS)
         stream = job.source("in", sources.Memory[int]([]))
@@ -72,7 +81,9 @@ class OneOfTwo:
         codec, batching = Codec(), Batching(linger_s=LINGER_S)
         self.me, self.other = me, 1 - me
         member = Membership(me, members, table)
-        self.worker = Worker(job.plan(), member, batching=batching, clock=self.clock, codec=codec)
+        self.worker = Worker(
+            job.plan(), member, batching=batching, clock=self.clock, codec=codec, keys_per_parcel=keys_per_parcel
+        )
         self.remote = RemoteWorker(self.other, me, ["key", "again"], codec, batching.credit, 1)
         self.letters: list[tuple[int, Any]] = []
         self.worker.open_sinks()
@@ -167,6 +178,31 @@ def test_r4_the_state_of_lost_slots_is_sent_to_their_new_owner() -> None:
         ("out", (0,), set()),
         ("pulse", (0,), {"pulse"}),
     ]
+    assert worker.worker.counts()["pulse"].keys == 0
+
+
+def test_r2_a_worker_switches_when_it_knows_which_keys_leave_and_goes_on_until_then() -> None:
+    worker = OneOfTwo(keys_per_parcel=1).send("key", rows(0, 2, 4)).step()
+    worker.send("key", Epoch(MAX_EPOCH)).send("again", Epoch(MAX_EPOCH)).step()
+    worker.got("again")
+    worker.got("key")
+    worker.order(Rescale(LOSE), PollParts(1, "in")).step(times=1)
+    assert (worker.told(), worker.got("key"), worker.worker.finished) == ([], [], False)
+    assert worker.worker.ready
+    worker.step()
+    assert worker.told() == [Switched(1, 0), PartsPolled(1, 0, "in")]
+    assert worker.got("key") == [Marker(LOSE, MAX_EPOCH, MAX_EPOCH)]
+    worker.send("key", Marker(LOSE, MAX_EPOCH, MAX_EPOCH)).step()
+    (parcel, *others) = [letter for to, letter in worker.letters if to == 1]
+    assert (parcel.slots, [other.slots for other in others]) == ((), [(0,)])
+
+
+def test_r2_rows_that_come_before_the_switch_are_of_the_old_version() -> None:
+    worker = OneOfTwo(keys_per_parcel=1).send("key", rows(0, 2, 4)).step()
+    worker.order(Rescale(LOSE)).send("key", rows(6)).step()
+    assert worker.worker.counts()["pulse"].keys == 4
+    worker.send("key", Marker(LOSE, 5, 5)).send("again", Marker(LOSE, 5, 5)).step(times=12)
+    assert sum(bool(letter.states) for to, letter in worker.letters if to == 1) == 2
     assert worker.worker.counts()["pulse"].keys == 0
 
 

@@ -1,29 +1,59 @@
-"""One run of a job in this process, from opening to closing: steps its workers, does what is commanded, commits.
+"""One run of a job, from opening to closing: has its workers go on, does what is commanded, commits.
 
 Rule: nothing is committed before all has been read and written; whatever fails on the way discards it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from typing import Generic, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
 from malstrom_py.plan import Plan
-from malstrom_py.workers.controls import Controls
-from malstrom_py.workers.crew import Crew
+from malstrom_py.workers.commit import FinalCommit
+from malstrom_py.workers.controls import Commanded, Controls
 from malstrom_py.workers.interrupts import Interrupts
 from malstrom_py.workers.progress import Progress
-from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.result import RunResult, StepCounts
 
 
-class LocalRun:
+class Staff(Commanded, Protocol):
+    """The workers of a run, in this process or elsewhere."""
+
+    @property
+    def wake(self) -> threading.Event: ...
+
+    @property
+    def commit(self) -> FinalCommit: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    def open(self) -> None: ...
+
+    def step(self, *, until_s: float | None) -> None: ...
+
+    def counts(self) -> Mapping[str, StepCounts]: ...
+
+    def pre_commit(self) -> None: ...
+
+    def close_before_commit(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Staff)
+
+
+class JobRun(Generic[S]):
     """One run of ``plan`` by ``crew``."""
 
     def __init__(
         self,
         plan: Plan,
-        crew: Crew,
+        crew: S,
         clock: Clock,
         *,
         controls: Controls | None = None,
@@ -40,7 +70,7 @@ class LocalRun:
         self._commit = self._crew.commit
         self._enter("opening")
 
-    def execute(self, until: Callable[[Crew], bool] | None = None, until_s: float | None = None) -> RunResult:
+    def execute(self, until: Callable[[S], bool] | None = None, until_s: float | None = None) -> RunResult:
         """To its end, or until ``until(crew)`` is true after a step, or the clock's monotonic time is ``until_s``."""
         with self._interrupts:
             try:
@@ -50,7 +80,7 @@ class LocalRun:
                     self._loop(until, until_s)
                 self._controls.refuse_if_stopped()
                 self._enter("committing")
-                self._commit.pre_commit()
+                self._crew.pre_commit()
                 self._crew.close_before_commit()
                 with self._interrupts.held():
                     self._commit.commit()
@@ -67,7 +97,7 @@ class LocalRun:
     def _enter(self, phase: str) -> None:
         self._controls.enter(phase, self.result(), len(self._crew.members))
 
-    def _loop(self, until: Callable[[Crew], bool] | None, until_s: float | None) -> None:
+    def _loop(self, until: Callable[[S], bool] | None, until_s: float | None) -> None:
         crew, clock, controls, progress = self._crew, self._clock, self._controls, self._progress
         controls.loop()
         while not crew.finished:

@@ -1,0 +1,113 @@
+"""What a job must not leave behind: actors, processes, listening ports, threads of this program, files."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import ray
+
+from malstrom_py.workers.on_ray.attaching import running_at_hand
+from malstrom_py.workers.on_ray.cluster import NAMESPACE
+
+PATIENCE_S: Final = 10.0
+OURS: Final = ("WorkerActor", "CoordinatorActor")
+
+
+class Things(NamedTuple):
+    """What there is now."""
+
+    actors: frozenset[str]
+    processes: frozenset[int]
+    ports: frozenset[int]
+    threads: frozenset[str]
+    files: frozenset[str]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def actors(*, alive: bool = True) -> list[dict[str, Any]]:
+    """The actors of jobs, as Ray's own table has them, oldest first."""
+    private: Any = importlib.import_module(
+        "ray._private.state"
+    )  # the public list asks the dashboard, which is not there
+    table: dict[str, dict[str, Any]] = private.actors()
+    found = [actor for actor in table.values() if actor["ActorClassName"] in OURS]
+    return sorted((a for a in found if not alive or a["State"] != "DEAD"), key=lambda actor: actor["StartTime"])
+
+
+def pids(kind: str) -> list[int]:
+    """The processes of the living actors of a class, oldest first; those that have not begun yet are not there."""
+    return [actor["Pid"] for actor in actors() if actor["ActorClassName"] == kind and actor["Pid"]]
+
+
+def things(*, with_ray: bool = True) -> Things:
+    """What there is of jobs, in this program and on this machine."""
+    told = actors(alive=False) if with_ray else []
+    return Things(
+        frozenset(actor["ActorID"] for actor in told if actor["State"] != "DEAD"),
+        frozenset(actor["Pid"] for actor in told if actor["Pid"] and is_alive(actor["Pid"])),
+        frozenset(_listening(os.getpid())),
+        frozenset(thread.name for thread in threading.enumerate() if thread.name.startswith("malstrom")),
+        frozenset(_files()),
+    )
+
+
+def check_nothing_left(before: Things, *, with_ray: bool = True) -> None:
+    """Soon there is no more than there was."""
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        now: tuple[frozenset[Any], ...] = things(with_ray=with_ray)
+        left = {name: there - was for name, there, was in zip(Things._fields, now, before, strict=True) if there - was}
+        if not left:
+            return
+        assert time.monotonic() < until_s, f"left behind: {left}"
+        time.sleep(0.05)
+
+
+def kill_jobs() -> None:
+    """End all jobs, so that the next test has none."""
+    for job in running_at_hand():
+        ray.kill(ray.get_actor(job, namespace=NAMESPACE))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, that has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _listening(pid: int) -> set[int]:
+    """The TCP ports that a process listens on."""
+    sockets = set[str]()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(str(link.readlink()))
+        except OSError:
+            continue
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {
+        int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets
+    }
+
+
+def _files() -> set[str]:
+    """The files in the folders for temporary ones and for sockets."""
+    folders = {Path(tempfile.gettempdir()), Path(os.environ["XDG_RUNTIME_DIR"])}
+    return {str(path) for folder in folders for path in folder.rglob("*") if not path.is_dir()}

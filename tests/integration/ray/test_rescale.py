@@ -1,0 +1,51 @@
+"""A job on Ray goes to other sizes under traffic, and nothing of it is lost, comes twice or out of order."""
+
+from __future__ import annotations
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks
+from malstrom_py.workers.on_ray.setup import Streams
+from tests.integration.ray.traffic import (
+    KEYS,
+    PARTS,
+    Attendance,
+    Tour,
+    check_counts,
+    check_order,
+    check_rows,
+    held,
+    memory_rows,
+    moved_keys,
+    traffic,
+)
+
+
+@pytest.mark.parametrize("streams", ["direct", "ray"])
+def test_p1_a_job_goes_from_1_to_2_to_4_to_3_to_1(streams: Streams, out: sinks.Memory, attendance: Attendance) -> None:
+    job = traffic(f"tour-{streams}", out, attendance)
+    handle = mp.RayRuntime(1, num_cpus=0.2, streams=streams).start(job)
+    tour = Tour(handle, attendance)
+    tour.go(1, 2, 4, 3, 1)
+    handle.stop()
+    result, rows = handle.wait(timeout_s=10), memory_rows(out)
+
+    check_rows(rows, result)
+    check_order(out.by_key)
+    check_counts(result)
+    assert moved_keys(rows) > KEYS / 2
+    assert held(rows) > 0
+    assert [report.members for report in tour.reports] == [(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2), (0,)]
+    assert all(report.slots > 200 for report in tour.reports[1:])
+    assert sum(report.parts for report in tour.reports) >= PARTS
+
+
+def test_p1_at_full_load(out: sinks.Memory, attendance: Attendance) -> None:
+    handle = mp.RayRuntime(1, num_cpus=0.2).start(traffic("full", out, attendance, rows=500, tick_s=0.0))
+    Tour(handle, attendance).go(2, 1)
+    handle.stop()
+    result = handle.wait(timeout_s=10)
+    check_rows(memory_rows(out), result)
+    check_order(out.by_key)
+    check_counts(result)

@@ -1,0 +1,60 @@
+"""What jobs on Ray write, while they go to other sizes: into files, and to functions that run in the workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import malstrom_py as mp
+from malstrom_py import sinks
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from tests.integration.ray.traffic import Attendance, Seen, Sent, Tour, check_counts, check_rows, traffic
+
+
+class Appended:
+    """A function that appends to a file of its process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, seen: Seen) -> None:
+        with (self._folder / f"{os.getpid()}.json").open("a") as file:
+            file.write(json.dumps(as_object(seen)) + "\n")
+
+
+def as_object(seen: Seen) -> dict[str, list[object]]:
+    return {"row": list(seen)}
+
+
+def lines(folder: Path) -> list[Seen]:
+    """The rows in the files of a folder, by file in turn."""
+    found = [json.loads(line)["row"] for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]
+    return [Seen(Sent(*row[0]), *row[1:]) for row in found]
+
+
+def test_files_are_whole_after_rescales(tidy: None, attendance: Attendance, tmp_path: Path) -> None:
+    files = sinks.Files(str(tmp_path / "out"), format="json")
+    handle = mp.RayRuntime(2, num_cpus=0.2).start(traffic("into-files", files, attendance, show=as_object))
+    Tour(handle, attendance).go(3, 1)
+    # A second run of this name, elsewhere, clears what earlier runs have left; those who have left here are none.
+    files.recover(CommitContext("into-files", "out", SnapshotId("another"), incarnation=1), [])
+    handle.stop()
+    result = handle.wait()
+    assert len([file for file in (tmp_path / "out").iterdir() if not file.name.startswith(("_", "."))]) >= 3
+    check_rows(lines(tmp_path / "out"), result)
+    check_counts(result)
+
+
+def test_functions_get_each_row_once(tidy: None, attendance: Attendance, tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    job = traffic("into-functions", sinks.Callable(Appended(folder)), attendance)
+    handle = mp.RayRuntime(1, num_cpus=0.2).start(job)
+    Tour(handle, attendance).go(2, 1)
+    handle.stop()
+    result = handle.wait()
+    rows = lines(folder)
+    assert len(list(folder.iterdir())) == 2
+    check_rows(rows, result)
+    check_counts(result)

@@ -1,0 +1,296 @@
+"""What goes wrong on Ray is told by an error of ours that says what to do, and the job goes on where it can."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import (
+    DeadlineError,
+    JobRunning,
+    OperationInProgress,
+    OperatorError,
+    PeerError,
+    PlanError,
+    SinkError,
+)
+from malstrom_py.sinks import CommitContext, SnapshotId, WorkerInfo
+from malstrom_py.workers.on_ray import starting
+from malstrom_py.workers.rescale_report import RescaleReport
+from tests.integration.ray.leftovers import PATIENCE_S, actors, until
+from tests.integration.ray.traffic import Attendance, Tour, check_order, check_rows, memory_rows, traffic
+
+pytestmark = pytest.mark.usefixtures("tidy")
+RUNTIME = mp.RayRuntime(1, num_cpus=0.2)
+
+
+def small(name: str, out: sinks.Memory) -> mp.Job:
+    job = mp.Job(name)
+    job.source("in", sources.Memory([1, 2, 3])).key_by("key", lambda n: n).sink("out", out)
+    return job
+
+
+def test_what_cannot_be_pickled_is_told_with_its_step(out: sinks.Memory) -> None:
+    lock, job = threading.Lock(), mp.Job("locked")
+
+    def guarded(n: int) -> int:
+        with lock:
+            return n
+
+    job.source("in", sources.Memory([1])).map("guarded", guarded).sink("out", out)
+    with pytest.raises(PlanError, match=r"step 'guarded' .* cannot be taken to other processes: .*lock.*per_worker"):
+        RUNTIME.run(job)
+
+
+def test_a_module_that_workers_do_not_have_is_told(
+    out: sinks.Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_in_the_driver.py").write_text("def double(n):\n    return 2 * n\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    double = importlib.import_module("only_in_the_driver").double
+    job = mp.Job("homesick")
+    job.source("in", sources.Memory([1])).map("double", double).sink("out", out)
+    try:
+        with pytest.raises(PlanError, match=r"'only_in_the_driver', which a worker does not have: .*runtime_env"):
+            RUNTIME.run(job)
+    finally:
+        del sys.modules["only_in_the_driver"]
+
+
+def test_a_job_that_has_finished_refuses_and_tells_how_it_ended(out: sinks.Memory) -> None:
+    handle = RUNTIME.start(small("finished", out))
+    assert handle.wait(timeout_s=PATIENCE_S).written == 3
+    with pytest.raises(mp.JobEnded, match="has finished, and its sinks have committed"):
+        handle.rescale(2)
+    status = handle.status()
+    assert (status.state, status.error, status.counts.written) == ("finished", None, 3)
+    assert handle.wait().written == 3
+    handle.stop()
+    with pytest.raises(mp.JobNotFound, match="no job 'finished'"):
+        mp.JobHandle.attach("finished")
+
+
+def test_a_job_whose_name_is_held_by_one_in_this_process_does_not_begin(
+    out: sinks.Memory, attendance: Attendance, tmp_path: Path
+) -> None:
+    opened = tmp_path / "opened"
+    opened.mkdir()
+    held = mp.InProcess().start(traffic("held", out, attendance))
+    with pytest.raises(JobRunning, match="'held' runs already"):
+        RUNTIME.start(traffic("held", sinks.Memory(), Attendance(opened)))
+    until(lambda: not actors())
+    assert list(opened.iterdir()) == []
+    assert held.status().state == "running"
+    held.stop()
+    assert held.wait().written == len(out.items)
+
+
+def test_two_jobs_of_one_name(out: sinks.Memory, attendance: Attendance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "NAME_S", 1.0)
+    handle = RUNTIME.start(traffic("twice", out, attendance))
+    with pytest.raises(JobRunning, match="a job 'twice' runs already on this Ray cluster"):
+        RUNTIME.start(small("twice", sinks.Memory()))
+    Tour(handle, attendance).go(2)
+    handle.stop()
+    again = sinks.Memory()
+    RUNTIME.run(small("twice", again))
+    assert sorted(again.items) == [1, 2, 3]
+
+
+def test_sizes_that_cannot_be_are_refused_and_the_job_goes_on(out: sinks.Memory, attendance: Attendance) -> None:
+    handle = RUNTIME.start(traffic("sized", out, attendance))
+    tour = Tour(handle, attendance)
+    tour.stay(1)
+    for size in (0, -1):
+        with pytest.raises(PlanError):
+            handle.rescale(size)
+    with pytest.raises(PlanError, match=r"21 workers of 0\.2 CPU each are more than the Ray cluster can place: .* 20"):
+        handle.rescale(21)
+    with pytest.raises(PlanError, match="more than the Ray cluster can place"):
+        mp.RayRuntime(5).start(small("large", sinks.Memory()))
+    assert handle.status().state == "running"
+    tour.go(2)
+    handle.stop()
+    check_rows(memory_rows(out), handle.wait())
+
+
+def test_workers_that_do_not_come_up_in_time_are_called_off(out: sinks.Memory, attendance: Attendance) -> None:
+    runtime = mp.RayRuntime(1, num_cpus=1.5, autoscaling=True, start_timeout_s=6)
+    handle = runtime.start(traffic("waiting", out, attendance))
+    tour = Tour(handle, attendance)
+    tour.stay(1)
+    with pytest.raises(DeadlineError, match=r"worker 2 of job 'waiting' did not come up within 6 s: see `ray status`"):
+        handle.rescale(3)  # 4.5 of 4 CPUs
+    tour.stay(1)
+    tour.go(2, 1)
+    handle.stop()
+    check_rows(memory_rows(out), handle.wait())
+    check_order(out.by_key)
+
+
+def test_r9_requests_at_once_are_coalesced(out: sinks.Memory, attendance: Attendance) -> None:
+    handle = RUNTIME.start(traffic("asked-often", out, attendance))
+    Tour(handle, attendance).stay(1)
+    reports: dict[int, RescaleReport] = {}
+    asking = []
+    for size in (2, 3, 4):
+        thread = threading.Thread(target=lambda size=size: reports.update({size: handle.rescale(size)}))
+        thread.start()
+        asking.append(thread)
+    for thread in asking:
+        thread.join(PATIENCE_S * 3)
+    last = [size for size, report in reports.items() if report.superseded_by is None]
+    assert set(reports) == {2, 3, 4}
+    assert {report.superseded_by for report in reports.values()} - {None} <= {2, 3, 4}
+    Tour(handle, attendance).stay(len(reports[last[-1]].members))
+    handle.stop()
+    check_rows(memory_rows(out), handle.wait())
+    check_order(out.by_key)
+
+
+def test_ports_that_are_all_taken(out: sinks.Memory) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        job = small("crowded", out)
+        with pytest.raises(PlanError, match=rf"no port from {port} to {port} is free"):
+            mp.RayRuntime(1, num_cpus=0.2, ports=(port, port)).run(job)
+
+
+def test_stop_without_drain_commits_nothing(out: sinks.Memory, attendance: Attendance) -> None:
+    handle = RUNTIME.start(traffic("stopped", out, attendance))
+    Tour(handle, attendance).stay(1)
+    handle.stop(drain=False)
+    assert handle.status().state == "stopped"
+    with pytest.raises(mp.JobEnded, match="stopped without drain: nothing was committed"):
+        handle.wait()
+    assert out.items == []
+
+
+def test_a_job_that_waits_tells_so(out: sinks.Memory, attendance: Attendance) -> None:
+    handle = RUNTIME.start(traffic("slow", out, attendance))
+    with pytest.raises(OperationInProgress, match=r"job 'slow' has not ended within 0\.1 s"):
+        handle.wait(timeout_s=0.1)
+    Tour(handle, attendance).stay(1)
+    with pytest.raises(OperationInProgress, match=r"has not been rescaled within 0 s; the rescale goes on"):
+        handle.rescale(2, timeout_s=0)
+    assert handle.status().state in {"rescaling", "running"}
+    Tour(handle, attendance).stay(2)
+    attached = mp.JobHandle.attach("slow")
+    assert attached.status().workers == 2
+    attached.stop()
+    assert handle.wait(timeout_s=PATIENCE_S).written == len(out.items) > 0
+
+
+def test_stop_in_the_middle_of_a_rescale(out: sinks.Memory, attendance: Attendance) -> None:
+    handle = RUNTIME.start(traffic("cut-short", out, attendance))
+    Tour(handle, attendance).stay(1)
+    handle.rescale(3, wait=False)
+    handle.stop()
+    result = handle.wait()
+    check_rows(memory_rows(out), result)
+    check_order(out.by_key)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) -> None:
+    handle = RUNTIME.start(traffic("short-lived", out, attendance))
+    handle.stop(drain=drain)
+    assert handle.status().state == ("finished" if drain else "stopped")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"runtime_env": {"working_dir": "/nonexistent"}}, "Ray does not take these options: .*nonexistent"),
+        ({"runtime_env": "pip"}, "runtime_env is a dict"),
+        ({"resources": {"CPU": 1.0}}, "num_cpus"),
+        ({"detached": "no"}, "True or False"),
+    ],
+)
+def test_options_that_ray_does_not_take(options: dict[str, Any], told: str, out: sinks.Memory) -> None:
+    job = mp.Job("options")
+    job.source("in", sources.Memory(range(10))).sink("out", out)
+    with pytest.raises(PlanError, match=told):
+        mp.RayRuntime(1, **{"num_cpus": 0.1, **options}).start(job)
+
+
+def test_a_row_that_cannot_be_brought_home_is_told_with_its_cause(out: sinks.Memory) -> None:
+    job = mp.Job("locked-rows")
+    job.source("in", sources.Memory(range(3))).map("lock", lambda n: threading.Lock()).sink("out", out)
+    with pytest.raises(SinkError, match=r"'out' could not pre-commit: sinks\.Memory .*cannot be pickled") as caught:
+        mp.RayRuntime(1, num_cpus=0.1).run(job)
+    assert caught.value.__cause__ is not None
+    assert out.items == []
+
+
+def test_a_job_that_is_run_again_starts_empty_and_leaves_nothing_if_it_fails(out: sinks.Memory) -> None:
+    def run(limit: int) -> None:
+        job = mp.Job("again")
+        job.source("in", sources.Memory([1, 2, 3])).map("by", lambda n: 6 // (limit - n)).sink("out", out)
+        mp.RayRuntime(1, num_cpus=0.1).run(job)
+
+    run(4)
+    assert sorted(out.items) == [2, 3, 6]
+    with pytest.raises(OperatorError, match="'by'"):
+        run(3)
+    assert out.items == []
+
+
+class SlowToLeave:
+    """Its writer on any worker but the first takes long to pre-commit; ``folder`` gets the process of each worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, worker: WorkerInfo) -> SlowToLeave:
+        self.worker = worker.worker
+        (self.folder / f"worker-{worker.worker}").write_text(str(os.getpid()))
+        return self
+
+    def write(self, batch: object) -> None:
+        """Nobody asks for it again."""
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        if self.worker:
+            time.sleep(60)
+        return b""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Nothing was written."""
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        """Nothing was written."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        """Nothing was written."""
+
+
+def test_a_death_is_told_while_one_who_leaves_takes_long(tidy: None, tmp_path: Path) -> None:
+    job = mp.Job("slow-leaver")
+    numbers = job.source("in", sources.Generator(lambda part, start: itertools.count(start), parts=2))
+    numbers.key_by("by", lambda n: n % 10).count("count").sink("out", SlowToLeave(tmp_path))
+    handle = mp.RayRuntime(2, num_cpus=0.1).start(job)
+    until(lambda: handle.status().counts.read > 0)
+    handle.rescale(1, wait=False)
+    until(lambda: handle.status(timeout_s=0.2).age_s > 0.2)  # the coordinator waits for the one who leaves
+    os.kill(int((tmp_path / "worker-0").read_text()), signal.SIGKILL)
+    with pytest.raises(PeerError, match="worker 0 died"):
+        handle.wait(timeout_s=PATIENCE_S)

@@ -1,0 +1,247 @@
+"""Ends of streams to be tested: in this thread, in a process of its own, or in an actor of Ray, all used alike.
+
+An end does what it is told by functions that take the transport first: they run where the transport lives.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, Final, Protocol
+
+from malstrom_py.workers.transport.base import Transport
+from malstrom_py.workers.transport.secret import JobSecret
+from tests.tree import ROOT
+
+PATIENCE_S: Final = 60.0
+SPAWN: Final = multiprocessing.get_context("spawn")
+
+
+class End(Protocol):
+    """A transport, wherever it lives."""
+
+    @property
+    def address(self) -> Any: ...
+
+    def start(self, act: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        """Begin ``act(transport, *arguments)``; what is given back waits for its result, or raises what it raised."""
+        ...
+
+    def run(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``act(transport, *arguments)`` gives back."""
+        ...
+
+    def kill(self) -> None:
+        """End its process by SIGKILL."""
+        ...
+
+
+class Kind(Protocol):
+    """One implementation of `Transport`, and how its ends are made."""
+
+    def end(
+        self, me: int, *, incarnation: int = 1, secret: JobSecret | None = None, own_process: bool = False
+    ) -> End: ...
+
+
+class ThreadEnd:
+    """A ZeroMQ end that is used by a thread of this process."""
+
+    def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self.transport = self._thread.submit(made_zeromq, me, incarnation, secret).result(PATIENCE_S)
+        self.address = self.transport.address
+
+    def start(self, act: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        future: Future[Any] = self._thread.submit(act, self.transport, *arguments)
+        return lambda: future.result(PATIENCE_S)
+
+    def run(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        return self.start(act, *arguments)()
+
+    def kill(self) -> None:
+        raise NotImplementedError("it lives in the process of the tests")
+
+    def close(self) -> None:
+        self.run(closed)
+        self._thread.shutdown()
+
+
+class ProcessEnd:
+    """A ZeroMQ end in a process of its own."""
+
+    def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
+        self._pipe, theirs = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=serve, args=(theirs, me, incarnation, secret), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.address = self._answer()
+
+    def start(self, act: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        self._pipe.send((act, arguments))
+        return self._answer
+
+    def run(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        return self.start(act, *arguments)()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(PATIENCE_S)
+
+    def close(self) -> None:
+        self.kill()
+        self.process.close()
+        self._pipe.close()
+
+    def _answer(self) -> Any:
+        assert self._pipe.poll(PATIENCE_S), "no answer"
+        return unwrapped(self._pipe.recv())
+
+
+def made_zeromq(me: int, incarnation: int, secret: JobSecret) -> Transport:
+    from malstrom_py.workers.transport.zeromq import ZeroMQTransport
+
+    return ZeroMQTransport(me, incarnation=incarnation, secret=secret)
+
+
+def closed(transport: Transport) -> None:
+    transport.close(linger_s=5.0)
+
+
+def serve(pipe: Connection, me: int, incarnation: int, secret: JobSecret) -> None:
+    """The process of a `ProcessEnd`."""
+    transport = made_zeromq(me, incarnation, secret)
+    pipe.send((transport.address, None))
+    with suppress(EOFError):
+        while True:
+            act, arguments = pipe.recv()
+            pipe.send(outcome(act, transport, *arguments))
+
+
+def outcome(act: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
+    """What ``act`` gives back, and what it raises."""
+    try:
+        return act(*arguments), None
+    except Exception as error:
+        return None, error
+
+
+def unwrapped(told: tuple[Any, Exception | None]) -> Any:
+    value, error = told
+    if error is not None:
+        raise error
+    return value
+
+
+class ActorEnd:
+    """An end over calls, in an actor."""
+
+    def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
+        import ray
+
+        self._ray = ray
+        self.address = actor_class().remote(me, incarnation, secret)
+        assert self.run(ready)
+
+    def start(self, act: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        call = self.address.run.remote(act, arguments)
+        return lambda: unwrapped(self._ray.get(call, timeout=PATIENCE_S))
+
+    def run(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        return self.start(act, *arguments)()
+
+    def kill(self) -> None:
+        self.start(suicide)
+
+    def close(self) -> None:
+        self._ray.kill(self.address)
+
+
+def ready(transport: Transport) -> bool:
+    return True
+
+
+def suicide(transport: Transport) -> None:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def actor_class() -> Any:
+    """The class of actors with an end, as a runtime would define it."""
+    import ray
+
+    from malstrom_py.workers.transport.calls import RayCallTransport
+
+    remote: Any = ray.remote  # its types do not know all that it takes
+
+    @remote(num_cpus=0, max_restarts=0, concurrency_groups={"deliver": 1})
+    class Worker:
+        def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
+            handle = ray.get_runtime_context().current_actor
+            self.transport = RayCallTransport(me, incarnation=incarnation, secret=secret, handle=handle)
+
+        @ray.method(concurrency_group="deliver")
+        def deliver(self, data: bytes) -> None:
+            self.transport.deliver(data)
+
+        def run(self, act: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+            return outcome(act, self.transport, *arguments)
+
+    return Worker
+
+
+class ZeroMQKind:
+    """Makes ends of the direct stream."""
+
+    def __init__(self) -> None:
+        self.secret = JobSecret.new()
+        self._ends: list[ThreadEnd | ProcessEnd] = []
+
+    def end(self, me: int, *, incarnation: int = 1, secret: JobSecret | None = None, own_process: bool = False) -> End:
+        made = (ProcessEnd if own_process else ThreadEnd)(me, incarnation, secret or self.secret)
+        self._ends.append(made)
+        return made
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+class CallsKind:
+    """Makes ends over calls."""
+
+    def __init__(self) -> None:
+        self.secret = JobSecret.new()
+        self._ends: list[ActorEnd] = []
+
+    def end(self, me: int, *, incarnation: int = 1, secret: JobSecret | None = None, own_process: bool = False) -> End:
+        made = ActorEnd(me, incarnation, secret or self.secret)
+        self._ends.append(made)
+        return made
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+@contextmanager
+def local_ray(*, num_cpus: int = 2) -> Iterator[None]:
+    """A Ray of this machine alone, whose processes find these tests."""
+    import ray
+
+    ray.init(
+        "local",
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,68 @@
+"""Plans that go to other processes: whole, or refused with the step that cannot go."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import PlanError
+from malstrom_py.workers.on_ray.shipment import pack_plan, unpack_plan
+
+
+def test_a_plan_comes_with_all_its_functions() -> None:
+    limit = 3
+    job, out = mp.Job("shipped"), sinks.Memory()
+    numbers = job.source("in", sources.Memory(range(5))).filter("small", lambda n: n < limit)
+    numbers.key_by("parity", lambda n: n % 2).sum("total").sink("out", out)
+    plan = unpack_plan(pack_plan(job.plan()), "shipped")
+    assert [step.name for step in plan.steps] == [step.name for step in job.plan().steps]
+    assert plan.job == "shipped"
+
+
+def test_a_step_that_holds_on_to_what_cannot_be_pickled_is_named() -> None:
+    lock = threading.Lock()
+    job = mp.Job("refused")
+    fine = job.source("in", sources.Memory(range(5))).map("fine", lambda n: n)
+    fine.map("guarded", lambda n: (lock, n)).sink("out", sinks.Memory())
+    with pytest.raises(PlanError, match=r"step 'guarded' .*lock.*mp\.per_worker") as caught:
+        pack_plan(job.plan())
+    assert caught.value.__cause__ is not None
+
+
+def test_a_source_and_a_partitioner_are_named_too() -> None:
+    job = mp.Job("refused")
+    job.source("in", sources.Memory([threading.Lock()])).sink("out", sinks.Memory())
+    with pytest.raises(PlanError, match="step 'in'"):
+        pack_plan(job.plan())
+    lock = threading.Lock()
+    other = mp.Job("refused")
+    keyed = other.source("in", sources.Memory([1])).key_by(
+        "by", lambda n: n, partitioner=lambda key: int(lock.locked())
+    )
+    keyed.sum("total").sink("out", sinks.Memory())
+    with pytest.raises(PlanError, match="step 'by'"):
+        pack_plan(other.plan())
+
+
+def test_a_module_that_is_missing_there_is_named_with_what_to_do() -> None:
+    module = types.ModuleType("only_at_home")
+    exec("def double(n): return 2 * n", module.__dict__)
+    sys.modules["only_at_home"] = module
+    try:
+        job = mp.Job("homesick")
+        job.source("in", sources.Memory([1])).map("double", module.double).sink("out", sinks.Memory())
+        packed = pack_plan(job.plan())
+    finally:
+        del sys.modules["only_at_home"]
+    with pytest.raises(PlanError, match=r"job 'homesick' uses module 'only_at_home'.*runtime_env"):
+        unpack_plan(packed, "homesick")
+
+
+def test_what_is_no_plan_is_refused() -> None:
+    with pytest.raises(PlanError, match="same versions of Python"):
+        unpack_plan(b"\x80\x05nonsense", "job")

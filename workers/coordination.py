@@ -1,0 +1,168 @@
+"""The coordinator's shell, wherever its workers run: takes events, keeps the requests, and has done what is decided.
+
+Rule: what the machine decides is carried out in its order. Workers are started and let go by the `Workforce`; orders
+come back as messages, for whoever carries them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from malstrom_py.clock import Clock
+from malstrom_py.errors import DeadlineError, PlanError
+from malstrom_py.plan import Plan
+from malstrom_py.rescale.pacing import Pacing
+from malstrom_py.rescale.placement import first_table
+from malstrom_py.workers import coordinator_machine as coordinator
+from malstrom_py.workers.outgoing import Message
+from malstrom_py.workers.rescale_report import Moving
+from malstrom_py.workers.rescales import Done, Rescales
+from malstrom_py.workers.topology import topology_of
+
+MOVE_DEADLINE_S: Final = 120.0
+"""R7: how long a rescale may go on without any worker getting on with anything."""
+
+
+class Workforce(Protocol):
+    """Who starts workers and lets them go."""
+
+    def start(self, start: coordinator.StartWorkers) -> Sequence[Message]:
+        """R1: start joiners, built from the table of now and connected both ways; what there is to say of it."""
+        ...
+
+    def remove_all_but(self, members: Sequence[int]) -> None:
+        """R8: nobody else is needed any more."""
+        ...
+
+
+class Coordination:
+    """Coordinates ``members``, the first workers of a run of ``plan``, by the clock of the runtime.
+
+    ``slots_per_move``: how many slots each move takes; None: as many as can be moved within the target pause.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        workforce: Workforce,
+        *,
+        members: Sequence[int],
+        clock: Clock,
+        slots_per_move: int | None = None,
+    ) -> None:
+        self._plan = plan
+        self._workforce = workforce
+        self._clock = clock
+        self._pacing = Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move)
+        self._next_worker = max(members) + 1
+        self._got_on_s = clock.monotonic_s()
+        self._first = tuple(members)
+        self.deal({})
+
+    def deal(self, parts: Mapping[tuple[str, str], int]) -> None:
+        """Before anything else: where the parts that can move are read, (source, part) -> worker."""
+        self._machine = coordinator.CoordinatorMachine(
+            topology_of(self._plan),
+            members=self._first,
+            table=first_table(self._plan.slots, self._first),
+            parts=parts,
+            pacing=self._pacing,
+        )
+        self._rescales = Rescales(self._machine)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The workers that are there."""
+        return self._machine.members
+
+    @property
+    def table(self) -> tuple[int, ...]:
+        """Slot -> worker."""
+        return self._machine.table
+
+    @property
+    def version(self) -> int:
+        """Of the table."""
+        return self._machine.version
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The workers that the last request leads to."""
+        return self._machine.target
+
+    @property
+    def phase(self) -> str:
+        """What the coordinator is about: "steady", "joining", "moving" or "leaving"."""
+        return str(self._machine.phase)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether nothing moves, and nobody comes or goes."""
+        return self._machine.phase is coordinator.Phase.STEADY
+
+    @property
+    def moving(self) -> Moving | None:
+        """How far the rescale under way has come; None while nothing moves."""
+        return self._rescales.moving
+
+    def waiting_for(self) -> str:
+        """R7: what has to be reported before a rescale goes on, for people."""
+        return self._machine.waiting_for()
+
+    def resized(self, size: int) -> tuple[int, ...]:
+        """The members of a job of ``size`` workers: the youngest leave first."""
+        members = self.target[:size]
+        return (*members, *self.new_workers(size - len(members)))
+
+    def new_workers(self, count: int) -> range:
+        """Numbers for ``count`` workers: none that was a member, so that nothing old is taken for something new."""
+        new = range(self._next_worker, self._next_worker + count)
+        self._next_worker += count
+        return new
+
+    def check_leavers(self, members: Sequence[int], fixed: Mapping[int, str]) -> None:
+        """`PlanError` if one who reads a source that cannot be read on elsewhere (worker -> its name) would leave."""
+        for worker, source in fixed.items():
+            if source and worker not in members:
+                raise PlanError(
+                    f"source {source!r} reads on worker {worker} and cannot go on elsewhere, for it has no "
+                    f"positions: keep at least {worker + 1} workers, or make it a PartitionedSource"
+                )
+
+    def request(self, members: Sequence[int], done: Done) -> list[Message]:
+        """Go to just these ``members``; ``done`` is told when that has ended, or was overtaken (R9)."""
+        members = tuple(members)
+        self._rescales.asked(members, self._clock.monotonic_s(), done)
+        return self.handle(coordinator.Requested(members))
+
+    def handle(self, event: coordinator.Event) -> list[Message]:
+        """Let the machine decide, and do what it decides: the orders and news that come of it."""
+        messages: list[Message] = []
+        self.got_on()
+        for effect in self._machine.handle(event):
+            match effect:
+                case coordinator.StartWorkers():
+                    messages += self._workforce.start(effect)
+                case coordinator.Send():
+                    messages.append((effect.worker, effect.order))
+                case coordinator.Ended():
+                    self._workforce.remove_all_but(effect.members)
+                    self._rescales.ended(self._clock.monotonic_s(), effect.error)
+        self._machine.check()
+        return messages
+
+    def got_on(self) -> None:
+        """Somebody has got on with something."""
+        self._got_on_s = self._clock.monotonic_s()
+
+    def check_deadline(self) -> None:
+        """R7: a rescale with which nobody gets on ends the job, for without snapshots there is no way back (S6)."""
+        if self.is_steady or self._clock.monotonic_s() - self._got_on_s <= MOVE_DEADLINE_S:
+            return
+        raise DeadlineError(
+            f"job {self._plan.job!r}: nothing has happened for {MOVE_DEADLINE_S:g} s in the middle of a rescale, "
+            f"which waits for {self.waiting_for()}. Start the job afresh.",
+            wait=self.waiting_for(),
+            deadline_s=MOVE_DEADLINE_S,
+        )

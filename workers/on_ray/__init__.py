@@ -1,0 +1,3 @@
+"""Workers as Ray actors. Rule: nothing outside this package and `workers.transport.calls` imports ray, and both only
+when they are used.
+"""

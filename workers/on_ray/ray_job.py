@@ -1,0 +1,265 @@
+"""The handle's side of a job on Ray: asks its coordinator; and, where the job was started, sees how it ends.
+
+Rule: an end is known at once, whoever brought it about: the coordinator's answer, or Ray's word that it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+import weakref
+from concurrent.futures import Future
+from typing import Any, Final
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, SinkError
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.plan import Plan
+from malstrom_py.workers.asking import AskedJob
+from malstrom_py.workers.commit import FinalCommit, commits_in_driver
+from malstrom_py.workers.control_messages import (
+    LENGTH_BYTES,
+    Answer,
+    Ask,
+    AskStatus,
+    AskStop,
+    Request,
+    decode_answer,
+    encode_request,
+)
+from malstrom_py.workers.control_socket import ControlSocket
+from malstrom_py.workers.controls import goes_on, in_progress
+from malstrom_py.workers.failures import unpack
+from malstrom_py.workers.graph import build_sinks
+from malstrom_py.workers.job_status import Ending, JobStatus
+from malstrom_py.workers.on_ray.cluster import NAMESPACE, in_short, is_reachable
+from malstrom_py.workers.on_ray.coordinator_actor import PackedEnding
+from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.started import say
+
+ANSWER_S: Final = 10.0
+"""How long an answer may take beyond what it was asked to wait for."""
+
+_FREE_S: Final = 10.0
+_LOOK_S: Final = 2.0
+_UP_S: Final = 3.0
+_EXIT_S: Final = 5.0
+
+
+class RayJob(AskedJob):
+    """A job whose coordinator is ``actor``."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        super().__init__(name)
+        self._actor = actor
+
+    def ask(self, ask: Ask, what: str) -> Answer:
+        """See `AskedJob.ask`."""
+        wait_s = None if ask.timeout_s is None else ask.timeout_s + ANSWER_S
+        try:
+            return decode_answer(ray.get(self._asked(ask), timeout=wait_s))
+        except KeyboardInterrupt as error:
+            error.add_note(goes_on(self.name))
+            raise
+        except GetTimeoutError:
+            raise DeadlineError(
+                f"job {self.name!r} did not answer within {wait_s:g} s: its coordinator is stopped, or very busy",
+                wait=f"an answer of job {self.name!r}",
+                deadline_s=wait_s or 0.0,
+            ) from None
+        except RayActorError:
+            raise JobEnded(
+                f"job {self.name!r} cannot be {what}: it has ended; how, only the program that started it knows",
+                job=self.name,
+            ) from None
+        except RayError as error:
+            raise ControlError(f"job {self.name!r} cannot be asked: {error}", job=self.name) from error
+
+    def _asked(self, ask: Ask) -> Any:
+        return self._actor.ask.remote(encode_request(Request("", ask))[LENGTH_BYTES:])
+
+
+class OwnRayJob(RayJob):
+    """A job on Ray in the program that started it: knows how it ended, and commits what is shown here."""
+
+    def __init__(self, plan: Plan, actor: Any, *, outlives: bool, control: bool) -> None:
+        super().__init__(plan.job, actor)
+        self._control = ControlSocket(plan.job, self._answer) if control else None
+        self._here = FinalCommit(plan.job, sinks_here(plan), SystemClock().now_s())
+        self._workers = 0
+        self._ended: Future[Ending] = Future()
+        self._cluster = str(ray.get_runtime_context().gcs_address)
+        self._watching = threading.Thread(
+            target=self._watch, args=(actor.ending.remote(),), name=f"malstrom-ray-{plan.job}", daemon=True
+        )
+        self._here.recover()
+        if not outlives:
+            _OWN.add(self)
+        self._watching.start()
+        actor.begin.remote()
+
+    def ask(self, ask: Ask, what: str) -> Answer:
+        """See `AskedJob.ask`; a job that has ended is not asked any more."""
+        if not self._ended.done():
+            try:
+                return super().ask(ask, what)
+            except JobEnded:
+                self._awaited(ANSWER_S, "run")
+        ending = self._ended.result()
+        if isinstance(ask, AskStatus):
+            told = ending.told()
+            error = None if told is None else str(told)
+            return JobStatus(self.name, ending.how, self._workers, "ended", ending.counts, error)
+        return ending.refusal(what)
+
+    def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None:
+        """See `JobHandle.stop`."""
+        if not self._ended.done():
+            with contextlib.suppress(JobEnded):
+                super().stop(drain=drain, wait=False, timeout_s=timeout_s)
+        if wait:
+            self._awaited(timeout_s, "stop").stopped(drain=drain)
+        elif self._ended.done():
+            self._ended.result().stopped(drain=drain)
+
+    def wait(self, *, timeout_s: float | None) -> RunResult:
+        """See `JobHandle.wait`."""
+        return self._awaited(timeout_s, "run").result()
+
+    def abandon(self) -> None:
+        """The program ends: have the job end too. No answer is waited for: its coordinator may be stopped."""
+        if ray.is_initialized():
+            with contextlib.suppress(RayError):
+                self._asked(AskStop(drain=False, wait=False, timeout_s=_EXIT_S))
+
+    def leave(self, until_s: float) -> None:
+        """Wait until it has ended, or until ``until_s``; then give its name back, and say that it did not."""
+        try:
+            self._ended.result(max(0.0, until_s - SystemClock().monotonic_s()) if ray.is_initialized() else 0.0)
+        except TimeoutError:
+            if self._control is not None:
+                self._control.release()
+            say(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
+
+    def _awaited(self, timeout_s: float | None, operation: str) -> Ending:
+        try:
+            return self._ended.result(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+        except TimeoutError:
+            raise in_progress(self.name, operation, timeout_s or 0.0) from None
+        except KeyboardInterrupt as error:
+            error.add_note(goes_on(self.name))
+            raise
+
+    def _watch(self, asked: Any) -> None:
+        try:
+            ending = self._as_ending(self._known_end(asked.future()))
+        except PeerError as error:  # there is nobody left who could be told that the name is free
+            ending = Ending(self.name, "failed", RunResult(self.name, {}, 0.0), error)
+            self._end(ending)
+            return
+        except RayError as error:
+            known = RunResult(self.name, {}, 0.0)
+            ending = Ending(self.name, "failed", known, _gone(self.name, error))
+            with contextlib.suppress(Exception):
+                ray.kill(self._actor, no_restart=True)  # Ray keeps the name of the dead for those who hold on to them
+        except BaseException as error:
+            ending = Ending(self.name, "failed", RunResult(self.name, {}, 0.0), error)
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            self._free_name()
+        self._end(ending)
+
+    def _known_end(self, asked: Future[PackedEnding]) -> PackedEnding:
+        """How the job has ended, once it has. `PeerError` if its cluster is gone: Ray says so late."""
+        while True:
+            try:
+                return asked.result(_LOOK_S)
+            except TimeoutError:
+                if not is_reachable(self._cluster) and not self._is_up():
+                    raise PeerError(
+                        f"the coordinator of job {self.name!r} is gone, and so is its Ray cluster ({self._cluster}): "
+                        f"look there for why; start the cluster, then the job, afresh"
+                    ) from None
+
+    def _is_up(self) -> bool:
+        """Whether the coordinator answers: it may, while the head of its cluster is started afresh."""
+        try:
+            self._actor.is_up.remote().future().result(_UP_S)
+        except (TimeoutError, RayError):
+            return False
+        return True
+
+    def _end(self, ending: Ending) -> None:
+        if self._control is not None:
+            self._control.release()
+        _OWN.discard(self)
+        self._ended.set_result(ending)
+        if self._control is not None:
+            self._control.close()
+
+    async def _answer(self, ask: Ask) -> Answer:
+        """What others of this machine ask is passed on, each in a thread of its own: there are not many."""
+        try:
+            return await asyncio.to_thread(self.ask, ask, "asked")
+        except MalstromError as error:
+            return error
+
+    def _as_ending(self, packed: PackedEnding) -> Ending:
+        error = None if packed.error is None else unpack(packed.error)
+        if error is None:
+            self._here.add(packed.delivery)
+            try:
+                self._here.commit()
+            except SinkError as failure:
+                error = failure
+        self._workers = packed.workers
+        return Ending.of(packed.counts, error)
+
+    def _free_name(self) -> None:
+        """Until another job may have this one's name: before anybody is told that it has ended."""
+        clock = SystemClock()
+        until_s = clock.monotonic_s() + _FREE_S
+        while _named(self.name) is not None:
+            if clock.monotonic_s() >= until_s:
+                ray.kill(self._actor, no_restart=True)
+                return
+            clock.sleep_s(0.02)
+
+
+def _named(job: str) -> Any:
+    if not ray.is_initialized():
+        return None  # Ray would start anew to look for it
+    try:
+        return ray.get_actor(job, namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+def _gone(job: str, error: RayError) -> PeerError:
+    return PeerError(
+        f"the coordinator of job {job!r} is gone: {in_short(error)}. Without snapshots the job ends with it (S6). "
+        f"Start it afresh"
+    )
+
+
+_OWN: Final = weakref.WeakSet[OwnRayJob]()
+"""The jobs that this program has started, that have not ended, and that end with it."""
+
+
+@atexit.register
+def _leave_all() -> None:
+    jobs = list(_OWN)
+    until_s = SystemClock().monotonic_s() + _EXIT_S
+    for job in jobs:
+        job.abandon()
+    for job in jobs:
+        job.leave(until_s)
+
+
+def sinks_here(plan: Plan) -> list[WriteSink]:
+    """The sinks of ``plan`` that are committed in this program."""
+    return [sink for sink in build_sinks(plan, SystemClock()) if commits_in_driver(sink)]

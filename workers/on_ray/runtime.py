@@ -1,0 +1,192 @@
+"""The Ray runtime: each worker an actor, the coordinator an actor that is found by the job's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Final, get_args
+
+from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
+from malstrom_py.job import Job
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.handle import JobHandle, RunningJob
+from malstrom_py.workers.in_process import check_job
+from malstrom_py.workers.job_size import check_size
+from malstrom_py.workers.on_ray.setup import JobSetup, Streams, Wiring, WorkerOptions
+from malstrom_py.workers.progress import Progress, progress_for
+from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.tracebacks import outermost
+from malstrom_py.workers.transport.secret import JobSecret
+
+_SHOWN_S: Final = 0.5
+"""How often progress is shown: workers tell of it about so often."""
+
+START_S: Final = 60.0
+"""How long workers and coordinator may take to come up."""
+
+
+class RayRuntime:
+    """Runs jobs on a Ray cluster: ``workers`` actors, and one more that coordinates them.
+
+    ``address``: of the cluster, "auto" for the one of this machine; None for the one this program is connected to, or
+    that ``RAY_ADDRESS`` names, or else one of its own on this machine. ``num_cpus``, ``resources`` and ``runtime_env``:
+    what each worker needs, as for any actor of Ray. ``batch``, ``checks`` and ``progress``: as in `InProcess`.
+    ``streams``: "direct" for connections between the actors, "ray" to send batches in calls of Ray, where no ports can
+    be opened: slower by far. ``ports``: the first and the last port that actors may listen on; any that is free if
+    None. ``start_timeout_s``: how long workers may take to come up, at the start and in a rescale. ``detached``: the
+    job goes on when the program that started it ends; only on a cluster that was started by ``ray start``.
+    ``autoscaling``: ask for workers that the cluster has no room for now, for it grows.
+
+    The user's functions, sources and sinks are copied to the workers. What is in files must be there for all of them.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        address: str | None = None,
+        num_cpus: float = 1.0,
+        resources: Mapping[str, float] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        batch: Batching | None = None,
+        checks: bool = False,
+        streams: Streams = "direct",
+        ports: tuple[int, int] | None = None,
+        start_timeout_s: float = START_S,
+        detached: bool = False,
+        autoscaling: bool = False,
+        progress: bool | None = None,
+    ) -> None:
+        check_size(workers)
+        _check(num_cpus, resources, ports, streams, start_timeout_s)
+        _check_flags(checks=checks, detached=detached, autoscaling=autoscaling)
+        if runtime_env is not None and not isinstance(runtime_env, Mapping):
+            kind = type(runtime_env).__name__
+            raise PlanError(f"RayRuntime: runtime_env is a dict, as for an actor of Ray, got {kind}")
+        if batch is not None and not isinstance(batch, Batching):
+            raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")
+        self._workers = workers
+        self._address = address
+        self._options = WorkerOptions(num_cpus, dict(resources or {}), runtime_env)
+        self._batching = batch or Batching()
+        self._checks = checks
+        self._streams: Streams = streams
+        self._ports = ports
+        self._start_timeout_s = start_timeout_s
+        self._detached = detached
+        self._autoscaling = autoscaling
+        self._progress = progress
+
+    def run(self, job: Job) -> RunResult:
+        """Run ``job`` to its end. Ctrl-C stops it without drain."""
+        handle = self.start(job)
+        shown = progress_for(job.plan(), self._progress)
+        try:
+            with shown or nullcontext():
+                return _seen_to_its_end(handle, shown)
+        except KeyboardInterrupt as error:
+            try:
+                handle.stop(drain=False, wait=True)
+            except MalstromError as failure:
+                error.add_note(str(failure))
+            raise
+
+    def start(self, job: Job, *, control: bool = True) -> JobHandle:
+        """Start ``job``, and return a handle on it once its coordinator is up; its workers come up meanwhile.
+
+        It is found by its name on the cluster, and, with ``control``, on this machine as long as this program runs.
+
+        Raises:
+            PlanError: the job is wrong, cannot be taken to other processes, or the cluster has no room for it; Ray is
+                missing or too old.
+            JobRunning: a job of that name runs there already.
+            ControlError: there is no such cluster.
+        """
+        try:
+            return JobHandle(self._started(check_job(job, "RayRuntime.start"), control=control))
+        except MalstromError as error:
+            raise outermost(error) from error.__cause__
+
+    def _started(self, job: Job, *, control: bool) -> RunningJob:
+        from malstrom_py.workers.on_ray.cluster import check_room, imported_ray, joined
+        from malstrom_py.workers.on_ray.shipment import pack_plan
+
+        plan = job.plan()
+        packed = pack_plan(plan)
+        cluster = joined(self._address)
+        if self._detached and cluster.is_local:
+            raise PlanError(
+                "this program has started Ray for itself, so no job outlives it: start a cluster with `ray start "
+                "--head` and pass address='auto', or leave out detached"
+            )
+        if not self._autoscaling:
+            check_room(self._workers, self._options.needs)
+
+        from malstrom_py.workers.on_ray.ray_job import OwnRayJob
+        from malstrom_py.workers.on_ray.starting import start_coordinator
+
+        setup = JobSetup(
+            job=plan.job,
+            plan=packed,
+            workers=self._workers,
+            batching=self._batching,
+            checks=self._checks,
+            wiring=Wiring(self._streams, cluster.is_local, self._ports, JobSecret.new()),
+            options=self._options,
+            start_timeout_s=self._start_timeout_s,
+            autoscaling=self._autoscaling,
+        )
+        actor = start_coordinator(setup, detached=self._detached)
+        try:
+            return OwnRayJob(plan, actor, outlives=self._detached, control=control)
+        except BaseException:  # its name is held on this machine, say: it has not begun, and must not
+            imported_ray().kill(actor, no_restart=True)
+            raise
+
+
+def _seen_to_its_end(handle: JobHandle, progress: Progress | None) -> RunResult:
+    while progress is not None:
+        try:
+            result = handle.wait(timeout_s=_SHOWN_S)
+        except OperationInProgress:
+            counts = handle.status().counts
+            if counts.steps:
+                progress.show(counts)
+        else:
+            progress.show(result)
+            return result
+    return handle.wait()
+
+
+def _check(num_cpus: object, resources: object, ports: object, streams: object, start_timeout_s: object) -> None:
+    """`PlanError` for an option that cannot be."""
+    for name, value in (("num_cpus", num_cpus), ("start_timeout_s", start_timeout_s)):
+        if not _is_amount(value):
+            raise PlanError(f"RayRuntime: {name} is a number of at least 0, got {value!r}")
+    named = resources if isinstance(resources, Mapping) else {} if resources is None else {"": None}
+    if not all(isinstance(name, str) and name and _is_amount(amount) for name, amount in named.items()):
+        raise PlanError(f"RayRuntime: resources maps names to amounts, as for an actor of Ray, got {resources!r}")
+    if {"CPU", "GPU", "memory"} & named.keys():
+        raise PlanError(
+            "RayRuntime: resources are those that a cluster defines itself; for processors there is num_cpus"
+        )
+    if streams not in get_args(Streams):
+        raise PlanError(f"RayRuntime: streams is one of {', '.join(get_args(Streams))}, got {streams!r}")
+    if ports is not None and not _are_ports(ports):
+        raise PlanError(f"RayRuntime: ports is the first and the last port, such as (20000, 20099), got {ports!r}")
+
+
+def _check_flags(**flags: object) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise PlanError(f"RayRuntime: {name} is True or False, got {flag!r}")
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _are_ports(ports: object) -> bool:
+    if not isinstance(ports, tuple) or len(ports) != 2 or not all(isinstance(port, int) for port in ports):
+        return False
+    return bool(0 < ports[0] <= ports[1] < 1 << 16)

@@ -1,0 +1,213 @@
+"""The way through Ray, where no ports may be opened: a message is a call of the method `deliver` of the peer's actor.
+
+Dearer than the direct stream by ten times and more (docs/design/0010-transport.md). Calls are not waited for; each is
+looked at later, whether it failed, and a peer to which nothing is sent is called now and then. Rule: order is Ray's,
+per caller, and is not trusted: each message has its number.
+"""
+
+from __future__ import annotations
+
+import hmac
+import select
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final
+
+from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.workers.outgoing import Content
+from malstrom_py.workers.transport.base import peer_name
+from malstrom_py.workers.transport.losses import Losses
+from malstrom_py.workers.transport.secret import JobSecret
+from malstrom_py.workers.transport.waker import Waker
+from malstrom_py.workers.transport.wire import InStreams, OutStream
+
+_MESSAGES_MAX: Final = 256
+_LOOK_S: Final = 0.1
+"""So often calls are looked at, whether they have failed."""
+_ASK_S: Final = 1.0
+"""A peer without a call under way is called after so long, so that its death shows."""
+
+
+class RayCallTransport:
+    """One end of the streams of a job over calls of Ray actors. A `Transport`. Made inside the actor that it serves.
+
+    ``me``: the number of this worker, or ``COORDINATOR``. ``incarnation``: of the job; what comes of an older one is
+    dropped. ``secret``: that of this start of the job, the same at all ends. ``handle``: of this actor. Its method
+    ``deliver(data: bytes) -> None`` calls `deliver` here; it stands in a concurrency group of its own with one thread,
+    so that it runs beside the thread that uses this transport, and the actor has ``max_restarts=0`` and no
+    ``max_concurrency``, so that calls come in order and once::
+
+        @ray.remote(max_restarts=0, concurrency_groups={"deliver": 1})
+        class Worker:
+            def __init__(self, worker: int, secret: JobSecret) -> None:
+                handle = ray.get_runtime_context().current_actor
+                self.transport = RayCallTransport(worker, incarnation=1, secret=secret, handle=handle)
+
+            @ray.method(concurrency_group="deliver")
+            def deliver(self, data: bytes) -> None:
+                self.transport.deliver(data)
+    """
+
+    def __init__(self, me: int, *, incarnation: int, secret: JobSecret, handle: Any) -> None:
+        self._me = me
+        self._incarnation = incarnation
+        self._handle = handle
+        self._token = secret.derive("call")
+        self._peers: dict[int, _Peer] = {}
+        self._leaving: list[_Peer] = []
+        self._known = set[int]()
+        self._losses = Losses()
+        self._in = InStreams(me, incarnation)
+        self._arrived = deque[bytes]()
+        self._waker = Waker()
+        self._woken = False
+        self._look_at = 0.0
+        self._closed = False
+        self.refused = 0
+        """How many calls came without the secret, and were ignored."""
+
+    @property
+    def address(self) -> Any:
+        return self._handle
+
+    @property
+    def stale(self) -> int:
+        return self._in.stale
+
+    def deliver(self, data: bytes) -> None:
+        """Take ``data`` that a peer's `send` made. Called by the actor's method of that name, from its thread."""
+        token_bytes = len(self._token)
+        if not hmac.compare_digest(data[:token_bytes], self._token):
+            self.refused += 1
+        elif len(data) > token_bytes and not self._closed:
+            self._arrived.append(data)
+            self._waker.wake()
+
+    def connect(self, peer: int, address: Any) -> None:
+        self._check_open()
+        if peer in self._peers or peer in self._losses:
+            raise InternalError(f"{peer_name(self._me)} is connected to {peer_name(peer)} already")
+        self._known.add(peer)
+        self._peers[peer] = _Peer(peer, address, self._token, OutStream(self._me, peer, self._incarnation))
+
+    def disconnect(self, peer: int) -> None:
+        self._check_open()
+        self._losses.forget(peer)
+        if connected := self._peers.pop(peer, None):
+            self._leaving.append(connected)
+
+    def send(self, receiver: int, contents: Sequence[Content]) -> None:
+        self._check_open()
+        peer = self._peers.get(receiver)
+        if peer is not None:
+            peer.send(contents)
+        elif receiver not in self._known:
+            raise InternalError(f"{peer_name(self._me)} sends to {peer_name(receiver)}, which was never connected")
+
+    def receive(self, timeout_s: float) -> list[Content]:
+        self._check_open()
+        deadline = monotonic() + timeout_s
+        while True:
+            contents = self._take()
+            now = monotonic()
+            if now >= self._look_at:
+                self._look(now)
+            if self._losses:
+                self._losses.check(now, quiet=not contents)
+            if contents or now >= deadline:
+                return contents
+            self._wait(min(deadline, self._look_at, self._losses.due(now)) - now)
+            if self._woken:
+                self._woken = False
+                return contents
+
+    def wake(self) -> None:
+        self._woken = True
+        self._waker.wake()
+
+    def close(self, *, linger_s: float) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        import ray
+
+        under_way = [call for peer in (*self._peers.values(), *self._leaving) for call in peer.calls]
+        if under_way and linger_s > 0:
+            ray.wait(under_way, num_returns=len(under_way), timeout=linger_s, fetch_local=False)
+        self._peers.clear()
+        self._leaving.clear()
+        self._arrived.clear()
+        self._waker.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InternalError(f"the transport of {peer_name(self._me)} is closed")
+
+    def _take(self) -> list[Content]:
+        contents: list[Content] = []
+        for _ in range(_MESSAGES_MAX):
+            if not self._arrived:
+                break
+            contents += self._in.open([memoryview(self._arrived.popleft())[len(self._token) :]])
+        return contents
+
+    def _wait(self, seconds: float) -> None:
+        if select.select([self._waker], [], [], max(0.0, seconds))[0]:
+            self._waker.taken()
+
+    def _look(self, now: float) -> None:
+        """Look at the calls under way, which of them have failed."""
+        self._look_at = now + _LOOK_S
+        for peer in list(self._peers.values()):
+            if why := peer.failed():
+                del self._peers[peer.peer]
+                self._losses.add(peer.peer, now, self._lost(peer, why))
+            elif now - peer.called_at >= _ASK_S and not peer.calls:
+                peer.ask()
+        self._leaving = [peer for peer in self._leaving if not peer.failed() and peer.calls]
+
+    def _lost(self, peer: _Peer, why: str) -> PeerError:
+        return PeerError(
+            f"{peer_name(peer.peer)} is gone, or cannot be reached from {peer_name(self._me)} any more: {why}. "
+            "Its log says why it ended. If it goes on, look at the network.",
+            peer=peer.peer,
+        )
+
+
+class _Peer:
+    """The calls to one peer."""
+
+    def __init__(self, peer: int, handle: Any, token: bytes, stream: OutStream) -> None:
+        self.peer = peer
+        self.calls: list[Any] = []
+        self.called_at = monotonic()
+        self._deliver = handle.deliver
+        self._token = token
+        self._stream = stream
+
+    def send(self, contents: Sequence[Content]) -> None:
+        """A call for each message of ``contents``."""
+        for message in self._stream.messages(contents):
+            self._call(b"".join((self._token, *message)))
+
+    def ask(self) -> None:
+        """A call without contents."""
+        self._call(self._token)
+
+    def failed(self) -> str:
+        """Why a call has failed; empty while none has. Forgets those that have not."""
+        if not self.calls:
+            return ""
+        import ray
+
+        done, self.calls = ray.wait(self.calls, num_returns=len(self.calls), timeout=0, fetch_local=False)
+        try:
+            ray.get(done)
+        except Exception as error:  # whatever Ray makes of it: the peer has not taken what was sent
+            return f"a call to its actor failed ({type(error).__name__})"
+        return ""
+
+    def _call(self, data: bytes) -> None:
+        self.called_at = monotonic()
+        self.calls.append(self._deliver.remote(data))

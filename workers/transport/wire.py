@@ -1,0 +1,234 @@
+"""Contents as bytes, and back: a message is one run of bytes, which a transport may cut into parts anywhere.
+
+It begins with an envelope (who sends it to whom, of which incarnation, in which stream, under which number), then come
+the contents as one pickle, then what is too large to stand in it. F1: a gap, a repeat or another incarnation is
+detected, never processed. Rule: what is opened here may run code, so a transport opens only what has proved to come
+from this job.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from malstrom_py.codec import pickles
+from malstrom_py.codec.refusal import Refused, cannot_decode, cannot_encode
+from malstrom_py.errors import PeerError
+from malstrom_py.rescale.channel import ChannelId, Frame, Grant, PlacedEpoch
+from malstrom_py.rescale.protocol import PartHandedOver
+from malstrom_py.workers.outgoing import Content
+from malstrom_py.workers.transport.base import peer_name
+
+_FORMAT: Final = 0x4D50_0001
+_ENVELOPE: Final = struct.Struct(
+    "<IQiiQQI"
+)  # format, incarnation, sender, receiver, stream, number, bytes of the pickle
+_INLINE_MAX: Final = 16 << 10
+"""A payload of more bytes stands behind the pickle, where it is not copied into it and out of it."""
+_PICKLE_MAX: Final = 256 << 10
+"""So many bytes in the pickle, about, and another message is begun."""
+
+_FRAME: Final = 0
+_GRANT: Final = 1
+_OTHER: Final = 2
+
+
+class OutStream:
+    """All that one end sends to a peer, from connecting to disconnecting: numbers messages."""
+
+    def __init__(self, sender: int, receiver: int, incarnation: int) -> None:
+        self._sender = sender
+        self._receiver = receiver
+        self._incarnation = incarnation
+        # A peer that comes back under the same number begins another stream, so that its first number is no gap.
+        self._stream = secrets.randbits(64)
+        self._number = 0
+
+    def messages(self, contents: Sequence[Content]) -> Iterator[list[bytes]]:
+        """``contents`` as messages, each a list of parts. `CodecError` for what cannot be pickled."""
+        items: list[tuple[Any, ...]] = []
+        large: list[bytes] = []
+        inline = 0
+        for content in contents:
+            item, data = _packed(content)
+            items.append(item)
+            if data is None:
+                inline += 128  # about what the rest of an item takes
+            elif len(data) <= _INLINE_MAX:
+                inline += len(data)
+            else:
+                large.append(data)
+            if inline >= _PICKLE_MAX or len(large) >= 64:
+                yield self._message(items, large)
+                items, large, inline = [], [], 0
+        if items:
+            yield self._message(items, large)
+
+    def _message(self, items: list[tuple[Any, ...]], large: list[bytes]) -> list[bytes]:
+        body = pickle.dumps(items, 5)
+        self._number += 1
+        envelope = _ENVELOPE.pack(
+            _FORMAT, self._incarnation, self._sender, self._receiver, self._stream, self._number, len(body)
+        )
+        return [envelope + body, *large]
+
+
+class InStreams:
+    """All that comes to one end: checks envelopes. ``stale`` counts messages of older incarnations, dropped."""
+
+    def __init__(self, me: int, incarnation: int) -> None:
+        self.stale = 0
+        self._me = me
+        self._incarnation = incarnation
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def open(self, parts: Sequence[bytes | memoryview]) -> list[Content]:
+        """The contents of the message that ``parts`` make together, wherever it was cut.
+
+        Raises:
+            PeerError: it is not the next one of its stream, of a newer incarnation, not for this end, or by another
+                release.
+            CodecError: a content cannot be put together here, for instance because a module is missing.
+        """
+        run = _Run(parts)
+        head = run.take_some(_ENVELOPE.size)
+        if len(head) < _ENVELOPE.size:
+            raise PeerError("a message came that is cut off. Restart the job.")
+        found, incarnation, sender, receiver, stream, number, body_bytes = _ENVELOPE.unpack(head)
+        if found != _FORMAT:
+            raise PeerError("a message came of another release of malstrom-py. Install one release on all machines.")
+        if incarnation < self._incarnation:
+            self.stale += 1
+            return []
+        self._check(incarnation, sender, receiver, stream, number)
+        try:
+            items = pickle.loads(run.take(body_bytes))
+            return [_unpacked(item, run) for item in items]
+        except Exception as error:
+            raise cannot_decode(f"{_why(error)}, from {peer_name(sender)}", step="") from error
+
+    def _check(self, incarnation: int, sender: int, receiver: int, stream: int, number: int) -> None:
+        if incarnation > self._incarnation:
+            raise PeerError(
+                f"{peer_name(sender)} is of incarnation {incarnation} of this job, and {peer_name(self._me)} still of "
+                f"{self._incarnation}: the job was started again meanwhile. Stop this one.",
+                peer=sender,
+            )
+        if receiver != self._me:
+            raise PeerError(
+                f"{peer_name(sender)} has sent to {peer_name(self._me)} what is for {peer_name(receiver)}. "
+                "Restart the job.",
+                peer=sender,
+            )
+        expected = self._numbers.get((sender, stream), 0) + 1
+        if number != expected:
+            what = "a gap" if number > expected else "a repeat"
+            raise PeerError(
+                f"{what} in what {peer_name(sender)} has sent to {peer_name(self._me)}: expected message {expected}, "
+                f"got {number}. Restart the job.",
+                peer=sender,
+            )
+        self._numbers[sender, stream] = number
+
+
+class _Run:
+    """A run of bytes in parts, read from its beginning."""
+
+    __slots__ = ("_at", "_part", "_parts")
+
+    def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._parts = parts
+        self._part = 0
+        self._at = 0
+
+    def take(self, size: int) -> bytes | memoryview:
+        """The next ``size`` bytes; without a copy where they stand in one part."""
+        part = self._parts[self._part]
+        if self._at + size <= len(part):
+            return self.take_some(size)
+        pieces: list[bytes | memoryview] = []
+        while size:
+            pieces.append(self.take_some(size))
+            size -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def take_some(self, size: int) -> bytes | memoryview:
+        """At most ``size`` of the bytes that come next, out of one part."""
+        part, start = self._parts[self._part], self._at
+        end = start + size
+        if end >= len(part):
+            self._part += 1
+            self._at = 0
+            return part if not start else memoryview(part)[start:]
+        self._at = end
+        return memoryview(part)[start:end]
+
+
+def _packed(content: Content) -> tuple[tuple[Any, ...], bytes | None]:
+    """A content as plain values, and the bytes in it; in their place stands their number if they are large."""
+    if type(content) is Frame:
+        data = content.payload
+        control = None if content.control is None else _dumped(content.control)
+        exchange, sender, receiver = content.channel
+        return (
+            _FRAME,
+            exchange,
+            sender,
+            receiver,
+            data if data is None or len(data) <= _INLINE_MAX else len(data),
+            content.rows,
+            content.size,
+            tuple(map(tuple, content.epochs)),
+            control,
+            content.incarnation,
+            content.sequence,
+            content.version,
+        ), data
+    if type(content) is Grant:
+        return (_GRANT, *content.channel, content.incarnation, content.rows, content.size), None
+    data = _dumped(content)
+    return (_OTHER, data if len(data) <= _INLINE_MAX else len(data)), data
+
+
+def _unpacked(item: tuple[Any, ...], run: _Run) -> Content:
+    kind = item[0]
+    if kind == _FRAME:
+        _, exchange, sender, receiver, payload, rows, size, epochs, control, incarnation, sequence, version = item
+        if type(payload) is int:
+            payload = run.take(payload)
+            if type(payload) is not bytes:
+                payload = bytes(payload)
+        return Frame(
+            ChannelId(exchange, sender, receiver),
+            payload,
+            rows,
+            size,
+            tuple(map(PlacedEpoch._make, epochs)),
+            None if control is None else pickles.load(control),
+            incarnation,
+            sequence,
+            version,
+        )
+    if kind == _GRANT:
+        _, exchange, sender, receiver, incarnation, rows, size = item
+        return Grant(ChannelId(exchange, sender, receiver), incarnation, rows, size)
+    data = item[1]
+    content: Content = pickles.load(run.take(data) if type(data) is int else data)
+    return content
+
+
+def _dumped(content: Any) -> bytes:
+    try:
+        return pickles.dump(content)
+    except Refused as refused:
+        # Only what a source keeps for a part can be of any type; all else is ours.
+        step = content.move.source if isinstance(content, PartHandedOver) else ""
+        raise cannot_encode(refused, step=step, key=None, action="sent to another worker") from refused
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without a value in it: of errors of an import what is missing, of others their type."""
+    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__} while it was put together"

@@ -1,0 +1,245 @@
+"""The direct stream: ZeroMQ over TCP, always encrypted, between ends that share the secret of their job.
+
+Each end binds one PULL socket, its address, and has one PUSH socket per peer, whose monitor tells when its connection
+ends. ZeroMQ moves the bytes, encrypts and answers heartbeats in a thread that needs no GIL, so a worker that computes
+holds nobody up and is not taken for dead. Rule: nothing that has not passed CURVE reaches Python.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import random
+from collections.abc import Sequence
+from time import monotonic
+from typing import Final
+
+import zmq
+from zmq.utils import z85
+
+from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.workers.outgoing import Content
+from malstrom_py.workers.transport.base import peer_name
+from malstrom_py.workers.transport.losses import Losses
+from malstrom_py.workers.transport.peer_socket import PART_BYTES_MAX, PeerSocket
+from malstrom_py.workers.transport.secret import JobSecret
+from malstrom_py.workers.transport.waker import Waker
+from malstrom_py.workers.transport.wire import InStreams, OutStream
+
+_MESSAGES_MAX: Final = 256
+_BYTES_MAX: Final = 16 << 20
+"""`receive` gives back at most so many messages, or one message more than so many bytes."""
+_LOOK_S: Final = 0.1
+"""So often a busy end looks at its connections."""
+_HANDSHAKE_MS: Final = 5000
+_SOCKETS_MAX: Final = 16_384
+"""Each peer takes three."""
+
+
+class ZeroMQTransport:
+    """One end of the direct streams of a job. A `Transport`.
+
+    ``me``: the number of this worker, or ``COORDINATOR``. ``incarnation``: of the job; what comes of an older one is
+    dropped. ``secret``: that of this start of the job, the same at all ends. ``host``: the address of this machine that
+    the others reach, one of its own and never all of them. ``ports``: the first and the last port that it may bind;
+    None: any that is free.
+
+    Raises:
+        PlanError: no port of ``ports`` is free, or ``host`` is no address of this machine.
+
+    >>> from malstrom_py.workers.coordinator_machine import Connected
+    >>> secret = JobSecret.new()
+    >>> here, there = (ZeroMQTransport(worker, incarnation=1, secret=secret) for worker in (0, 1))
+    >>> here.connect(1, there.address)
+    >>> here.send(1, [Connected(0)])
+    >>> there.receive(5.0)
+    [Connected(worker=0)]
+    >>> here.close(linger_s=1.0), there.close(linger_s=1.0)
+    (None, None)
+    """
+
+    def __init__(
+        self,
+        me: int,
+        *,
+        incarnation: int,
+        secret: JobSecret,
+        host: str = "127.0.0.1",
+        ports: tuple[int, int] | None = None,
+    ) -> None:
+        self._me = me
+        self._incarnation = incarnation
+        self._secret = secret
+        self._peers: dict[int, PeerSocket] = {}
+        self._leaving: list[PeerSocket] = []
+        self._known = set[int]()
+        self._losses = Losses()
+        self._in = InStreams(me, incarnation)
+        self._look_at = 0.0
+        self._closed = False
+        self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, _SOCKETS_MAX)
+        try:
+            self._pull = _listening(self._context, secret)
+            self._address = _bound(self._pull, host, ports)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._waker = Waker()
+        self._poller = zmq.Poller()
+        self._poller.register(self._pull, zmq.POLLIN)
+        self._poller.register(self._waker, zmq.POLLIN)
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    @property
+    def stale(self) -> int:
+        return self._in.stale
+
+    def connect(self, peer: int, address: str) -> None:
+        self._check_open()
+        if peer in self._peers or peer in self._losses:
+            raise InternalError(f"{peer_name(self._me)} is connected to {peer_name(peer)} already")
+        self._known.add(peer)
+        stream = OutStream(self._me, peer, self._incarnation)
+        socket = PeerSocket(self._context, peer, address, stream, self._secret)
+        self._peers[peer] = socket
+        self._poller.register(socket.monitor, zmq.POLLIN)
+
+    def disconnect(self, peer: int) -> None:
+        self._check_open()
+        self._losses.forget(peer)
+        if socket := self._peers.pop(peer, None):
+            self._leaving.append(socket)
+
+    def send(self, receiver: int, contents: Sequence[Content]) -> None:
+        self._check_open()
+        socket = self._peers.get(receiver)
+        if socket is not None:
+            socket.send(contents)
+        elif receiver not in self._known:
+            raise InternalError(f"{peer_name(self._me)} sends to {peer_name(receiver)}, which was never connected")
+
+    def receive(self, timeout_s: float) -> list[Content]:
+        self._check_open()
+        deadline = monotonic() + timeout_s
+        while True:
+            contents = self._take()
+            now = monotonic()
+            if now >= self._look_at:
+                self._look(now)
+            if self._losses:
+                self._losses.check(now, quiet=not contents)
+            if contents or now >= deadline or self._wait(min(deadline, self._losses.due(now)) - now):
+                return contents
+
+    def wake(self) -> None:
+        self._waker.wake()
+
+    def close(self, *, linger_s: float) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._waker.close()
+        self._pull.close(linger=0)
+        for socket in (*self._peers.values(), *self._leaving):
+            socket.close(linger_s=linger_s)
+        self._peers.clear()
+        self._leaving.clear()
+        self._context.term()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InternalError(f"the transport of {peer_name(self._me)} is closed")
+
+    def _take(self) -> list[Content]:
+        """What has come, a bounded part of it, without waiting."""
+        contents: list[Content] = []
+        size = 0
+        for _ in range(_MESSAGES_MAX):
+            try:
+                parts = self._pull.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            contents += self._in.open(parts)
+            size += sum(map(len, parts))
+            if size >= _BYTES_MAX:
+                break
+        return contents
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait until there is something to look at. Whether it was a wake."""
+        ready = dict(self._poller.poll(max(0, math.ceil(seconds * 1000))))
+        if len(ready) > (self._pull in ready):
+            self._look_at = 0.0
+        return self._waker.fileno() in ready and self._waker.taken()
+
+    def _look(self, now: float) -> None:
+        """Look at the connections, which of them have ended."""
+        self._look_at = now + _LOOK_S
+        for socket in [socket for socket in self._peers.values() if socket.ended()]:
+            del self._peers[socket.peer]
+            self._drop(socket)
+            self._losses.add(socket.peer, now, self._lost(socket))
+        for socket in [socket for socket in self._leaving if socket.ended()]:
+            self._leaving.remove(socket)
+            self._drop(socket)
+
+    def _drop(self, socket: PeerSocket) -> None:
+        self._poller.unregister(socket.monitor)
+        socket.close(linger_s=0.0)
+
+    def _lost(self, socket: PeerSocket) -> PeerError:
+        return PeerError(
+            f"{peer_name(socket.peer)} is gone, or cannot be reached from {peer_name(self._me)} any more: "
+            f"{socket.ended()} ({socket.address}). Its log says why it ended. If it goes on, look at the network.",
+            peer=socket.peer,
+        )
+
+
+def _listening(context: zmq.Context[zmq.Socket[bytes]], secret: JobSecret) -> zmq.Socket[bytes]:
+    """A PULL socket that takes what comes from ends that have the secret, and from nobody else."""
+    socket = context.socket(zmq.PULL)
+    # How much may be under way is bounded by credits (F2). A limit here would stop reading, and with it heartbeats.
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, z85.encode(secret.derive("stream server")))
+    # Who has no secret holds a connection for so long, and makes this end keep so many bytes.
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX + 1024)
+    return socket
+
+
+def _bound(socket: zmq.Socket[bytes], host: str, ports: tuple[int, int] | None) -> str:
+    """Bind ``socket``; its address."""
+    if host in ("", "*", "0.0.0.0", "::"):
+        raise PlanError(f"host {host!r} stands for all addresses of a machine: give the one that the others reach")
+    at = f"[{host}]" if ":" in host else host
+    if ":" in host:
+        socket.setsockopt(zmq.IPV6, 1)
+    for port in _candidates(ports):
+        try:
+            socket.bind(f"tcp://{at}:{port}")
+        except zmq.ZMQError as error:
+            if error.errno == errno.EADDRINUSE:
+                continue
+            raise PlanError(
+                f"cannot listen at {host!r} ({error}): give as host= an address of this machine that the others reach"
+            ) from error
+        endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        return endpoint.rstrip(b"\0").decode()
+    where = "" if ports is None else f" from {ports[0]} to {ports[1]}"
+    raise PlanError(f"no port{where} is free at {host!r}: end what uses them, or give a wider range as ports=")
+
+
+def _candidates(ports: tuple[int, int] | None) -> Sequence[int | str]:
+    """The ports to try, in an order of their own: many ends that start at once shall not race for the first."""
+    if ports is None:
+        return ["*"]
+    first, last = ports
+    if not 1 <= first <= last <= 65_535:
+        raise PlanError(f"ports is (first, last) with 1 <= first <= last <= 65535, got {ports!r}")
+    return random.sample(range(first, last + 1), last - first + 1)

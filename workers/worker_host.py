@@ -1,0 +1,171 @@
+"""What a process does that hosts one worker: builds it, runs its loop, and does for the coordinator what it asks.
+
+Rule: every question is answered in the thread of the loop, between two steps. Nothing here knows how questions come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from malstrom_py.clock import Clock, SystemClock
+from malstrom_py.codec import Codec
+from malstrom_py.plan import Plan
+from malstrom_py.rescale.channel import Suspend
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.commit import Contexts, pre_committed
+from malstrom_py.workers.failures import pack
+from malstrom_py.workers.graph import Membership
+from malstrom_py.workers.result import StepCounts
+from malstrom_py.workers.transport.base import Transport
+from malstrom_py.workers.worker import Worker
+from malstrom_py.workers.worker_loop import WorkerLoop
+
+LINGER_S: Final = 5.0
+"""How long the end of a worker waits for what it has sent to go out."""
+
+_LOG: Final = logging.getLogger("malstrom_py.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a worker leaves: what its sinks have pre-committed, by step, and its last counts.
+
+    ``error`` is what went wrong on the way, packed; what was pre-committed before that is named all the same, to be
+    discarded.
+    """
+
+    payloads: tuple[tuple[str, bytes], ...]
+    counts: Mapping[str, StepCounts]
+    error: bytes | None
+
+
+class WorkerHost:
+    """Hosts a worker of ``plan`` behind ``transport``."""
+
+    def __init__(self, plan: Plan, transport: Transport, *, batching: Batching, checks: bool) -> None:
+        self._plan = plan
+        self._batching = batching
+        self._checks = checks
+        self._clock: Clock = SystemClock()
+        self._loop = WorkerLoop(transport, self._clock)
+
+    def run(self) -> None:
+        """Run the loop until `stop`, then close what is left open. Whatever fails is raised."""
+        transport = self._loop.transport
+        try:
+            self._loop.run()
+        except BaseException as error:
+            self._close_quietly(error)
+            raise
+        finally:
+            transport.close(linger_s=LINGER_S)
+
+    def do(self, what: str, *arguments: Any) -> Future[Any]:
+        """Have the loop do what the coordinator asks, one of the methods named in `ORDERS`."""
+        return self._loop.ask(lambda: ORDERS[what](self, *arguments))
+
+    # What the coordinator asks. All below runs in the thread of the loop.
+
+    def build(self, member: Membership, others: Sequence[int], draining: bool) -> None:
+        """Build the worker, with channels to ``others`` that are no members yet (R1), and open its sinks."""
+        worker = Worker(
+            self._plan,
+            member,
+            batching=self._batching,
+            clock=self._clock,
+            codec=Codec(self._plan.types),
+            checks=self._checks,
+            wake=self._loop.wake,
+        )
+        self._loop.take_on(worker)
+        for other in others:
+            worker.connect(other)
+        worker.open_sinks()
+        if draining:
+            worker.reading.stop()
+
+    def reach(self, addresses: Mapping[int, Any]) -> None:
+        """Open the streams to these peers."""
+        for peer, address in addresses.items():
+            self._loop.transport.connect(peer, address)
+
+    def welcome(self, addresses: Mapping[int, Any]) -> None:
+        """Open the streams, and the channels, to workers that join (R1)."""
+        self.reach(addresses)
+        for joiner in addresses:
+            self._loop.worker.connect(joiner)
+
+    def part_with(self, leavers: Sequence[int]) -> None:
+        """Drop the channels, and the streams, to workers that have left (R8)."""
+        for leaver in leavers:
+            self._loop.worker.disconnect(leaver)
+            self._loop.transport.disconnect(leaver)
+
+    def open_sources(self, parts: Mapping[str, Sequence[Part]]) -> str:
+        """Open the sources: which of them cannot be read on elsewhere; empty if there is none."""
+        worker = self._loop.worker
+        self._loop.send(worker.open_sources(parts))
+        return worker.reading.fixed
+
+    def start(self) -> None:
+        """Begin to work."""
+        _LOG.info("at work")
+        self._loop.start()
+
+    def drain(self) -> None:
+        """Read nothing more."""
+        self._loop.worker.reading.stop()
+
+    def suspend(self) -> None:
+        """Stop behind all that is on its way."""
+        self._loop.send(self._loop.worker.barrier(Suspend()))
+
+    def finish(self, contexts: Contexts) -> Finished:
+        """Do nothing any more; pre-commit, and close all but the transactional writers."""
+        self._loop.rest()
+        worker, payloads, error = self._loop.worker, list[tuple[str, bytes]](), None
+        try:
+            for payload in pre_committed(worker.sinks, contexts):
+                payloads.append(payload)
+            worker.close_before_commit()
+        except Exception as failure:
+            error = pack(failure)
+        return Finished(tuple(payloads), worker.counts(), error)
+
+    def close(self) -> None:
+        """Close the worker, and end the loop."""
+        self._loop.rest()
+        self._loop.stop()
+        if self._loop.has_worker:
+            self._loop.worker.close()
+        _LOG.info("closed")
+
+    def _close_quietly(self, error: BaseException) -> None:
+        try:
+            if self._loop.has_worker:
+                self._loop.worker.close()
+        except Exception as failure:
+            error.add_note(str(failure))
+
+
+ORDERS: Final[Mapping[str, Callable[..., Any]]] = {
+    order.__name__: order
+    for order in (
+        WorkerHost.build,
+        WorkerHost.reach,
+        WorkerHost.welcome,
+        WorkerHost.part_with,
+        WorkerHost.open_sources,
+        WorkerHost.start,
+        WorkerHost.drain,
+        WorkerHost.suspend,
+        WorkerHost.finish,
+        WorkerHost.close,
+    )
+}
+"""What can be asked of a host."""
