@@ -12,11 +12,12 @@ SIZES  ?= 8
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types format docs docs-check coverage bench fuzz soak mutants matrix exhaustive clean distclean
+.PHONY: help demo demo-ray test lint types format docs docs-check coverage bench fuzz soak mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo        the flights demo: running statistics over 336,776 flights, checked against Polars"
+	@echo "make demo-ray    the same job on Ray, on this machine: 2 workers, then 4, then 2, while it runs"
 	@echo "make test        lint, types and every test; ends with the summary of pytest"
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
@@ -25,6 +26,7 @@ help:
 	@echo "make docs-check  run the code of README and docs, follow their links"
 	@echo "make coverage    every test, with the coverage of every module"
 	@echo "make bench       micro benchmarks, as ratios against plain loops; BENCH=bench.macro.columns: columns beside Polars"
+	@echo "                 BENCH=bench.macro.throughput: workers on Ray; BENCH=bench.macro.rescale: rescales beside stop-and-restart"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make soak        $(SEEDS) random runs of the rescale model, and of whole jobs in the simulator (SEEDS=...)"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
@@ -34,6 +36,9 @@ help:
 
 demo: $(VENV)/.demo
 	@$(PY) -m $(DEMO)
+
+demo-ray: $(VENV)/.demo-ray
+	@$(PY) -m $(DEMO).on_ray
 
 test: lint types
 	@$(PY) -m pytest
@@ -92,10 +97,15 @@ $(VENV)/.demo: pyproject.toml | $(PY)
 	@$(PIP) install --editable '.[demo]'
 	@touch $@
 
+$(VENV)/.demo-ray: pyproject.toml | $(PY)
+	@echo "Installing malstrom-py[demo,ray] into $(VENV) ..."
+	@$(PIP) install --editable '.[demo,ray]'
+	@touch $(VENV)/.demo $@
+
 $(VENV)/.dev: pyproject.toml | $(PY)
 	@echo "Installing malstrom-py[dev,demo] into $(VENV) ..."
 	@$(PIP) install --editable '.[dev,demo]'
-	@touch $(VENV)/.demo $@
+	@touch $(VENV)/.demo $(VENV)/.demo-ray $@
 
 $(PY):
 	@command -v $(PYTHON) > /dev/null || { echo "No $(PYTHON) found. Install Python 3.11 or newer, or say which one: make PYTHON=/path/to/python3.11 ..."; exit 1; }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import malstrom_py as mp
+from examples.flights.pace import Paced
 from malstrom_py import sinks, sources
 
 Flight = dict[str, Any]
@@ -49,10 +50,15 @@ def statistics(delays: Delays) -> dict[str, Any]:
     }
 
 
-def delays_job(files: str, out: Path) -> mp.Job:
-    """Running statistics of each carrier and of each plane, one row per flight, to Parquet files below ``out``."""
+def delays_job(files: str, out: Path, *, rows_per_s: float | None = None) -> mp.Job:
+    """Running statistics of each carrier and of each plane, one row per flight, to Parquet files below ``out``.
+
+    ``rows_per_s``: how many rows each of the files gives in a second; None for as many as can be read.
+    """
     job = mp.Job("flights")
-    on_time, _ = timed_flights(job, files).generate_epochs("epochs", mp.limit_out_of_orderness(timedelta(hours=24)))
+    on_time, _ = timed_flights(job, files, rows_per_s).generate_epochs(
+        "epochs", mp.limit_out_of_orderness(timedelta(hours=24))
+    )
     (
         on_time.key_by("carrier", lambda flight: flight["carrier"])
         .stateful_map("carrier-delays", add, default=Delays)
@@ -77,7 +83,8 @@ def lateness_job(files: str, out: Path, *, bound: timedelta) -> mp.Job:
     return job
 
 
-def timed_flights(job: mp.Job, files: str) -> mp.StreamBuilder[None, Flight]:
+def timed_flights(job: mp.Job, files: str, rows_per_s: float | None = None) -> mp.StreamBuilder[None, Flight]:
     """The flights with the hour of their planned departure as event time, in milliseconds."""
-    flights = job.source("flights", sources.Files(files, null_values=["NA"]))
+    source = sources.Files(files, null_values=["NA"])
+    flights = job.source("flights", source if rows_per_s is None else Paced(source, rows_per_s))
     return flights.assign_timestamps("departure", lambda flight: flight["time_hour"], unit="ms")

@@ -21,7 +21,7 @@ from tests.tree import ROOT
 
 RUN = [page for page in PAGES if DESIGN not in page.parents]
 
-LANGUAGES = {"python", "sh", "console", "text", "toml", "json", "mermaid", "csv"}
+LANGUAGES = {"python", "sh", "console", "text", "toml", "json", "yaml", "mermaid", "csv"}
 """What may stand behind an opening fence, and nothing else: no `py`, no `python no-run`."""
 
 

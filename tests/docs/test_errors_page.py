@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from ray.exceptions import RayActorError
 
 from malstrom_py import errors
 from malstrom_py.errors import ControlError, DeadlineError, InternalError, PeerError
@@ -15,6 +16,7 @@ from malstrom_py.loop_thread import LoopThread
 from malstrom_py.rescale.channel import ChannelId, ChannelIn, Frame
 from malstrom_py.testing import OperatorTester
 from malstrom_py.workers.control_files import check_directory
+from malstrom_py.workers.on_ray.hands import died
 from tests.pages import blocks_of, headings_of
 from tests.tree import ROOT
 
@@ -70,6 +72,13 @@ def test_the_message_of_a_peer_error_is_what_a_gap_says() -> None:
     with pytest.raises(PeerError) as raised:
         inbox.receive(Frame(channel, incarnation=1, sequence=9))
     assert f"PeerError: {raised.value}" in flat(section_of("PeerError"))
+
+
+def test_the_message_of_a_lost_worker_is_what_its_coordinator_says() -> None:
+    said, shown = f"PeerError: {died(1, RayActorError())}", flat(section_of("PeerError"))
+    before, after = "PeerError: worker 1 died: ", ". Its log, and Ray's"
+    assert said.startswith(before)
+    assert f"{before}...{said[said.index(after) :]}" in shown
 
 
 def test_the_message_of_a_deadline_error_is_what_a_coroutine_without_end_says() -> None:

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from malstrom_py.doctor import CORE, examine_core, examine_java, examine_optional, examine_python, examine_store
+from malstrom_py.doctor import (
+    CORE,
+    OPTIONAL,
+    Wanted,
+    examine_core,
+    examine_java,
+    examine_optional,
+    examine_python,
+    examine_store,
+)
+from malstrom_py.workers.on_ray.cluster import RAY_MIN
 from tests.tree import ROOT, pyproject
 
 
@@ -27,7 +37,7 @@ def test_doctor_ends_with_0_where_jobs_can_run() -> None:
     command = [sys.executable, "-m", "malstrom_py.cli", "doctor"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout
-    for what in ("Python: ", "pyarrow: ", "polars: ", "temporary folder: ", "ray: ", "pyspark: ", "Java: "):
+    for what in ("Python: ", "pyarrow: ", "polars: ", "temporary folder: ", "ray: ", "pyzmq: ", "pyspark: ", "Java: "):
         assert what in done.stdout
 
 
@@ -48,7 +58,10 @@ def test_doctor_ends_with_1_where_nothing_can_be_written() -> None:
 
 def test_doctor_imports_no_optional_package() -> None:
     code = (
-        "import sys\nfrom malstrom_py.doctor import examine\nexamine()\nprint({'ray', 'pyspark'} & set(sys.modules))\n"
+        "import sys\n"
+        "from malstrom_py.doctor import examine\n"
+        "examine()\n"
+        "print({'ray', 'zmq', 'pyspark'} & set(sys.modules))\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
@@ -66,11 +79,32 @@ def test_an_old_python_is_fatal() -> None:
 
 
 def test_a_missing_core_package_is_fatal_and_a_missing_optional_one_is_not() -> None:
-    core, optional = examine_core("no-such-package"), examine_optional("no-such-package", "ray")
+    core, optional = (
+        examine_core("no-such-package"),
+        examine_optional("no-such-package", Wanted("ray", "jobs on Ray")),
+    )
     assert core.is_fatal
     assert core.what_to_do == "pip install no-such-package"
     assert not optional.is_fatal
+    assert (optional.state, optional.said) == ("missing", "not installed; needed by jobs on Ray")
     assert optional.what_to_do == "pip install 'malstrom-py[ray]'"
+
+
+def test_an_optional_package_that_is_too_old_is_missing() -> None:
+    found = examine_optional("ray", Wanted("ray", "jobs on Ray", at_least=(999, 1)))
+    assert (found.state, found.what_to_do) == ("missing", "pip install 'ray>=999.1'")
+    assert "is too old; needed by jobs on Ray" in found.said
+
+
+def test_what_jobs_on_ray_need_is_what_the_extra_brings_and_the_runtime_asks_for() -> None:
+    brought = pyproject()["project"]["optional-dependencies"]["ray"]
+    named = {name: wanted for name, wanted in OPTIONAL.items() if wanted.extra == "ray"}
+    assert sorted(brought) == sorted(f"{name}>={'.'.join(map(str, one.at_least))}" for name, one in named.items())
+    assert named["ray"].at_least == RAY_MIN
+
+
+def test_a_ray_that_is_new_enough_is_ok() -> None:
+    assert examine_optional("ray", OPTIONAL["ray"]).state == examine_optional("pyzmq", OPTIONAL["pyzmq"]).state == "ok"
 
 
 def test_a_folder_that_cannot_be_written_is_fatal(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tree import ROOT
 
-HEAVY = ("ray", "pyspark", "polars", "pyarrow", "pandas", "numpy", "rich", "typer", "cloudpickle")
+HEAVY = ("ray", "zmq", "pyspark", "polars", "pyarrow", "pandas", "numpy", "rich", "typer", "cloudpickle")
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

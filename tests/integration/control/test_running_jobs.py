@@ -101,7 +101,10 @@ def test_a_job_that_malstrom_runs_is_watched_rescaled_and_stopped_from_another_t
         assert status.stdout.startswith("job endless: running, 2 workers (steady)\njob endless: ")
         rescaled = malstrom(folder, "rescale", "endless", "4")
         assert (rescaled.returncode, rescaled.stderr) == (0, "")
-        assert re.match(r"job endless runs on 4 workers: \d+ slots and 2 parts moved, in ", rescaled.stdout)
+        assert re.match(
+            r"job endless runs on 4 workers: \d+ slots and 2 parts moved, with [\d,]+ keys and [\d.]+ MB of state, in ",
+            rescaled.stdout,
+        )
         found = json.loads(malstrom(folder, "status", "endless", "--json").stdout)
         assert (found["job"], found["state"], found["workers"]) == ("endless", "running", 4)
         assert found["counts"]["steps"]["numbers"]["rows_in"] > 0
