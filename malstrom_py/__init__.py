@@ -32,6 +32,7 @@ from malstrom_py.errors import (
     RestoreFailed,
     SinkError,
     SourceError,
+    SparkError,
 )
 from malstrom_py.job import Job
 from malstrom_py.keyed_stream import KeyedStreamBuilder
@@ -112,6 +113,7 @@ __all__ = [
     "Simulation",
     "SinkError",
     "SourceError",
+    "SparkError",
     "StatefulLogic",
     "StatelessLogic",
     "StepCounts",

@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module, metadata
-from pathlib import Path
 from typing import Final, Literal
+
+from malstrom_py.spark.java import find_java
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,6 @@ OPTIONAL: Final = {
 """By distribution."""
 
 _PYTHON_MIN: Final = (3, 11)
-_JAVA_FIT: Final = (17, 21)
-_JAVA_DEADLINE_S: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,43 +131,6 @@ def examine_store(folder: str) -> Finding:
 
 
 def examine_java(environ: Mapping[str, str]) -> Finding:
-    """Whether there is a Java that Spark runs on: that of JAVA_HOME, else the first on the path."""
-    what_to_do = f"Spark needs Java {' or '.join(map(str, _JAVA_FIT))}; install one, or set JAVA_HOME to it"
-    for java, found_by in _javas(environ):
-        version = _java_version(java)
-        if version is None:
-            return Finding("missing", "Java", f"{java} ({found_by}) does not tell its version", what_to_do)
-        said = f"{version[1]} at {java} ({found_by})"
-        return Finding("ok", "Java", said) if version[0] in _JAVA_FIT else Finding("missing", "Java", said, what_to_do)
-    home = environ.get("JAVA_HOME")
-    said = f"there is no bin/java in JAVA_HOME ({home}), and none on the path" if home else "not found"
-    return Finding("missing", "Java", said, what_to_do)
-
-
-def major_of(said: str) -> tuple[int, str] | None:
-    """The version in what ``java -version`` said, as (major, all of it); None if there is none.
-
-    >>> major_of('openjdk version "17.0.15" 2025-04-15'), major_of('java version "1.8.0_412"')
-    ((17, '17.0.15'), (8, '1.8.0_412'))
-    """
-    found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
-    return (int(found[2]), found[1]) if found else None
-
-
-def _javas(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    if home := environ.get("JAVA_HOME"):
-        java = Path(home) / "bin" / "java"
-        if java.is_file():
-            yield java, "by JAVA_HOME"
-    if found := shutil.which("java", path=environ.get("PATH")):
-        yield Path(found), "by PATH"
-
-
-def _java_version(java: Path) -> tuple[int, str] | None:
-    try:
-        done = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_JAVA_DEADLINE_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return major_of(done.stderr + done.stdout)
+    """Whether there is a Java that Spark runs on."""
+    found = find_java(environ)
+    return Finding("ok", "Java", found.said) if found.fits else Finding("missing", "Java", found.said, found.what_to_do)

@@ -6,6 +6,7 @@ MalstromError
 ├── SourceError          a source could not be listed, opened or read
 │   └── MalformedRecord  one record could not be read; the part stands behind it and can be polled on
 ├── SinkError            a sink could not be opened, written or committed
+├── SparkError           Spark cannot be started or reached, or has gone away
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 ├── PeerError            another worker broke the rules of a channel, or is gone
 ├── DeadlineError        a wait took longer than it may; says which one, and how long
@@ -86,6 +87,10 @@ class MalformedRecord(SourceError):
 
 class SinkError(MalstromError):
     """A sink could not be opened, written or committed. What was not committed is not visible."""
+
+
+class SparkError(MalstromError):
+    """Spark cannot be used: no Java that fits, another Python than this one, it did not come up, it has gone away."""
 
 
 class CodecError(MalstromError):
