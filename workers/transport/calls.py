@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
-from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.errors import InternalError
 from malstrom_py.workers.outgoing import Content
 from malstrom_py.workers.transport.base import peer_name
-from malstrom_py.workers.transport.losses import Losses
+from malstrom_py.workers.transport.peers import Peers
 from malstrom_py.workers.transport.secret import JobSecret
 from malstrom_py.workers.transport.waker import Waker
 from malstrom_py.workers.transport.wire import InStreams, OutStream
@@ -54,10 +54,7 @@ class RayCallTransport:
         self._incarnation = incarnation
         self._handle = handle
         self._token = secret.derive("call")
-        self._peers: dict[int, _Peer] = {}
-        self._leaving: list[_Peer] = []
-        self._known = set[int]()
-        self._losses = Losses()
+        self._peers = Peers[_Calls](me)
         self._in = InStreams(me, incarnation)
         self._arrived = deque[bytes]()
         self._waker = Waker()
@@ -86,24 +83,15 @@ class RayCallTransport:
 
     def connect(self, peer: int, address: Any) -> None:
         self._check_open()
-        if peer in self._peers or peer in self._losses:
-            raise InternalError(f"{peer_name(self._me)} is connected to {peer_name(peer)} already")
-        self._known.add(peer)
-        self._peers[peer] = _Peer(peer, address, self._token, OutStream(self._me, peer, self._incarnation))
+        self._peers.connect(peer, lambda: _Calls(address, self._token, OutStream(self._me, peer, self._incarnation)))
 
     def disconnect(self, peer: int) -> None:
         self._check_open()
-        self._losses.forget(peer)
-        if connected := self._peers.pop(peer, None):
-            self._leaving.append(connected)
+        self._peers.disconnect(peer)
 
     def send(self, receiver: int, contents: Sequence[Content]) -> None:
         self._check_open()
-        peer = self._peers.get(receiver)
-        if peer is not None:
-            peer.send(contents)
-        elif receiver not in self._known:
-            raise InternalError(f"{peer_name(self._me)} sends to {peer_name(receiver)}, which was never connected")
+        self._peers.send(receiver, contents)
 
     def receive(self, timeout_s: float) -> list[Content]:
         self._check_open()
@@ -113,11 +101,10 @@ class RayCallTransport:
             now = monotonic()
             if now >= self._look_at:
                 self._look(now)
-            if self._losses:
-                self._losses.check(now, quiet=not contents)
+            self._peers.losses.check(now, quiet=not contents)
             if contents or now >= deadline:
                 return contents
-            self._wait(min(deadline, self._look_at, self._losses.due(now)) - now)
+            self._wait(min(deadline, self._look_at, self._peers.losses.due(now)) - now)
             if self._woken:
                 self._woken = False
                 return contents
@@ -132,11 +119,10 @@ class RayCallTransport:
         self._closed = True
         import ray
 
-        under_way = [call for peer in (*self._peers.values(), *self._leaving) for call in peer.calls]
+        under_way = [call for peer in (*self._peers.connected.values(), *self._peers.leaving) for call in peer.calls]
         if under_way and linger_s > 0:
             ray.wait(under_way, num_returns=len(under_way), timeout=linger_s, fetch_local=False)
         self._peers.clear()
-        self._leaving.clear()
         self._arrived.clear()
         self._waker.close()
 
@@ -159,27 +145,18 @@ class RayCallTransport:
     def _look(self, now: float) -> None:
         """Look at the calls under way, which of them have failed."""
         self._look_at = now + _LOOK_S
-        for peer in list(self._peers.values()):
-            if why := peer.failed():
-                del self._peers[peer.peer]
-                self._losses.add(peer.peer, now, self._lost(peer, why))
-            elif now - peer.called_at >= _ASK_S and not peer.calls:
-                peer.ask()
-        self._leaving = [peer for peer in self._leaving if not peer.failed() and peer.calls]
-
-    def _lost(self, peer: _Peer, why: str) -> PeerError:
-        return PeerError(
-            f"{peer_name(peer.peer)} is gone, or cannot be reached from {peer_name(self._me)} any more: {why}. "
-            "Its log says why it ended. If it goes on, look at the network.",
-            peer=peer.peer,
-        )
+        for peer, calls in list(self._peers.connected.items()):
+            if why := calls.failed():
+                self._peers.lose(peer, now, why)
+            elif now - calls.called_at >= _ASK_S and not calls.calls:
+                calls.ask()
+        self._peers.leaving = [calls for calls in self._peers.leaving if not calls.failed() and calls.calls]
 
 
-class _Peer:
+class _Calls:
     """The calls to one peer."""
 
-    def __init__(self, peer: int, handle: Any, token: bytes, stream: OutStream) -> None:
-        self.peer = peer
+    def __init__(self, handle: Any, token: bytes, stream: OutStream) -> None:
         self.calls: list[Any] = []
         self.called_at = monotonic()
         self._deliver = handle.deliver

@@ -33,17 +33,15 @@ _ENDS: Final = {
 
 
 class PeerSocket:
-    """One end's connection to ``peer`` at ``address``."""
+    """One end's connection to the peer at ``address``."""
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        peer: int,
         address: str,
         stream: OutStream,
         secret: JobSecret,
     ) -> None:
-        self.peer = peer
         self.address = address
         self._stream = stream
         self._end = ""

@@ -17,11 +17,11 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
-from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.errors import InternalError, PlanError
 from malstrom_py.workers.outgoing import Content
 from malstrom_py.workers.transport.base import peer_name
-from malstrom_py.workers.transport.losses import Losses
 from malstrom_py.workers.transport.peer_socket import PART_BYTES_MAX, PeerSocket
+from malstrom_py.workers.transport.peers import Peers
 from malstrom_py.workers.transport.secret import JobSecret
 from malstrom_py.workers.transport.waker import Waker
 from malstrom_py.workers.transport.wire import InStreams, OutStream
@@ -70,10 +70,7 @@ class ZeroMQTransport:
         self._me = me
         self._incarnation = incarnation
         self._secret = secret
-        self._peers: dict[int, PeerSocket] = {}
-        self._leaving: list[PeerSocket] = []
-        self._known = set[int]()
-        self._losses = Losses()
+        self._peers = Peers[PeerSocket](me)
         self._in = InStreams(me, incarnation)
         self._look_at = 0.0
         self._closed = False
@@ -100,27 +97,17 @@ class ZeroMQTransport:
 
     def connect(self, peer: int, address: str) -> None:
         self._check_open()
-        if peer in self._peers or peer in self._losses:
-            raise InternalError(f"{peer_name(self._me)} is connected to {peer_name(peer)} already")
-        self._known.add(peer)
         stream = OutStream(self._me, peer, self._incarnation)
-        socket = PeerSocket(self._context, peer, address, stream, self._secret)
-        self._peers[peer] = socket
+        socket = self._peers.connect(peer, lambda: PeerSocket(self._context, address, stream, self._secret))
         self._poller.register(socket.monitor, zmq.POLLIN)
 
     def disconnect(self, peer: int) -> None:
         self._check_open()
-        self._losses.forget(peer)
-        if socket := self._peers.pop(peer, None):
-            self._leaving.append(socket)
+        self._peers.disconnect(peer)
 
     def send(self, receiver: int, contents: Sequence[Content]) -> None:
         self._check_open()
-        socket = self._peers.get(receiver)
-        if socket is not None:
-            socket.send(contents)
-        elif receiver not in self._known:
-            raise InternalError(f"{peer_name(self._me)} sends to {peer_name(receiver)}, which was never connected")
+        self._peers.send(receiver, contents)
 
     def receive(self, timeout_s: float) -> list[Content]:
         self._check_open()
@@ -130,9 +117,8 @@ class ZeroMQTransport:
             now = monotonic()
             if now >= self._look_at:
                 self._look(now)
-            if self._losses:
-                self._losses.check(now, quiet=not contents)
-            if contents or now >= deadline or self._wait(min(deadline, self._losses.due(now)) - now):
+            self._peers.losses.check(now, quiet=not contents)
+            if contents or now >= deadline or self._wait(min(deadline, self._peers.losses.due(now)) - now):
                 return contents
 
     def wake(self) -> None:
@@ -144,10 +130,9 @@ class ZeroMQTransport:
         self._closed = True
         self._waker.close()
         self._pull.close(linger=0)
-        for socket in (*self._peers.values(), *self._leaving):
+        for socket in (*self._peers.connected.values(), *self._peers.leaving):
             socket.close(linger_s=linger_s)
         self._peers.clear()
-        self._leaving.clear()
         self._context.term()
 
     def _check_open(self) -> None:
@@ -179,24 +164,16 @@ class ZeroMQTransport:
     def _look(self, now: float) -> None:
         """Look at the connections, which of them have ended."""
         self._look_at = now + _LOOK_S
-        for socket in [socket for socket in self._peers.values() if socket.ended()]:
-            del self._peers[socket.peer]
+        for peer, socket in [(peer, socket) for peer, socket in self._peers.connected.items() if socket.ended()]:
+            self._peers.lose(peer, now, f"{socket.ended()} ({socket.address})")
             self._drop(socket)
-            self._losses.add(socket.peer, now, self._lost(socket))
-        for socket in [socket for socket in self._leaving if socket.ended()]:
-            self._leaving.remove(socket)
+        for socket in [socket for socket in self._peers.leaving if socket.ended()]:
+            self._peers.leaving.remove(socket)
             self._drop(socket)
 
     def _drop(self, socket: PeerSocket) -> None:
         self._poller.unregister(socket.monitor)
         socket.close(linger_s=0.0)
-
-    def _lost(self, socket: PeerSocket) -> PeerError:
-        return PeerError(
-            f"{peer_name(socket.peer)} is gone, or cannot be reached from {peer_name(self._me)} any more: "
-            f"{socket.ended()} ({socket.address}). Its log says why it ended. If it goes on, look at the network.",
-            peer=socket.peer,
-        )
 
 
 def _listening(context: zmq.Context[zmq.Socket[bytes]], secret: JobSecret) -> zmq.Socket[bytes]:
