@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import pairwise
-from time import monotonic_ns, sleep
+from time import monotonic_ns
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import malstrom_py as mp
+from bench.macro.sampling import Sampling
 
 EVERY_S: Final = 0.02
 
 
-class Phases:
+class Phases(Sampling):
     """As a context, asks the job for its status. A phase lasts from its first sight to that of the next one."""
 
     def __init__(self, handle: mp.JobHandle) -> None:
+        super().__init__(EVERY_S)
         self._handle = handle
         self._sights: list[tuple[int, str]] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="bench-phases", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         self._sights.append((monotonic_ns(), "ended"))
 
     def seconds(self, phase: str) -> float:
@@ -38,7 +32,5 @@ class Phases:
         pairs = pairwise(self._sights)
         return sum(until_ns - since_ns for (since_ns, seen), (until_ns, _) in pairs if seen == phase) / 1e9
 
-    def _watch(self) -> None:
-        while not self._ended.is_set():
-            self._sights.append((monotonic_ns(), self._handle.status().phase))
-            sleep(EVERY_S)
+    def look(self) -> None:
+        self._sights.append((monotonic_ns(), self._handle.status().phase))

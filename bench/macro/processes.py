@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import monotonic_ns, sleep
-from types import TracebackType
-from typing import Final, Self
+from time import monotonic_ns
+from typing import Final
+
+from bench.macro.sampling import Sampling
 
 EVERY_S: Final = 0.02
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -35,24 +35,13 @@ def resident(pid: int) -> int:
         return 0
 
 
-class Watch:
+class Watch(Sampling):
     """As a context, samples the resident memory of the processes that ``pids()`` names."""
 
     def __init__(self, pids: Callable[[], Mapping[int, int]]) -> None:
+        super().__init__(EVERY_S)
         self._pids = pids
         self._samples: dict[int, list[tuple[int, int]]] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="bench-watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def before(self, worker: int, at_ns: int) -> int:
         """What the worker used at that time; when it was first seen, if that was later."""
@@ -68,11 +57,9 @@ class Watch:
     def workers(self) -> list[int]:
         return sorted(self._samples)
 
-    def _watch(self) -> None:
-        while not self._ended.is_set():
-            now_ns = monotonic_ns()
-            for worker, pid in self._pids().items():
-                size = resident(pid)
-                if size:
-                    self._samples.setdefault(worker, []).append((now_ns, size))
-            sleep(EVERY_S)
+    def look(self) -> None:
+        now_ns = monotonic_ns()
+        for worker, pid in self._pids().items():
+            size = resident(pid)
+            if size:
+                self._samples.setdefault(worker, []).append((now_ns, size))
