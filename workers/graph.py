@@ -124,6 +124,14 @@ def build_sinks(plan: Plan, clock: Clock) -> list[WriteSink]:
     return [step for step in built if isinstance(step, WriteSink)]
 
 
+def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
+    """The source steps of ``plan``, for whoever deals their parts: nothing is read by them."""
+    codec = Codec(plan.types)
+    sources = (step for step in plan.steps if step.kind == "source")
+    built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in sources)
+    return [step for step in built if isinstance(step, ReadSource)]
+
+
 @dataclass(frozen=True, slots=True)
 class Dealt:
     """The parts of all sources: worker -> step -> parts; ``movable``: the sources whose parts can move."""
@@ -136,21 +144,15 @@ def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock) -> Dealt:
     """Ask every source of ``plan`` for its parts, and deal them. What a source has learnt by that (the types of files,
     say) it keeps, so copies that are made of ``plan`` from now on know it too.
     """
-    codec = Codec(plan.types)
     resources = Resources(worker=COORDINATOR)
     try:
         with resources:
-            built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in _sources(plan))
-            sources = [source for source in built if isinstance(source, ReadSource)]
+            sources = build_sources(plan, clock)
             listed = {source.context.step: source.list_parts(workers) for source in sources}
     finally:
         resources.close()
     parts = {worker: {step: dealt[worker] for step, dealt in listed.items()} for worker in workers}
     return Dealt(parts, frozenset(source.context.step for source in sources if source.moves_parts))
-
-
-def _sources(plan: Plan) -> list[Step]:
-    return [step for step in plan.steps if step.kind == "source"]
 
 
 def movable_parts(

@@ -15,6 +15,7 @@ from malstrom_py.plan import Plan
 from malstrom_py.workers.commit import FinalCommit
 from malstrom_py.workers.controls import Commanded, Controls
 from malstrom_py.workers.interrupts import Interrupts
+from malstrom_py.workers.pinning import Pins
 from malstrom_py.workers.progress import Progress
 from malstrom_py.workers.result import RunResult, StepCounts
 
@@ -68,13 +69,15 @@ class JobRun(Generic[S]):
         self._controls.wake = self._crew.wake
         self._interrupts = Interrupts()
         self._commit = self._crew.commit
+        self._pins = Pins(plan, clock)
         self._enter("opening")
 
     def execute(self, until: Callable[[S], bool] | None = None, until_s: float | None = None) -> RunResult:
         """To its end, or until ``until(crew)`` is true after a step, or the clock's monotonic time is ``until_s``."""
-        with self._interrupts:
+        with self._interrupts, self._pins:
             try:
                 self._commit.recover()
+                self._pins.pin()
                 with self._progress or nullcontext():
                     self._crew.open()
                     self._loop(until, until_s)

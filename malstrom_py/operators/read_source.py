@@ -29,7 +29,7 @@ from malstrom_py.messages import (
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, describe_function, said
 from malstrom_py.operators.part_reader import PartReader, batch_of, row_bytes
-from malstrom_py.sources.base import Part, PartitionedSource, Source, SourcePart
+from malstrom_py.sources.base import Part, PartitionedSource, PinnedSource, Source, SourcePart
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 
 _COLUMN_BYTES: Final = 16
@@ -58,6 +58,27 @@ class ReadSource(Operator):
         self._done: dict[Part, Any] = {}
         self.finished = False
         self._rows_cap: int | None = None
+
+    @property
+    def source(self) -> Source[Any]:
+        """What is read."""
+        return self._source
+
+    def pin(self) -> None:
+        """Have the source hold still what this job is to read, where it can."""
+        if isinstance(self._source, PinnedSource):
+            try:
+                self._source.pin(self.context.job)
+            except Exception as error:
+                self._raise(error, "could not be pinned")
+
+    def unpin(self) -> None:
+        """The job has ended: the other side of a `pin` that went well."""
+        if isinstance(self._source, PinnedSource):
+            try:
+                self._source.unpin()
+            except Exception as error:
+                self._raise(error, "could not clear away what was kept for the job")
 
     @property
     def moves_parts(self) -> bool:

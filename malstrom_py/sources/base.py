@@ -78,4 +78,24 @@ class StatelessSource(Protocol[V_co]):
         ...
 
 
+@runtime_checkable
+class PinnedSource(Protocol):
+    """What a source has besides, if what it reads could change, or be computed otherwise, while a job reads it.
+
+    The program that starts the job pins it, before anything is copied to workers; copies of it bring the pin along.
+    """
+
+    def pin(self, job: str) -> None:
+        """Find out, and write down or keep, what ``job`` is to read. What is not pinned by then is not read.
+
+        Each call is followed by one of `unpin`. A source that two jobs read at a time is pinned twice. Where the job is
+        coordinated in another process, the copy there is pinned and unpinned too: it has a pin already, which it keeps.
+        """
+        ...
+
+    def unpin(self) -> None:
+        """The job has ended, in whichever way: clear away what was kept for it alone."""
+        ...
+
+
 Source = PartitionedSource[V_co] | StatelessSource[V_co]

@@ -39,6 +39,7 @@ from malstrom_py.workers.graph import build_sinks
 from malstrom_py.workers.job_status import Ending, JobStatus
 from malstrom_py.workers.on_ray.cluster import NAMESPACE, in_short, is_reachable
 from malstrom_py.workers.on_ray.coordinator_actor import PackedEnding
+from malstrom_py.workers.pinning import Pins
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.started import say
 
@@ -87,10 +88,11 @@ class RayJob(AskedJob):
 class OwnRayJob(RayJob):
     """A job on Ray in the program that started it: knows how it ended, and commits what is shown here."""
 
-    def __init__(self, plan: Plan, actor: Any, *, outlives: bool, control: bool) -> None:
+    def __init__(self, plan: Plan, actor: Any, pins: Pins, *, outlives: bool, control: bool) -> None:
         super().__init__(plan.job, actor)
         self._control = ControlSocket(plan.job, self._answer) if control else None
         self._here = FinalCommit(plan.job, sinks_here(plan), SystemClock().now_s())
+        self._pins = pins
         self._workers = 0
         self._ended: Future[Ending] = Future()
         self._cluster = str(ray.get_runtime_context().gcs_address)
@@ -197,6 +199,8 @@ class OwnRayJob(RayJob):
         if self._control is not None:
             self._control.release()
         _OWN.discard(self)
+        with contextlib.suppress(Exception):  # how the job ended is what is to be told
+            self._pins.unpin()
         self._ended.set_result(ending)
         if self._control is not None:
             self._control.close()

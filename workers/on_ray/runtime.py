@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any, Final, get_args
 
+from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
 from malstrom_py.job import Job
+from malstrom_py.plan import Plan
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.handle import JobHandle, RunningJob
 from malstrom_py.workers.in_process import check_job
 from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.on_ray.setup import JobSetup, Streams, Wiring, WorkerOptions
+from malstrom_py.workers.pinning import Pins
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.tracebacks import outermost
@@ -108,11 +111,11 @@ class RayRuntime:
             raise outermost(error) from error.__cause__
 
     def _started(self, job: Job, *, control: bool) -> RunningJob:
-        from malstrom_py.workers.on_ray.cluster import check_room, imported_ray, joined
+        from malstrom_py.workers.on_ray.cluster import check_room, joined
         from malstrom_py.workers.on_ray.shipment import pack_plan
 
         plan = job.plan()
-        packed = pack_plan(plan)
+        packed = pack_plan(plan)  # what cannot be copied is told before anything is begun
         cluster = joined(self._address)
         if self._detached and cluster.is_local:
             raise PlanError(
@@ -122,6 +125,15 @@ class RayRuntime:
         if not self._autoscaling:
             check_room(self._workers, self._options.needs)
 
+        with ExitStack() as on_failure:
+            pins = on_failure.enter_context(Pins(plan, SystemClock()))
+            pins.pin()
+            begun = self._begun(plan, pack_plan(plan) if pins.any else packed, pins, cluster.is_local, control=control)
+            on_failure.pop_all()  # from now on the job sees to it
+            return begun
+
+    def _begun(self, plan: Plan, packed: bytes, pins: Pins, is_local: bool, *, control: bool) -> RunningJob:
+        from malstrom_py.workers.on_ray.cluster import imported_ray
         from malstrom_py.workers.on_ray.ray_job import OwnRayJob
         from malstrom_py.workers.on_ray.starting import start_coordinator
 
@@ -131,14 +143,14 @@ class RayRuntime:
             workers=self._workers,
             batching=self._batching,
             checks=self._checks,
-            wiring=Wiring(self._streams, cluster.is_local, self._ports, JobSecret.new()),
+            wiring=Wiring(self._streams, is_local, self._ports, JobSecret.new()),
             options=self._options,
             start_timeout_s=self._start_timeout_s,
             autoscaling=self._autoscaling,
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:
-            return OwnRayJob(plan, actor, outlives=self._detached, control=control)
+            return OwnRayJob(plan, actor, pins, outlives=self._detached, control=control)
         except BaseException:  # its name is held on this machine, say: it has not begun, and must not
             imported_ray().kill(actor, no_restart=True)
             raise
