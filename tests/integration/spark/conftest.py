@@ -1,6 +1,6 @@
 """One Spark for all tests of a process, classic or Connect: MALSTROM_SPARK says which, for a process has one kind only.
 
-A test that makes sense for one kind alone has the mark ``only_classic`` or ``only_connect``; it is no test of the other.
+A test that makes sense for one kind alone has the mark ``only_classic`` or ``only_connect``: it is none of the other.
 """
 
 from __future__ import annotations
