@@ -19,7 +19,8 @@ _ROOMS: Final = ("grpc", "py4j", "pyspark")
 _LINE_MAX: Final = 500
 _GONE: Final = re.compile(
     r"NO_ACTIVE_(OR_DEFAULT_)?SESSION|SESSION_(CLOSED|NOT_FOUND|CHANGED)|RETRIES_EXCEEDED|StatusCode\.UNAVAILABLE"
-    r"|stopped SparkContext|SparkContext (was|has been) shut ?down|\[Errno \d+\] Connection refused|SparkEnv\$?\.get\(\)\" is null"
+    r"|stopped SparkContext|SparkContext (was|has been) shut ?down|\[Errno \d+\] Connection refused"
+    r"|SparkEnv\$?\.get\(\)\" is null"
 )
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
