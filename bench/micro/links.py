@@ -6,6 +6,7 @@ Rule: each is written as a runtime would write it, with one connection per direc
 from __future__ import annotations
 
 import select
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -34,7 +35,9 @@ class Link(Protocol):
 
     def take(self, timeout_s: float) -> Sequence[bytes]: ...
 
-    def close(self) -> None: ...
+    def close(self, patience_s: float) -> None:
+        """End; what takes longer than ``patience_s`` is a `TimeoutError`."""
+        ...
 
 
 class ZeroMQLink:
@@ -47,7 +50,6 @@ class ZeroMQLink:
         self._push = self._context.socket(zmq.PUSH)
         for socket in (self._pull, self._push):
             socket.set_hwm(0)
-            socket.setsockopt(zmq.LINGER, 1000)
         if keys:
             public, secret = keys
             self._pull.setsockopt(zmq.CURVE_SERVER, 1)
@@ -77,8 +79,8 @@ class ZeroMQLink:
                 break
         return taken
 
-    def close(self) -> None:
-        self._context.destroy()
+    def close(self, patience_s: float) -> None:
+        self._context.destroy(linger=int(patience_s * 1000))
 
 
 class TransportLink:
@@ -105,8 +107,8 @@ class TransportLink:
             if isinstance(content, Frame) and content.payload is not None
         ]
 
-    def close(self) -> None:
-        self._transport.close(linger_s=1.0)
+    def close(self, patience_s: float) -> None:
+        self._transport.close(linger_s=patience_s)
 
 
 class Arrived:
@@ -131,6 +133,8 @@ class FlightLink:
     """Arrow Flight: a stream of record batches of one column by do_put, and a server whose handlers are Python."""
 
     SCHEMA = pa.schema([("data", pa.uint8())])
+    STREAM_S = 1800.0
+    """A stream that is open for longer is stuck."""
 
     def __init__(self) -> None:
         arrived = self._arrived = Arrived()
@@ -147,7 +151,8 @@ class FlightLink:
 
     def connect(self, address: Any) -> None:
         self._client = fl.connect(address)
-        self._writer, _ = self._client.do_put(fl.FlightDescriptor.for_path("stream"), self.SCHEMA)
+        limit = fl.FlightCallOptions(timeout=self.STREAM_S)
+        self._writer, _ = self._client.do_put(fl.FlightDescriptor.for_path("stream"), self.SCHEMA, limit)
 
     def send(self, data: bytes) -> None:
         column = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
@@ -156,10 +161,17 @@ class FlightLink:
     def take(self, timeout_s: float) -> Sequence[bytes]:
         return self._arrived.take(timeout_s)
 
-    def close(self) -> None:
-        self._writer.close()
-        self._client.close()
-        self._server.shutdown()
+    def close(self, patience_s: float) -> None:
+        for what, end in (
+            ("the receiver to end the stream", self._writer.close),
+            ("the client to end", self._client.close),
+            ("the server to end, for which the peer has to end its stream", self._server.shutdown),
+        ):
+            ending = threading.Thread(target=end, daemon=True)
+            ending.start()
+            ending.join(patience_s)
+            if ending.is_alive():
+                raise TimeoutError(f"waited {patience_s:.0f} s for {what}")
 
 
 class CallLink:
@@ -182,7 +194,7 @@ class CallLink:
     def take(self, timeout_s: float) -> Sequence[bytes]:
         return self.arrived.take(timeout_s)
 
-    def close(self) -> None:
+    def close(self, patience_s: float) -> None:
         self._calls.clear()
 
 

@@ -26,7 +26,13 @@ SENT = {"1 KB": 20_000, "64 KB": 4_000, "1 MB": 400}
 WINDOW_BYTES = 16 << 20
 WINDOW_MAX = 256
 BUSY_S = 0.001
-PATIENCE_S = 60.0
+SWITCH_S = BUSY_S / 2
+"""How long a thread has the GIL when others want it. In the receiver less than what it computes between two looks: it
+lets go of the GIL to look and has it again at once, so who waits longer than that for the GIL, waits for many looks."""
+PATIENCE_S = 30.0
+"""For an answer, and for what starts or ends."""
+PATIENCE_WITH_SIZE_S = 600.0
+"""For the figures of one size."""
 
 DATA, ECHO, START, RESULT, BUSY, IDLE, END = b"D", b"E", b"S", b"R", b"B", b"I", b"Q"
 
@@ -41,6 +47,9 @@ class Figures:
     receiver_us: float
     idle_us: tuple[float, float]
     busy_us: tuple[float, float]
+
+
+Measured = Callable[[links.Link], Figures]
 
 
 def spin(seconds: float) -> None:
@@ -85,11 +94,11 @@ class Taker:
         self._link = link
         self._waiting: list[bytes] = []
 
-    def next(self) -> bytes:
+    def next(self, what: str) -> bytes:
         deadline = time.monotonic() + PATIENCE_S
         while not self._waiting:
             if time.monotonic() > deadline:
-                raise TimeoutError("no answer")
+                raise TimeoutError(f"the receiver has not sent {what} for {PATIENCE_S:.0f} s")
             self._waiting.extend(self._link.take(1.0))
         return self._waiting.pop(0)
 
@@ -98,17 +107,17 @@ def drive(link: links.Link, size: int, sent: int, trips: int) -> Figures:
     """The sender: measures."""
     taker = Taker(link)
     link.send(START)
-    taker.next()
+    taker.next("its start")
     window = max(2, min(WINDOW_MAX, WINDOW_BYTES // size))
     data = DATA + bytes(size - 1)
     acknowledged = 0
     started_s, cpu_s = time.perf_counter(), time.process_time()
     for number in range(sent):
         while number - acknowledged >= window:
-            acknowledged = pickle.loads(taker.next()[1:])
+            acknowledged = pickle.loads(taker.next("how much it has taken")[1:])
         link.send(data)
     link.send(RESULT)
-    while not isinstance(result := pickle.loads(taker.next()[1:]), tuple):
+    while not isinstance(result := pickle.loads(taker.next("what it has counted")[1:]), tuple):
         continue
     elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_s
     count, receiver_cpu_s = result
@@ -128,7 +137,7 @@ def round_trips(link: links.Link, taker: Taker, message: bytes, trips: int) -> t
     for _ in range(trips):
         started_s = time.perf_counter()
         link.send(message)
-        if len(taker.next()) != len(message):
+        if len(taker.next("a message back")) != len(message):
             raise AssertionError("another message came back")
         took.append((time.perf_counter() - started_s) * 1e6)
         time.sleep(0.0005)
@@ -138,29 +147,37 @@ def round_trips(link: links.Link, taker: Taker, message: bytes, trips: int) -> t
 
 def process(name: str, address: Any, pipe: Any) -> None:
     """The receiver's process."""
+    sys.setswitchinterval(SWITCH_S)
     link = links.made(name)
     link.connect(address)
     pipe.send(link.address)
     serve(link)
-    link.close()
+    link.close(PATIENCE_S)
 
 
-def between_processes(name: str, measured: Callable[[links.Link], list[Figures]]) -> list[Figures]:
+def between_processes(name: str, measured: Sequence[Measured]) -> list[Figures]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     link = links.made(name)
     child = context.Process(target=process, args=(name, link.address, theirs), daemon=True)
     child.start()
-    link.connect(ours.recv())
+    theirs.close()
     try:
-        return measured(link)
-    finally:
+        if not ours.poll(PATIENCE_S):
+            raise TimeoutError(f"the receiver of {name} has not said its address for {PATIENCE_S:.0f} s")
+        link.connect(ours.recv())
+        figures = [each(link) for each in measured]
         link.send(END)
-        link.close()  # at both ends at once: a server of Flight ends when the streams to it have
+        link.close(PATIENCE_S)  # at both ends at once: a server of Flight ends when the streams to it have
         child.join(PATIENCE_S)
+        if child.exitcode != 0:
+            raise TimeoutError(f"the receiver of {name} has not ended well within {PATIENCE_S:.0f} s: {child.exitcode}")
+        return figures
+    finally:
+        child.kill()
 
 
-def between_actors(measured: Callable[[links.Link], list[Figures]]) -> list[Figures]:
+def between_actors(measured: Sequence[Measured]) -> list[Figures]:
     import ray
 
     remote: Any = ray.remote
@@ -168,6 +185,7 @@ def between_actors(measured: Callable[[links.Link], list[Figures]]) -> list[Figu
     @remote(num_cpus=0, concurrency_groups={"deliver": 1})
     class End:
         def __init__(self) -> None:
+            sys.setswitchinterval(SWITCH_S)
             self.link = links.CallLink(ray.get_runtime_context().current_actor)
 
         @ray.method(concurrency_group="deliver")
@@ -182,8 +200,8 @@ def between_actors(measured: Callable[[links.Link], list[Figures]]) -> list[Figu
     sender, receiver = ends.remote(), ends.remote()
     serving = receiver.use.remote(sender, serve)
     try:
-        figures: list[Figures] = ray.get(sender.use.remote(receiver, measured))
-        ray.get([receiver.deliver.remote(END), serving])
+        figures = [ray.get(sender.use.remote(receiver, each), timeout=PATIENCE_WITH_SIZE_S) for each in measured]
+        ray.get([receiver.deliver.remote(END), serving], timeout=PATIENCE_S)
         return figures
     finally:
         ray.kill(sender)
@@ -194,9 +212,10 @@ def measure(name: str, n: float, trips: int) -> list[Figures]:
     """One way, at each size."""
     less = 0.1 if name == "Ray calls" else 1.0
 
-    def measured(link: links.Link) -> list[Figures]:
-        return [drive(link, size, max(32, int(SENT[of] * n * less)), trips) for of, size in SIZES.items()]
+    def at(size: int, sent: int) -> Measured:
+        return lambda link: drive(link, size, sent, trips)
 
+    measured = [at(size, max(32, int(SENT[of] * n * less))) for of, size in SIZES.items()]
     return between_actors(measured) if name == "Ray calls" else between_processes(name, measured)
 
 
@@ -227,9 +246,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", default=NAMES, help=", ".join(NAMES))
     asked = parser.parse_args(arguments)
     print(machine.describe(), end="\n\n")
-    import ray
-
     if "Ray calls" in asked.only:
+        import ray
+
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     rounds: dict[str, list[list[Figures]]] = {name: [] for name in NAMES if name in asked.only}
     for _ in range(asked.reps):
@@ -237,6 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured.append(measure(name, asked.n, asked.trips))
     print(told(rounds), flush=True)
     if "Ray calls" in asked.only:
+        import ray
+
         ray.shutdown()
     return 0
 
