@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from malstrom_py.errors import SinkError
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink
+from malstrom_py.workers.result import RunResult, as_plain
 
 Contexts = Mapping[str, CommitContext]
 """What each step commits under."""
@@ -81,11 +83,13 @@ class FinalCommit:
             except Exception as error:
                 raise sink.error(error, "could not clear what an earlier run left") from error
 
-    def commit(self) -> None:
-        """Make visible what has been pre-committed. On a failure `abort` discards what is not committed yet."""
+    def commit(self, result: RunResult | None = None) -> None:
+        """Make visible what has been pre-committed by a run that has done ``result``. On a failure `abort` discards
+        what is not committed yet."""
+        plain = None if result is None else as_plain(result)
         for step, sink in self._steps.items():
             try:
-                _transactional(sink).commit(self.contexts[step], self._payloads[step])
+                _transactional(sink).commit(replace(self.contexts[step], result=plain), self._payloads[step])
             except Exception as error:
                 done = f"; already visible: {', '.join(self._committed)}" if self._committed else ""
                 raise sink.error(error, f"could not commit{done}") from error

@@ -86,7 +86,7 @@ class JobRun(Generic[S]):
                 self._crew.pre_commit()
                 self._crew.close_before_commit()
                 with self._interrupts.held():
-                    self._commit.commit()
+                    self._commit.commit(self.result())
                 self._crew.close()
             except BaseException as error:
                 self._undo(error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +119,13 @@ class RunResult:
         figures = ("read", "written", "filtered", "late", *ahead, "skipped", "dead_letters")
         sums = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in figures)
         return f"job {self.job}: {sums} in {self.duration_s:.2f} s"
+
+
+def as_plain(result: RunResult) -> dict[str, Any]:
+    """``result`` in types that every format knows.
+
+    >>> as_plain(RunResult("docs", {"in": StepCounts("source", 3, {"out": 3})}, 0.5))["steps"]["in"]["rows_in"]
+    3
+    """
+    steps = {name: {**asdict(counts), "ports": dict(counts.ports)} for name, counts in result.steps.items()}
+    return {"job": result.job, "duration_s": result.duration_s, "steps": steps}

@@ -6,8 +6,8 @@ of a job; at each snapshot once there are snapshots), one committer then publish
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NewType, Protocol, runtime_checkable
 
 from malstrom_py.batches import Batch
@@ -24,13 +24,15 @@ class CommitContext:
 
     ``snapshot`` is the snapshot's id, or at the end of a job without snapshots a fresh id of the same form.
     ``incarnation`` counts the starts of a job that is started again from a snapshot. Runs in one process begin from
-    nothing, so it is always 1 there.
+    nothing, so it is always 1 there. ``result``: at a commit, what the run has done so far, a `RunResult` in plain
+    types (``job``, ``duration_s``, ``steps``: by name, their counts); None elsewhere, or where nobody knows it.
     """
 
     job: str
     step: str
     snapshot: SnapshotId
     incarnation: int
+    result: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
 class SinkWriter(Protocol):

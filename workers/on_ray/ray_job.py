@@ -217,7 +217,7 @@ class OwnRayJob(RayJob):
         if error is None:
             self._here.add(packed.delivery)
             try:
-                self._here.commit()
+                self._here.commit(packed.counts)
             except SinkError as failure:
                 error = failure
         self._workers = packed.workers

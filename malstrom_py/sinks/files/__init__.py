@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 from malstrom_py.batches import Batch
@@ -23,7 +24,8 @@ from malstrom_py.sinks.files.publishing import publish, staged_files
 from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.run_lock import RunLock
 from malstrom_py.sinks.files.staging import Staging, local_path, remove_empty, remove_leftovers, sink_errors
-from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder
+from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
+from malstrom_py.sinks.output_record import StepOutput, record_output
 from malstrom_py.worker_info import WorkerInfo
 
 _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
@@ -61,6 +63,9 @@ class Files:
     Each worker writes files of its own, and has at most 64 open: a partition may be many files.
 
     A file that has ``file_bytes_max`` bytes or more is finished and the next begun.
+
+    What a job has left, and its counts, stand in ``_malstrom/<job>.json`` in that folder, hidden by the ``_`` too: the
+    files of its last commit there, and their schema if they are parquet.
 
     PlanError: another format or scheme, a size or column that cannot be. SinkError: the folder cannot be made or
     written, the disk is full, values do not go into one column.
@@ -126,7 +131,12 @@ class Files:
         return _FilesWriter(str(self._root), files, encoder, file_bytes_max=self._file_bytes_max)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        publish(self._root, context, staged_files(self._root, context, payloads))
+        record = None if context.result is None else partial(self._record, context)
+        publish(self._root, context, staged_files(self._root, context, payloads), record=record)
+
+    def _record(self, context: CommitContext, files: list[str]) -> None:
+        schema = schema_of(self._root / files[0]) if files and self._format == "parquet" else None
+        record_output(self._root, context, StepOutput(self._format, files, schema))
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         staged = staged_files(self._root, context, payloads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,10 +60,25 @@ def _is_beneath(folder: object) -> bool:
     )
 
 
-def publish(root: Path, context: CommitContext, staged: Sequence[StagedFile]) -> None:
-    """Rename ``staged`` files to their visible names. What is there already is left alone: call it again at will."""
-    prefix = f"{checked(context.step)}-{checked(context.snapshot)}"
-    names = [f"{prefix}-{number:05d}{file.path.suffix}" for number, file in enumerate(staged)]
+def visible_names(prefix: str, staged: Sequence[StagedFile]) -> list[str]:
+    """What each of the ``staged`` files is called once it is visible."""
+    return [f"{prefix}-{number:05d}{file.path.suffix}" for number, file in enumerate(staged)]
+
+
+def publish(
+    root: Path,
+    context: CommitContext,
+    staged: Sequence[StagedFile],
+    *,
+    prefix: str | None = None,
+    record: Callable[[list[str]], None] | None = None,
+) -> None:
+    """Rename ``staged`` files to their visible names. What is there already is left alone: call it again at will.
+
+    ``prefix``: what their names begin with, if not step and snapshot. ``record`` is told the visible paths, relative to
+    ``root``, once all are there; if it fails, all is taken back.
+    """
+    names = visible_names(prefix or f"{checked(context.step)}-{checked(context.snapshot)}", staged)
     moves = [(file, name) for file, name in zip(staged, names, strict=True) if _is_to_move(root, file, name)]
     with sink_errors("cannot commit to", root):
         with _taken_back_on_error(root) as commit:
@@ -71,6 +86,8 @@ def publish(root: Path, context: CommitContext, staged: Sequence[StagedFile]) ->
                 commit.move(file, name)
             for folder in _with_parents(root, {file.folder for file in staged}):
                 sync(folder)
+            if record is not None:
+                record([f"{file.folder}/{name}".lstrip("/") for file, name in zip(staged, names, strict=True)])
         remove_empty(*{file.path.parent for file in staged}, root)
 
 

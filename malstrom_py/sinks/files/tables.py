@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from malstrom_py.batches import Batch
@@ -200,6 +201,14 @@ class ParquetEncoder(_TableEncoder):
             for batch in content.iter_batches():
                 self._write_table(narrow.folder, pa.Table.from_batches([self._columns.widened(batch, schema)]))
         self._files.replace(narrow, self._files.finish(narrow.folder))
+
+
+def schema_of(path: Path) -> bytes:
+    """The schema of a parquet file, as Arrow serialises it."""
+    import pyarrow.parquet as pq
+
+    schema: bytes = pq.read_schema(path).remove_metadata().serialize().to_pybytes()
+    return schema
 
 
 def _piece(folder: str, columns: pa.RecordBatch) -> Piece[pa.RecordBatch]:

@@ -1,0 +1,159 @@
+"""What a job has left in a folder: ``<folder>/_malstrom/<job>.json``, written at the commit of sinks with a path.
+
+Rule: a record names what is visible. The sinks of one snapshot that share a folder share the record; the record of
+another snapshot replaces it, while the files of earlier ones stay.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from malstrom_py.errors import SinkError, SourceError
+from malstrom_py.sinks.base import CommitContext
+
+RECORDS: Final = "_malstrom"
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one sink step has written: ``files`` relative to the folder, ``schema`` as Arrow serialises it."""
+
+    format: str
+    files: Sequence[str]
+    schema: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """A record. ``result``: the `RunResult` of the run in plain types; None where nobody told."""
+
+    job: str
+    snapshot: str
+    result: Mapping[str, Any] | None
+    outputs: Mapping[str, StepOutput]
+
+
+def record_output(root: Path, context: CommitContext, output: StepOutput) -> None:
+    """Record durably what ``context`` has made visible in ``root``. OSError: it cannot be, and nothing has changed."""
+    folder = root / RECORDS
+    if folder.is_symlink():
+        raise SinkError(f"{folder} is a symbolic link: nothing is recorded through links, remove it")
+    path = folder / f"{context.job}.json"
+    known = _known(path)
+    outputs = dict(known.outputs) if known is not None and known.snapshot == context.snapshot else {}
+    outputs[context.step] = output
+    made = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    try:
+        write_durably(path, _encoded(JobOutput(context.job, context.snapshot, context.result, outputs)))
+    except OSError:
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def read_output(root: Path, job: str) -> JobOutput:
+    """What ``job`` has left in ``root``.
+
+    >>> import tempfile
+    >>> from malstrom_py.sinks.base import SnapshotId
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> record_output(folder, CommitContext("docs", "out", SnapshotId("s1"), 1), StepOutput("csv", ["out.csv"]))
+    >>> read_output(folder, "docs").outputs["out"].files
+    ('out.csv',)
+
+    Raises:
+        SourceError: there is no such record, it is damaged, or of a later format.
+    """
+    path = root / RECORDS / f"{job}.json"
+    try:
+        return _decoded(path.read_bytes())
+    except FileNotFoundError:
+        there = ", ".join(jobs_in(root)) or "none"
+        raise SourceError(f"no output of a job {job!r} is recorded in {root}: recorded are {there}") from None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SourceError(f"{path} is no record of a job's output ({error}): run the job again") from None
+
+
+def jobs_in(root: Path) -> list[str]:
+    """The jobs that have left a record in ``root``, sorted."""
+    return sorted(path.stem for path in (root / RECORDS).glob("*.json") if not path.name.startswith("."))
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Have ``path`` hold ``content``, all of it or what it held before, whatever happens in between."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with fresh.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _known(path: Path) -> JobOutput | None:
+    """The record that is there; None if there is none, or one that nobody can read."""
+    try:
+        return _decoded(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _encoded(output: JobOutput) -> bytes:
+    steps = {
+        step: {
+            "format": one.format,
+            "files": list(one.files),
+            "schema": None if one.schema is None else base64.b64encode(one.schema).decode(),
+        }
+        for step, one in output.outputs.items()
+    }
+    record = {
+        "format": FORMAT,
+        "job": output.job,
+        "snapshot": output.snapshot,
+        "result": output.result,
+        "outputs": steps,
+    }
+    return json.dumps(record, indent=1).encode()
+
+
+def _decoded(text: bytes) -> JobOutput:
+    """ValueError: it is none."""
+    record = json.loads(text)
+    try:
+        if record["format"] != FORMAT:
+            raise ValueError(f"format {record['format']!r}, known is {FORMAT}: install a later malstrom-py")
+        outputs = {step: _step(one) for step, one in record["outputs"].items()}
+        return JobOutput(str(record["job"]), str(record["snapshot"]), record["result"], outputs)
+    except (KeyError, TypeError, AttributeError, binascii.Error):
+        raise ValueError("damaged") from None
+
+
+def _step(one: Mapping[str, Any]) -> StepOutput:
+    if not all(isinstance(name, str) for name in one["files"]):
+        raise TypeError
+    schema = None if one["schema"] is None else base64.b64decode(one["schema"], validate=True)
+    return StepOutput(str(one["format"]), tuple(one["files"]), schema)

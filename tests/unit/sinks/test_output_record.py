@@ -1,0 +1,131 @@
+"""What a job leaves in a folder: steps of one snapshot share a record, another snapshot's replaces it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import SinkError, SourceError
+from malstrom_py.sinks.output_record import StepOutput, jobs_in, read_output, record_output
+from tests.unit.sinks.writing import context, everything, visible
+
+CSV = StepOutput("csv", ("a.csv",))
+
+
+def test_steps_of_one_snapshot_share_a_record_and_another_snapshot_replaces_it(tmp_path: Path) -> None:
+    schema: bytes = pa.schema([("n", pa.int64())]).serialize().to_pybytes()
+    parquet = StepOutput("parquet", ("b.parquet", "d=1/c.parquet"), schema)
+    record_output(tmp_path, context(step="one"), CSV)
+    record_output(tmp_path, dataclasses.replace(context(step="two"), result={"job": "job"}), parquet)
+    output = read_output(tmp_path, "job")
+    assert output.outputs == {"one": CSV, "two": parquet}
+    assert (output.job, output.snapshot, output.result) == ("job", "s1", {"job": "job"})
+    record_output(tmp_path, context("s2", step="one"), CSV)
+    assert read_output(tmp_path, "job").outputs == {"one": CSV}
+
+
+def test_each_job_has_a_record_of_its_own(tmp_path: Path) -> None:
+    for job in ("b", "a"):
+        record_output(tmp_path, context(job=job), CSV)
+    assert jobs_in(tmp_path) == ["a", "b"]
+    assert everything(tmp_path) == ["_malstrom", "_malstrom/a.json", "_malstrom/b.json"]
+
+
+def test_a_record_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no output of a job 'x' .* recorded are none"):
+        read_output(tmp_path, "x")
+    record_output(tmp_path, context(), CSV)
+    with pytest.raises(SourceError, match="recorded are job"):
+        read_output(tmp_path, "x")
+
+
+def _with(outputs: str) -> bytes:
+    return f'{{"format": 1, "job": "j", "snapshot": "s", "result": null, "outputs": {outputs}}}'.encode()
+
+
+DAMAGED = [
+    b"",
+    b"{}",
+    b"[]",
+    b"\xff",
+    b'{"format": 2}',
+    _with('{"o": {}}'),
+    _with('{"o": {"format": "csv", "files": [1], "schema": null}}'),
+    _with('{"o": {"format": "csv", "files": [], "schema": "?"}}'),
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_record_is_told_to_readers_and_replaced_by_the_next_commit(text: bytes, tmp_path: Path) -> None:
+    record_output(tmp_path, context(), CSV)
+    (tmp_path / "_malstrom" / "job.json").write_bytes(text)
+    with pytest.raises(SourceError, match="is no record of a job's output"):
+        read_output(tmp_path, "job")
+    record_output(tmp_path, context("s2"), CSV)
+    assert read_output(tmp_path, "job").snapshot == "s2"
+
+
+def test_nothing_is_recorded_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "_malstrom").symlink_to(tmp_path)
+    with pytest.raises(SinkError, match="symbolic link"):
+        record_output(tmp_path, context(), CSV)
+
+
+def test_a_record_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        record_output(tmp_path, context(), CSV)
+    assert everything(tmp_path) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_leaves_its_counts_with_its_files(workers: int, tmp_path: Path) -> None:
+    job = mp.Job("counted")
+    rows = job.source("in", sources.Memory([{"n": n} for n in range(9)], parts=2))
+    odd, even = rows.branch("odd", lambda row: row["n"] % 2)
+    odd.sink("odds", sinks.Files(tmp_path))
+    even.sink("evens", sinks.Files(tmp_path, format="json"))
+    result = mp.run(job, workers=workers)
+    output = read_output(tmp_path, "counted")
+    assert sorted(name for step in output.outputs.values() for name in step.files) == sorted(
+        map(str, visible(tmp_path))
+    )
+    schema = output.outputs["odds"].schema
+    assert schema is not None
+    assert pa.ipc.read_schema(pa.py_buffer(schema)) == pa.schema([("n", pa.int64())])
+    assert (output.outputs["evens"].format, output.outputs["evens"].schema) == ("json", None)
+    steps: Any = (output.result or {})["steps"]
+    assert {name: counts["rows_in"] for name, counts in steps.items()} == {
+        name: counts.rows_in for name, counts in result.steps.items()
+    }
+
+
+def test_a_commit_that_cannot_record_shows_nothing(tmp_path: Path) -> None:
+    (tmp_path / "_malstrom").touch()
+    job = mp.Job("refused")
+    job.source("in", sources.Memory([1])).sink("out", sinks.Files(tmp_path, format="csv"))
+    with pytest.raises(SinkError, match="a file stands where a folder is needed"):
+        mp.run(job)
+    assert everything(tmp_path) == ["_malstrom"]
+
+
+def test_a_record_is_json_that_others_can_read(tmp_path: Path) -> None:
+    record_output(tmp_path, context(), CSV)
+    assert json.loads((tmp_path / "_malstrom" / "job.json").read_bytes()) == {
+        "format": 1,
+        "job": "job",
+        "snapshot": "s1",
+        "result": None,
+        "outputs": {"out": {"format": "csv", "files": ["a.csv"], "schema": None}},
+    }
