@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError
+from malstrom_py.run_lock import RunLock
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.encoders import Encoder
 from malstrom_py.sinks.files.held import HeldPieces
@@ -22,7 +23,6 @@ from malstrom_py.sinks.files.hive import checked_columns
 from malstrom_py.sinks.files.json_lines import JsonEncoder
 from malstrom_py.sinks.files.publishing import publish, staged_files
 from malstrom_py.sinks.files.rolling import RollingFiles
-from malstrom_py.sinks.files.run_lock import RunLock
 from malstrom_py.sinks.files.staging import Staging, local_path, remove_empty, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
 from malstrom_py.sinks.output_record import StepOutput, record_output

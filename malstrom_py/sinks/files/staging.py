@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from malstrom_py.errors import InternalError, PlanError, SinkError
+from malstrom_py.run_lock import RunLock, locked
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.sinks.files.run_lock import RunLock, locked
 
 if TYPE_CHECKING:
     import pyarrow as pa

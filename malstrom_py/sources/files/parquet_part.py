@@ -32,8 +32,9 @@ _WHOLE_ROWS_MIN: Final = 1 << 14
 class ParquetPart:
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
-    ``schema`` are the columns and types of every row; ``first`` names the file they came from. With ``known``, what
-    file it is, `poll_columns` may read row groups as wholes.
+    ``schema`` are the columns and types of every row; ``first`` names the file they came from, None if it is known that
+    this file has such columns, maybe others besides. With ``known``, what file it is, `poll_columns` may read row groups
+    as wholes.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class ParquetPart:
         *,
         stop: int | None,
         schema: pa.Schema,
-        first: str,
+        first: str | None,
         position: dict[str, Any],
         remembered: dict[str, Any],
         known: KnownFile | None = None,
@@ -60,8 +61,9 @@ class ParquetPart:
             last = max(self._stop - 1, self._row_group)
             if last > max(file.num_row_groups - 1, 0):
                 raise file_changed(name, f" (row group {last})")
-            check_columns(name, file.schema_arrow.names, first, schema.names)
-            _check_types(name, adapted(file.schema_arrow), first, schema)
+            if first is not None:
+                check_columns(name, file.schema_arrow.names, first, schema.names)
+                _check_types(name, adapted(file.schema_arrow), first, schema)
         except BaseException:
             self.close()
             raise

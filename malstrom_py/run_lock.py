@@ -1,4 +1,4 @@
-"""The lock on a run's staging folder: it tells another run of the job that this one is under way.
+"""The lock on a staging folder of a run: it tells another run of the job that this one is under way.
 
 Those who have files in it share it: the writer while it is open, and whoever will commit what it has pre-committed.
 Who clears the folder away wants it alone.
