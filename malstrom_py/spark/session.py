@@ -8,25 +8,35 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SparkError
+from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.java import find_java
+from malstrom_py.spark.pythons import check_python, is_connect, trust_python
+from malstrom_py.spark.waiting import answer_of
 
 _MIN: Final = (4, 0)
+_ANSWER_S: Final = 60.0
 
 
 @contextmanager
 def spark_session(given: Any = None) -> Iterator[Any]:
     """A session to use inside: ``given``, else the one that this program has, else one that is closed again.
 
+    The JVM of one that is made stays with the program, idle, until this ends: Spark has no other way to start
+    another session in it.
+
     Raises:
         PlanError: pyspark is missing or too old.
-        SparkError: there is no Java that fits, Spark does not come up, or its Python is of another version than this.
+        SparkError: there is no Java that fits, Spark does not come up or does not answer, or its Python is of
+            another version than this.
     """
+    imported_pyspark()
     session = given if given is not None else existing_session()
     if session is not None:
+        check_answers(session)
         check_python(session)
         yield session
         return
@@ -35,7 +45,8 @@ def spark_session(given: Any = None) -> Iterator[Any]:
         check_python(session)
         yield session
     finally:
-        session.stop()
+        with suppress(SparkError), spark_errors("close a session of Spark"):
+            session.stop()
 
 
 def existing_session() -> Any | None:
@@ -44,10 +55,11 @@ def existing_session() -> Any | None:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    try:
-        return SparkSession.active()
-    except PySparkRuntimeError:
-        return None
+    with spark_errors("find the session of this program"):
+        try:
+            return SparkSession.active()
+        except PySparkRuntimeError:
+            return None
 
 
 def imported_pyspark() -> Any:
@@ -61,16 +73,34 @@ def imported_pyspark() -> Any:
     return pyspark
 
 
-def check_python(session: Any) -> None:
-    """`SparkError` if Spark runs functions of Python in another version than this program. Asked once per session."""
+def check_answers(session: Any) -> None:
+    """`SparkError` if the session was stopped, or Spark behind it does not answer."""
+    with spark_errors("ask Spark for a sign of life"):
+        if is_connect(session):
+            # A client of Connect tries again for many minutes.
+            answer_of(lambda: session.range(0).schema, within_s=_ANSWER_S)
+        else:
+            _ = session.range(0)
 
 
 def _made() -> Any:
     """A session of this program's own. Its workers are to be of this very Python, whatever the path says."""
     from pyspark.sql import SparkSession
 
-    java = find_java(os.environ)
-    if not java.fits:
-        raise SparkError(f"Spark cannot be started: Java: {java.said}. {java.what_to_do}")
+    if not os.environ.get("SPARK_REMOTE", "").startswith("sc://"):
+        java = find_java(os.environ)
+        if not java.fits:
+            raise SparkError(f"Spark cannot be started: Java: {java.said}. {java.what_to_do}")
+    before = os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    return SparkSession.builder.appName("malstrom-py").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        with spark_errors("Spark cannot be started"):
+            session = SparkSession.builder.appName("malstrom-py").config("spark.ui.enabled", "false").getOrCreate()
+            if not is_connect(session) and str(session.conf.get("spark.master")).startswith("local"):
+                trust_python(session)
+            return session
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_PYTHON"]
+        else:
+            os.environ["PYSPARK_PYTHON"] = before

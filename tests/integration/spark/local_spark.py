@@ -34,7 +34,7 @@ def local_spark(kind: Kind) -> Iterator[Any]:
         here = Path.cwd()
         os.chdir(folder)
         try:
-            session = _made(kind)
+            session = made_session(kind)
         finally:
             os.chdir(here)
         try:
@@ -103,7 +103,8 @@ def jvm_pid() -> int:
     return pid
 
 
-def _made(kind: Kind) -> Any:
+def made_session(kind: Kind) -> Any:
+    """A session in the variables of now."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder

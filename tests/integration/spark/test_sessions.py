@@ -1,10 +1,195 @@
-"""The shared session itself."""
+"""Sessions of Spark: the user's own, and one that is made where there is none."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 
-def test_a_session_counts_rows(spark: Any, spark_kind: str) -> None:
-    assert spark.range(10).count() == 10
-    assert ("connect" in type(spark).__module__) == (spark_kind == "connect")
+from malstrom_py.errors import SourceError, SparkError
+from malstrom_py.spark.failures import spark_errors
+from malstrom_py.spark.session import existing_session, spark_session
+from tests.integration.spark.programs import fake_java, other_python, told_by
+
+
+def test_a_session_that_is_given_is_used_and_goes_on(spark: Any) -> None:
+    with spark_session(spark) as used:
+        assert used is spark
+    assert spark.range(3).count() == 3
+
+
+def test_the_session_of_the_program_is_found_and_goes_on(spark: Any) -> None:
+    with spark_session() as used:
+        assert used.conf.get("spark.app.id") == spark.conf.get("spark.app.id")
+    assert existing_session() is not None
+    assert spark.range(3).count() == 3
+
+
+def test_what_spark_says_is_told_in_one_line(spark: Any) -> None:
+    said = "table 'nowhere': [TABLE_OR_VIEW_NOT_FOUND] The table or view `nowhere` cannot be found."
+    with pytest.raises(SourceError) as caught, spark_errors("table 'nowhere'", SourceError):
+        spark.table("nowhere").collect()
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "condition"),
+    [
+        ("select cast('secret' as int)", "CAST_INVALID_INPUT"),
+        ("select raise_error('secret') from range(1)", "USER_RAISED_EXCEPTION"),
+    ],
+)
+def test_values_of_records_are_not_told(spark: Any, sql: str, condition: str) -> None:
+    with pytest.raises(SourceError, match=condition) as caught, spark_errors("a query", SourceError):
+        spark.sql(sql).collect()
+    assert "secret" not in str(caught.value)
+
+
+def test_an_error_of_others_passes(spark: Any) -> None:
+    with pytest.raises(ConnectionError, match="of the user"), spark_errors("a query", SourceError):
+        raise ConnectionError("of the user")
+
+
+CLASSIC = """
+import os, signal, sys
+from pathlib import Path
+from malstrom_py.errors import SparkError
+from malstrom_py.spark.session import existing_session, spark_session
+from tests.integration.spark.local_spark import end_jvm, jvm_pid, spark_environ
+
+other = os.environ["OTHER_PYTHON"]
+with spark_environ("classic", Path(os.environ["SPARK_FOLDER"])):
+    del os.environ["PYSPARK_PYTHON"]
+    with spark_session() as session:
+        print("made:", session.range(3).count())
+        stopped = session
+        with spark_session() as again:
+            print("the same:", again.conf.get("spark.app.id") == session.conf.get("spark.app.id"))
+    print("left:", existing_session(), os.environ.get("PYSPARK_PYTHON"))
+    try:
+        with spark_session(stopped): pass
+    except SparkError as error:
+        print("stopped:", error)
+    os.environ["PYSPARK_PYTHON"] = other
+    from pyspark.sql import SparkSession
+    users = SparkSession.builder.getOrCreate()
+    try:
+        with spark_session(): pass
+    except SparkError as error:
+        print("other:", error)
+    pid = jvm_pid()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    for given in (users, None):
+        try:
+            with spark_session(given): pass
+        except SparkError as error:
+            print("killed:", error)
+"""
+
+CONNECT = """
+import os, signal, sys
+from pathlib import Path
+from malstrom_py.errors import SparkError
+from malstrom_py.spark.session import existing_session, spark_session
+from tests.integration.spark.local_spark import end_jvm, jvm_pid, made_session, spark_environ
+
+with spark_environ("connect", Path(os.environ["SPARK_FOLDER"])):
+    os.environ["PYSPARK_PYTHON"] = os.environ["OTHER_PYTHON"]
+    users = made_session("connect")
+    try:
+        with spark_session(): pass
+    except SparkError as error:
+        print("other:", error)
+    users.client.set_retry_policies([])
+    pid = jvm_pid()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    for given in (users, None):
+        try:
+            with spark_session(given): pass
+        except SparkError as error:
+            print("killed:", error)
+    users.stop()
+"""
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, str]:
+    """The variables of a program with a Spark of its own."""
+    folder = tmp_path / "spark"
+    folder.mkdir()
+    return {"SPARK_FOLDER": str(folder), "OTHER_PYTHON": str(other_python(tmp_path / "other"))}
+
+
+@pytest.mark.only_classic
+def test_a_session_is_made_and_closed_and_another_python_or_a_dead_spark_is_refused(alone: dict[str, str]) -> None:
+    told = told_by(CLASSIC, environ=alone).splitlines()
+    assert told[:3] == ["made: 3", "the same: True", "left: None None"]
+    stopped, other, *killed = told[3:]
+    assert stopped.startswith(
+        "stopped: ask Spark for a sign of life: Spark has gone away: its session has been stopped"
+    )
+    assert other.startswith("other: Spark runs functions of Python in Python 3.99, this program is Python 3.")
+    assert "set PYSPARK_PYTHON to " in other
+    assert len(killed) == 2
+    assert all("Spark has gone away" in line for line in killed)
+
+
+@pytest.mark.only_connect
+def test_another_python_or_a_dead_server_is_refused(alone: dict[str, str]) -> None:
+    other, *killed = told_by(CONNECT, environ=alone).splitlines()
+    assert other.startswith("other: Spark runs functions of Python in Python 3.99, this program is Python 3.")
+    assert "where its Connect server starts" in other
+    assert len(killed) == 2
+    assert all("Spark has gone away" in line for line in killed)
+
+
+REFUSED = """
+from malstrom_py.errors import MalstromError
+from malstrom_py.spark.session import spark_session
+try:
+    with spark_session(): pass
+except MalstromError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.only_classic
+def test_without_java_spark_is_not_started(tmp_path: Path) -> None:
+    told = told_by(REFUSED, environ={"PATH": str(tmp_path), "JAVA_HOME": ""})
+    assert told.startswith(
+        "SparkError Spark cannot be started: Java: not found. Spark needs Java 17 or 21; install one"
+    )
+
+
+@pytest.mark.only_classic
+def test_with_a_java_that_does_not_fit_spark_is_not_started(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "java", "11.0.2")
+    told = told_by(REFUSED, environ={"JAVA_HOME": str(home)})
+    assert told.startswith(
+        f"SparkError Spark cannot be started: Java: 11.0.2 at {home}/bin/java (by JAVA_HOME). Spark n"
+    )
+
+
+@pytest.mark.only_classic
+def test_a_spark_that_does_not_come_up_is_an_error_in_one_line(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "java", "17.0.1")
+    told = told_by(REFUSED, environ={"JAVA_HOME": str(home)})
+    assert told.startswith("SparkError Spark cannot be started: [JAVA_GATEWAY_EXITED]")
+    assert len(told.splitlines()) == 1
+
+
+@pytest.mark.only_classic
+def test_without_pyspark_it_says_what_to_install() -> None:
+    told = told_by("import sys\nsys.modules['pyspark'] = None\n" + REFUSED)
+    assert told == "PlanError Spark is needed here, and it is not installed: pip install 'malstrom-py[spark]'\n"
+
+
+def test_an_error_of_a_dead_spark_is_a_spark_error_whatever_was_asked_for() -> None:
+    from pyspark.errors import PySparkRuntimeError
+
+    with pytest.raises(SparkError, match="read: Spark has gone away"), spark_errors("read", SourceError):
+        raise PySparkRuntimeError(errorClass="NO_ACTIVE_SESSION", messageParameters={})
