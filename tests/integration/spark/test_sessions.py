@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.errors import SourceError, SparkError
+from malstrom_py.errors import SourceError
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.session import existing_session, spark_session
 from tests.integration.spark.programs import fake_java, other_python, told_by
@@ -186,10 +186,3 @@ def test_a_spark_that_does_not_come_up_is_an_error_in_one_line(tmp_path: Path) -
 def test_without_pyspark_it_says_what_to_install() -> None:
     told = told_by("import sys\nsys.modules['pyspark'] = None\n" + REFUSED)
     assert told == "PlanError Spark is needed here, and it is not installed: pip install 'malstrom-py[spark]'\n"
-
-
-def test_an_error_of_a_dead_spark_is_a_spark_error_whatever_was_asked_for() -> None:
-    from pyspark.errors import PySparkRuntimeError
-
-    with pytest.raises(SparkError, match="read: Spark has gone away"), spark_errors("read", SourceError):
-        raise PySparkRuntimeError(errorClass="NO_ACTIVE_SESSION", messageParameters={})
