@@ -69,4 +69,4 @@ def test_errors_of_our_own_and_of_others_pass() -> None:
 
 def test_what_pyspark_raises_for_wrong_arguments_passes() -> None:
     with pytest.raises(TypeError), spark_errors("nothing", SourceError):
-        StructType().add()  # type: ignore[call-arg]
+        StructType().add()  # type: ignore[call-overload]
