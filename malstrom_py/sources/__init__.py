@@ -4,5 +4,6 @@ from malstrom_py.sources.base import Part, PartitionedSource, SourcePart, Statel
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.generator import Generator
 from malstrom_py.sources.memory import Memory
+from malstrom_py.sources.spark import Spark
 
-__all__ = ["Files", "Generator", "Memory", "Part", "PartitionedSource", "SourcePart", "StatelessSource"]
+__all__ = ["Files", "Generator", "Memory", "Part", "PartitionedSource", "SourcePart", "Spark", "StatelessSource"]

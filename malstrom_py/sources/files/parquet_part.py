@@ -33,8 +33,8 @@ class ParquetPart:
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
     ``schema`` are the columns and types of every row; ``first`` names the file they came from, None if it is known that
-    this file has such columns, maybe others besides. With ``known``, what file it is, `poll_columns` may read row groups
-    as wholes.
+    this file has such columns, and maybe others. With ``known``, what file it is, `poll_columns` may read row groups as
+    wholes.
     """
 
     def __init__(

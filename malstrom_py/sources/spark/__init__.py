@@ -1,0 +1,169 @@
+"""``Spark``: a source over what Spark reads or computes, pinned when a job starts, and read by workers without Spark.
+
+`asked` checks what is asked for, `pinning` speaks to Spark, `footers` looks at files, `staging` keeps folders; `pin`
+says what is read, and `pinned_part` reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.base import Part, SourcePart
+from malstrom_py.sources.files.footers import Footers
+from malstrom_py.sources.files.lazy_part import LazyPart
+from malstrom_py.sources.spark.asked import checked
+from malstrom_py.sources.spark.pin import Pin
+from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at
+from malstrom_py.sources.spark.pinning import pinned
+from malstrom_py.sources.spark.staging import PinFolder
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_OPEN_MAX: Final = 16
+_LOG: Final = logging.getLogger("malstrom_py.sources.spark")
+
+
+class Spark:
+    """Reads the rows of a DataFrame, of a ``table``, of an ``sql`` query, or of what Spark's reader finds at ``path``.
+
+    Just one of them is given. ``format`` (by default Parquet) and ``options`` are those of ``spark.read``; formats
+    without a path, such as ``"jdbc"``, take ``format`` and ``options`` alone. ``columns``: the names of those that are
+    read, and given, in this order. ``filter``: SQL text or a ``Column``, which Spark evaluates; or an expression of
+    ``pyarrow.compute``, which the workers do, and leave out row groups that by their statistics hold nothing it is true
+    for. ``session``: by default the active one, which is used and never stopped; where there is none, one is made, and
+    closed again.
+
+    A DataFrame that is evaluated again may give its rows in another order, or other rows. So what is read is *pinned*
+    when the job starts, in the program that starts it, the only place where Spark is needed: the DataFrame is evaluated
+    once and its rows are written as Parquet into a folder of this start, ``<staging>/<job>/pin-…/``, which is removed
+    when the job has ended, whichever way, unless ``keep_staging=True``. What a killed program has left is removed by
+    the next start of the same job. ``staging``: a folder that Spark, this program and all workers see under the same
+    path, such as one of a shared file system; by default one under the temporary folder, enough on one machine.
+    Parquet files given by ``path`` alone (no SQL filter, no ``staging``) are not copied: they are pinned as they are,
+    by name, size and time of change, and must be left alone until the job has ended. Files that Arrow would not read
+    just as Spark does are copied nonetheless.
+
+    Each row group is a part: the splits that move when a job is rescaled, and that are read on from (file, row group,
+    row). Rows keep the order that they have in a row group; between parts there is none.
+
+    Values: dicts, column -> value, or columns for steps that take these, as `sources.Files` gives them for Parquet.
+    ``TIMESTAMP`` is a datetime in UTC, ``TIMESTAMP_NTZ`` one without a zone, an interval of days and seconds a
+    timedelta, a map a list of (key, value), a struct a dict.
+
+    SourceError: there is no such table, column or path, the SQL is wrong, a column's type cannot be carried (intervals
+    of months, variant, types of users: the message says what to cast it to), rows cannot be staged, or a pinned file
+    was changed or removed. SparkError: Spark cannot be used, or has gone away. PlanError: an argument is wrong.
+
+    >>> Spark(table="flights", columns=["carrier", "delay"], filter="delay IS NOT NULL")
+    Spark(table='flights')
+    >>> Spark(table="flights", path="flights.parquet")
+    Traceback (most recent call last):
+    malstrom_py.errors.PlanError: sources.Spark takes one of df, table=, sql= and path=, not table and path together
+    """
+
+    parts_open_max: Final = _OPEN_MAX
+
+    def __init__(
+        self,
+        df: DataFrame | None = None,
+        *,
+        table: str | None = None,
+        sql: str | None = None,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        format: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        columns: Iterable[str] | None = None,
+        filter: str | Column | Any = None,
+        staging: str | os.PathLike[str] | None = None,
+        keep_staging: bool = False,
+        session: SparkSession | None = None,
+    ) -> None:
+        self._asked: Any = checked(
+            df=df,
+            table=table,
+            sql=sql,
+            path=path,
+            format=format,
+            options=options,
+            columns=columns,
+            filter=filter,
+            staging=staging,
+            keep_staging=keep_staging,
+            session=session,
+        )
+        self._said = f"Spark({self._asked})"
+        self._keep = self._asked.keep
+        self._keeps_staging = self._asked.keep_staging
+        self._footers = Footers()
+        self._pin: Pin | None = None
+        self._folder: PinFolder | None = None
+        self._jobs = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return self._said
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy for another process knows what was pinned, and nothing of Spark."""
+        kept = ("_said", "_keep", "_keeps_staging", "_footers", "_pin")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._asked = self._folder = None
+        self._jobs = 0
+        self._lock = threading.Lock()
+
+    def pin(self, job: str) -> None:
+        """Pin the rows for ``job``: see the class. Those of a job that reads them just now are kept for both."""
+        with self._lock:
+            if self._jobs == 0:
+                if self._asked is not None:
+                    self._pin, self._folder = pinned(self._asked, job)
+                elif self._pinned.staged is not None:
+                    self._folder = PinFolder(Path(self._pinned.staged))
+                    self._folder.hold()
+            self._jobs += 1
+
+    def unpin(self) -> None:
+        """Remove what was staged, once nobody reads it any more."""
+        with self._lock:
+            self._jobs -= 1
+            if self._jobs:
+                return
+            folder, self._pin, self._folder = self._folder, None, None
+        if folder is not None:
+            try:
+                folder.leave(keep=self._keeps_staging)
+            except OSError as error:  # the job has ended well or not, and that is what counts
+                _LOG.warning("%s could not be removed: %s", folder.path, error.strerror)
+
+    def list_parts(self) -> Sequence[Part]:
+        return self._pinned.parts
+
+    def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
+        pin = self._pinned
+        file, group = pin.find(part)
+        start = position_at(file, group)
+        if state is not None and (state["file"], state["row_group"]) != (file.path, group):
+            raise SourceError(f"{part} cannot be read on from a position in another file or row group ({state})")
+
+        def open_at(position: dict[str, Any]) -> PinnedPart:
+            return open_pinned(pin, file, group, self._footers, position, self._keep)
+
+        return LazyPart(start if state is None else state, open_at)
+
+    @property
+    def _pinned(self) -> Pin:
+        if self._pin is None:
+            raise SourceError(
+                f"{self!r} is not pinned: a runtime pins it when a job starts; by hand it is .pin('name')"
+            )
+        return self._pin

@@ -1,0 +1,114 @@
+"""The pin: which row groups of which files a job reads, as plain data that every worker gets and a record can hold.
+
+Rule: a file is read as long as it is, by size and time of its last change, the one that was pinned.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.files.schema import pack_schema, unpack_schema
+from malstrom_py.sources.files.sections import Section, section_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFile:
+    """A Parquet file as it was when it was pinned. ``groups``: those to be read of its row groups.
+
+    ``values``: what the names of its folders say of columns that are not in it, None for null.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    groups: tuple[int, ...]
+    values: Mapping[str, str | None]
+
+    def check(self, status: os.stat_result) -> None:
+        """`SourceError` unless a file of this ``status`` is the one that was pinned."""
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise SourceError(
+                f"{self.path} is not the file any more that was pinned when the job started: it was written to or "
+                f"replaced. Leave files as they are while a job reads them, or give staging= to read a copy"
+            )
+
+    def open_error(self, error: OSError) -> SourceError:
+        """What to say if it cannot be opened at all."""
+        if isinstance(error, PermissionError):
+            return SourceError(f"{self.path} may not be read here: give the user of the workers the right to")
+        return SourceError(
+            f"{self.path} was pinned when the job started, and is not there: it was removed, or this worker does not "
+            f"see the folder ({error.strerror}). With workers on several machines files and staging= are in a folder "
+            f"that all of them share"
+        )
+
+
+@dataclass(frozen=True)
+class Pin:
+    """What a job reads. ``schema``, packed: the columns that are needed; ``names``: those that the rows have, in order.
+
+    ``staged``: the folder that was written for this job alone, None where the files are the user's own.
+    """
+
+    id: str
+    schema: bytes
+    names: tuple[str, ...]
+    files: tuple[PinnedFile, ...]
+    staged: str | None = None
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns that are needed."""
+        return unpack_schema(self.schema)
+
+    @property
+    def parts(self) -> list[Part]:
+        """One part for each row group, by file."""
+        return [Section(file.path, "rowgroups", group, group + 1).part for file in self.files for group in file.groups]
+
+    def find(self, part: Part) -> tuple[PinnedFile, int]:
+        """The file and the row group of ``part``; `SourceError` if it is none of this pin."""
+        section = section_of(part)
+        file = self._by_path.get(section.file)
+        if file is None or section.unit != "rowgroups" or section.start not in file.groups:
+            raise SourceError(f"{part!r} is none of the parts that were pinned when the job started ({self.id})")
+        return file, section.start
+
+    def record(self) -> dict[str, Any]:
+        """All of it as plain JSON, see `pin_of`."""
+        return {**asdict(self), "schema": base64.b64encode(self.schema).decode()}
+
+    @cached_property
+    def _by_path(self) -> dict[str, PinnedFile]:
+        return {file.path: file for file in self.files}
+
+
+def pin_of(record: Mapping[str, Any]) -> Pin:
+    """The pin that `Pin.record` wrote down."""
+    files = [{**file, "groups": tuple(file["groups"])} for file in record["files"]]
+    return Pin(
+        id=record["id"],
+        schema=base64.b64decode(record["schema"]),
+        names=tuple(record["names"]),
+        files=tuple(PinnedFile(**file) for file in files),
+        staged=record["staged"],
+    )
+
+
+def new_pin(
+    name: str, schema: pa.Schema, names: Sequence[str], files: Sequence[PinnedFile], staged: Path | None
+) -> Pin:
+    """A pin, its files in order."""
+    ordered = tuple(sorted(files, key=lambda file: file.path))
+    return Pin(name, pack_schema(schema), tuple(names), ordered, None if staged is None else str(staged))

@@ -1,0 +1,146 @@
+"""One row group of a pinned file while it is read. The position is (file, row group, row).
+
+What is in the file is read by `sources.files`, as fast as any file; what is not there is filled in here: the columns
+that the names of folders tell, and nulls where this file lacks a column that others have.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.batches import ColumnBatch
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.footers import Footers, KnownFile
+from malstrom_py.sources.files.parquet_part import ParquetPart
+from malstrom_py.sources.files.streams import file_replaced
+from malstrom_py.sources.spark.partition_values import constant
+from malstrom_py.sources.spark.pin import Pin, PinnedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class PinnedPart:
+    """Gives the rows of ``inner`` with the columns ``names`` of ``schema``, those that ``keep`` is true for."""
+
+    def __init__(
+        self,
+        file: PinnedFile,
+        group: int,
+        inner: ParquetPart,
+        known: KnownFile,
+        *,
+        schema: pa.Schema,
+        names: list[str],
+        keep: Any = None,
+    ) -> None:
+        self._file = file
+        self._group = group
+        self._inner = inner
+        self._known = known
+        self._schema = schema
+        self._names = names
+        self._keep = keep
+        self._constants = {
+            name: constant(value, schema.field(name).type)
+            for name, value in file.values.items()
+            if name in schema.names
+        }
+
+    def poll(self, rows_max: int) -> Any:
+        return self._poll(self._inner.poll, rows_max)
+
+    def poll_columns(self, rows_max: int) -> Any:
+        """`poll`, by the way that is fastest where nobody makes rows."""
+        return self._poll(self._inner.poll_columns, rows_max)
+
+    def is_finished(self) -> bool:
+        return self._inner.is_finished()
+
+    def snapshot(self) -> dict[str, Any]:
+        inner = self._inner.snapshot()
+        return position_at(self._file, self._group, row=inner["rows"], finished=inner["finished"])
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _poll(self, poll: Any, rows_max: int) -> Any:
+        while True:
+            rows = poll(rows_max)
+            if not self._known.is_there():
+                raise file_replaced(self._file.path)
+            if rows is None or not len(rows):
+                return rows
+            whole = self._whole(rows)
+            # Nothing that was kept is not the same as nothing that has come: who is told so asks again much later.
+            if len(whole):
+                return whole
+
+    def _whole(self, rows: Any) -> Any:
+        """``rows`` with all columns, in order, as far as they are kept."""
+        if isinstance(rows, ColumnBatch):
+            if self._keep is None and rows.frame.columns == self._names:
+                return rows
+            rows = rows.columns
+        elif self._keep is None and rows.schema.names == self._names:
+            return rows
+        import pyarrow as pa
+
+        here = set(rows.schema.names)
+        columns = [
+            rows.column(field.name) if field.name in here else self._filled(field, rows.num_rows)
+            for field in self._schema
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return (batch if self._keep is None else batch.filter(self._keep)).select(self._names)
+
+    def _filled(self, field: pa.Field, size: int) -> pa.Array:
+        import pyarrow as pa
+
+        value = self._constants.get(field.name)
+        return pa.nulls(size, field.type) if value is None else pa.repeat(value, size)
+
+
+def position_at(file: PinnedFile, group: int, *, row: int = 0, finished: bool = False) -> dict[str, Any]:
+    """The position before ``row`` of the row group, counted as they are in the file."""
+    return {"file": file.path, "row_group": group, "row": row, "finished": finished}
+
+
+def open_pinned(pin: Pin, file: PinnedFile, group: int, footers: Footers, position: Any, keep: Any) -> PinnedPart:
+    """Open ``group`` of ``file`` at ``position``; `SourceError` if the file is not the pinned one."""
+    try:
+        opened, known = footers.open_known(Path(file.path))
+    except OSError as error:
+        raise file.open_error(error) from error
+    try:
+        file.check(known.path.stat())
+        if not known.is_there():
+            raise file_replaced(file.path)
+        schema = pin.arrow_schema
+        in_file = _read_of(opened.schema_arrow, schema, file)
+    except (SourceError, OSError):
+        opened.close(force=True)
+        raise
+    inner = ParquetPart(
+        f"{file.path} (row group {group})",
+        opened,
+        stop=group + 1,
+        schema=in_file,
+        first=None,
+        position={"row_group": group, "records": position["row"], "rows": position["row"], "finished": False},
+        remembered={},
+        known=known,
+    )
+    return PinnedPart(file, group, inner, known, schema=schema, names=list(pin.names), keep=keep)
+
+
+def _read_of(found: pa.Schema, schema: pa.Schema, file: PinnedFile) -> pa.Schema:
+    """Those columns of ``schema`` that are read from ``file``; one at least, for it tells how many rows there are."""
+    import pyarrow as pa
+
+    in_file = [field for field in schema if field.name in found.names and field.name not in file.values]
+    if not in_file:
+        fixed = [field for field in found if pa.types.is_primitive(field.type)]
+        in_file = (fixed or list(found))[:1]
+    return pa.schema([field.remove_metadata() for field in in_file])

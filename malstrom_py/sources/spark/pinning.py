@@ -1,0 +1,198 @@
+"""Pins what a job is to read of Spark, in the program that starts it; the one place here that speaks to Spark.
+
+Parquet files are pinned as they are, where Arrow reads of them what Spark would. All else, a DataFrame that was run
+again might give other rows, or in another order: its rows are written to a folder of this start of the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.sources.spark.asked import Asked
+from malstrom_py.sources.spark.footers import Looked, ReadOtherwiseError, look_at
+from malstrom_py.sources.spark.pin import Pin, new_pin
+from malstrom_py.sources.spark.staging import PinFolder, default_staging, new_folder
+from malstrom_py.spark.session import spark_session
+from malstrom_py.spark.trouble import spark_trouble
+from malstrom_py.spark.types import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WRITING: Final = {
+    "compression": "snappy",
+    "parquet.block.size": str(32 << 20),
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""Row groups are splits, so that several workers share a large partition. Moments in 96 bits are slow to read."""
+
+_CALENDAR: Final = "spark.sql.parquet.datetimeRebaseModeInWrite"
+_NOTHING: Final = "_no_column"
+
+
+def pinned(asked: Asked, job: str) -> tuple[Pin, PinFolder | None]:
+    """The pin, and the folder that was made for it, held; None if the files are the user's own.
+
+    Raises:
+        SourceError: there is no such table, column or path, the SQL is wrong, a type cannot be carried, a file cannot
+            be read, or rows cannot be staged.
+        SparkError: Spark cannot be used, or has gone away.
+    """
+    given = asked.session if asked.df is None else asked.df.sparkSession
+    with spark_session(given) as session:
+        with spark_trouble(f"Spark does not read {asked}", SourceError):
+            frame = asked.frame(session)
+            if frame.isStreaming:
+                raise PlanError("sources.Spark: a streaming DataFrame has no end, so its rows cannot be pinned")
+            frame = frame if asked.filter is None else frame.filter(asked.filter)
+            found = frame.schema
+            is_case_sensitive = session.conf.get("spark.sql.caseSensitive") == "true"
+            files = frame.inputFiles() if asked.names_files else []
+        _check_names(found.names, is_case_sensitive=is_case_sensitive)
+        names = _chosen(asked, found.names)
+        schema = arrow_schema(type(found)([found[name] for name in _needed(asked.keep, names, found)]))
+        try:
+            pin = _of_files(asked, files, names, schema, found) if files else None
+        except ReadOtherwiseError:
+            pin = None
+        return (pin, None) if pin is not None else _staged(asked, job, session, frame, names, schema)
+
+
+def _of_files(asked: Asked, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any) -> Pin:
+    paths = [_local(uri) for uri in uris]
+    looked = look_at(paths, schema, keep=asked.keep, told=found.names)
+    return new_pin("files", schema, names, [one.file for one in looked], None)
+
+
+def _local(uri: str) -> str:
+    parts = urlsplit(uri)
+    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
+        raise ReadOtherwiseError(f"{uri} is on no disk of this machine")
+    return unquote(uri[re.match(r"file:(//(localhost)?(?=/))?", uri).end() :])  # type: ignore[union-attr]  # see above
+
+
+def _staged(
+    asked: Asked, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
+) -> tuple[Pin, PinFolder]:
+    folder = new_folder(asked.staging or default_staging(), job, keep=asked.keep_staging)
+    try:
+        counted = _write(session, _carried(frame, schema), folder)
+        files = sorted(str(path) for path in folder.rows.glob("*.parquet"))
+        looked = _look(files, schema, asked)
+        _check_complete(counted, sum(one.rows for one in looked), len(files), folder)
+        pin = new_pin(folder.path.name, schema, names, [one.file for one in looked], folder.path)
+        folder.note({"job": job, "keep": asked.keep_staging, **pin.record()})
+    except BaseException:
+        folder.leave(keep=False)
+        raise
+    return pin, folder
+
+
+def _write(session: Any, frame: Any, folder: PinFolder) -> Any:
+    """Have Spark write the rows of ``frame``; returns what will tell how many there were."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    counted = Observation()
+    writer = frame.observe(counted, F.count(F.lit(1)).alias("rows")).write.mode("error")
+    with spark_trouble(f"Spark cannot stage the rows in {folder.rows}", SourceError), _one_calendar(session):
+        for name, value in _WRITING.items():
+            writer = writer.option(name, value)
+        writer.parquet(f"file://{folder.rows}")
+    return counted
+
+
+@contextmanager
+def _one_calendar(session: Any) -> Iterator[None]:
+    """Inside, Spark writes days as they are, and not as those of the former calendar that look alike.
+
+    No option of a single write says so; whatever the user has set is set again.
+    """
+    before = session.conf.get(_CALENDAR)
+    if before == "CORRECTED":
+        yield
+        return
+    session.conf.set(_CALENDAR, "CORRECTED")
+    try:
+        yield
+    finally:
+        session.conf.set(_CALENDAR, before)
+
+
+def _carried(frame: Any, schema: pa.Schema) -> Any:
+    """``frame`` with those columns that are to be written: not every Spark writes columns of nothing but nulls."""
+    import pyarrow as pa
+
+    columns = [f"`{field.name.replace('`', '``')}`" for field in schema if not pa.types.is_null(field.type)]
+    return frame.selectExpr(*(columns or [f"CAST(NULL AS BOOLEAN) AS {_NOTHING}"]))
+
+
+def _look(files: Sequence[str], schema: pa.Schema, asked: Asked) -> list[Looked]:
+    try:
+        return look_at(files, schema, keep=asked.keep)
+    except ReadOtherwiseError as error:
+        raise SourceError(f"the rows that Spark has staged cannot be read: {error}") from error
+
+
+def _check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> None:
+    """`SourceError` if Spark has written more than is to be seen here."""
+    # Where there are no rows it may be that nothing was counted, and that it would be waited for in vain.
+    written = int(counted.get["rows"]) if rows else 0
+    if not files or rows < written:
+        raise SourceError(
+            f"Spark has staged {written or 'its'} rows in {folder.path}, and {rows} of them are here: Spark runs on "
+            f"other machines than this program. Give staging= a folder that all of them, and all workers, share"
+        )
+
+
+def _check_names(names: Sequence[str], *, is_case_sensitive: bool) -> None:
+    alike = [name if is_case_sensitive else name.casefold() for name in names]
+    repeated = sorted({name for name, known in zip(names, alike, strict=True) if alike.count(known) > 1})
+    if repeated:
+        raise SourceError(
+            f"there is more than one column named {', '.join(map(repr, repeated))}: give each a name of its own, by "
+            f"DataFrame.toDF(…) or AS in SQL"
+        )
+    if not names:
+        raise SourceError("there are no columns, so there are no rows that could be read")
+
+
+def _chosen(asked: Asked, names: Sequence[str]) -> Sequence[str]:
+    chosen = names if asked.columns is None else asked.columns
+    missing = [name for name in chosen if name not in names]
+    if missing:
+        raise SourceError(f"there is no column {', '.join(map(repr, missing))}: there are {', '.join(names)}")
+    return chosen
+
+
+def _needed(keep: Any, names: Sequence[str], found: Any) -> list[str]:
+    """The columns ``names``, and those besides that ``keep`` asks for."""
+    if keep is None:
+        return list(names)
+    others: list[Any] = []
+    for field in found.fields:
+        if field.name not in names:
+            with suppress(SourceError):  # what cannot be carried cannot be asked for either
+                others += arrow_schema(type(found)([field]))
+    known = [*arrow_schema(type(found)([found[name] for name in names])), *others]
+    wrong = _why_not(keep, known)
+    if wrong is not None:
+        raise SourceError(f"the filter {keep} cannot be evaluated: {wrong}")
+    asked_for = [field.name for field in others if _why_not(keep, [one for one in known if one is not field])]
+    return [*names, *asked_for]
+
+
+def _why_not(keep: Any, fields: Sequence[pa.Field]) -> str | None:
+    """Why ``keep`` cannot be evaluated for columns like ``fields``; None if it can."""
+    import pyarrow as pa
+
+    try:
+        pa.schema(fields).empty_table().filter(keep)
+    except pa.ArrowException as error:
+        return str(error).partition("\n")[0]
+    return None

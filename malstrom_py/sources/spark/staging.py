@@ -1,0 +1,153 @@
+"""Folders that rows are staged in for one start of a job: ``<staging>/<job>/pin-<time>-<random>/``.
+
+Rule: what is removed has been made here. A folder of ours has a name of ours and our record in it; everything else
+that stands beside it is left alone. While a job reads it a folder is locked, so that nobody else removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from malstrom_py.errors import InternalError, PlanError, SourceError
+from malstrom_py.run_lock import RunLock, locked
+
+RECORD: Final = "malstrom-pin.json"
+ROWS: Final = "rows"
+_NAME: Final = re.compile(r"pin-[0-9]{8}T[0-9]{12}Z-[0-9a-f]{8}")
+_ATTEMPTS: Final = 5
+
+
+def staging_path(staging: object) -> Path:
+    """The folder that a path or ``file://`` URI means, absolute; `PlanError` for anything else."""
+    if not isinstance(staging, str | os.PathLike) or not isinstance(os.fspath(staging), str) or not os.fspath(staging):
+        raise PlanError(f"sources.Spark: staging is a path or a file:// URI, got {staging!r}")
+    text = os.fspath(staging)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text):
+        parts = urlsplit(text)
+        if parts.scheme.lower() != "file" or parts.netloc not in {"", "localhost"} or not parts.path.strip("/"):
+            raise PlanError(
+                f"sources.Spark: staging is a folder that Spark and all workers see under one path, such as one of a "
+                f"shared file system: give a path or file:///path, not {text!r}"
+            )
+        text = unquote(parts.path)
+    return Path(text).expanduser().absolute()
+
+
+def default_staging() -> Path:
+    """A folder of this user's alone under the temporary one; `SourceError` if another user has taken its name."""
+    folder = Path(tempfile.gettempdir()) / f"malstrom-spark-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise SourceError(f"rows cannot be staged in {folder}: {error.strerror}. Give staging=") from error
+    if folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise SourceError(
+            f"rows cannot be staged in {folder}: it is not this user's alone. Remove it, or give staging="
+        )
+    return folder
+
+
+class PinFolder:
+    """The folder of one pin; made by `new_folder`, or known by its path in another process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = RunLock(path)
+
+    @property
+    def rows(self) -> Path:
+        """Where the rows are written: by Spark, which makes the folder."""
+        return self.path / ROWS
+
+    def hold(self) -> None:
+        """Keep others from removing it. `SourceError` if it is gone."""
+        try:
+            self._lock.hold(shared=True)
+        except OSError as error:
+            raise SourceError(
+                f"the rows staged in {self.path} are gone ({error.strerror}): start the job again. With workers on "
+                f"several machines staging= is a folder that all of them share"
+            ) from error
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Write ``record`` into it, in place of the one before."""
+        new = self.path / f"{RECORD}.new"
+        new.write_text(json.dumps(record, indent=1))
+        new.replace(self.path / RECORD)
+
+    def leave(self, *, keep: bool) -> None:
+        """Let go of it; and remove it, unless it is to be kept or somebody else holds it still."""
+        self._lock.release()
+        if not keep:
+            _remove(self.path)
+
+
+def new_folder(staging: Path, job: str, *, keep: bool) -> PinFolder:
+    """A new folder for a start of ``job``, held. What earlier starts of it left behind is removed, unless kept.
+
+    SourceError: it cannot be made.
+    """
+    here = staging / job
+    try:
+        here.mkdir(parents=True, exist_ok=True)
+        if here.is_symlink():
+            raise SourceError(f"rows cannot be staged in {here}: it is a symbolic link, remove it")
+        for left in here.iterdir():
+            if _NAME.fullmatch(left.name):
+                _remove(left)
+        for _ in range(_ATTEMPTS):
+            try:
+                return _made(here, job, keep=keep)
+            except (FileNotFoundError, FileExistsError, BlockingIOError):
+                continue  # another start of the job, which took it for one that was left
+    except OSError as error:
+        raise SourceError(
+            f"rows cannot be staged in {here}: {error.strerror}. Give staging= a folder that this user may write to"
+        ) from error
+    raise InternalError(f"no folder could be made in {here}")
+
+
+def _made(here: Path, job: str, *, keep: bool) -> PinFolder:
+    here.mkdir(parents=True, exist_ok=True)
+    path = here / f"pin-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{secrets.token_hex(4)}"
+    path.mkdir()
+    folder = PinFolder(path)
+    folder._lock.hold(shared=True)
+    folder.note({"job": job, "keep": keep})
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove ``folder`` if it is one of ours that nobody holds and that is not to be kept."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    with locked(folder) as is_free:
+        if is_free and _is_left(folder):
+            # First what is large: the record stays until the rows are gone, so that what is cut short is found again.
+            shutil.rmtree(folder / ROWS, ignore_errors=True)
+            shutil.rmtree(folder)
+    try:
+        folder.parent.rmdir()
+    except OSError:
+        """Other folders are there still."""
+
+
+def _is_left(folder: Path) -> bool:
+    record = folder / RECORD
+    try:
+        return not json.loads(record.read_text())["keep"]
+    except FileNotFoundError:
+        return not any(folder.iterdir())  # cut short before its first record
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
