@@ -17,8 +17,8 @@ from malstrom_py.sources.spark.asked import Asked
 from malstrom_py.sources.spark.footers import Looked, ReadOtherwiseError, look_at
 from malstrom_py.sources.spark.pin import Pin, new_pin
 from malstrom_py.sources.spark.staging import PinFolder, default_staging, new_folder
+from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.session import spark_session
-from malstrom_py.spark.trouble import spark_trouble
 from malstrom_py.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def pinned(asked: Asked, job: str) -> tuple[Pin, PinFolder | None]:
     """
     given = asked.session if asked.df is None else asked.df.sparkSession
     with spark_session(given) as session:
-        with spark_trouble(f"Spark does not read {asked}", SourceError):
+        with spark_errors(f"Spark does not read {asked}", SourceError):
             frame = asked.frame(session)
             if frame.isStreaming:
                 raise PlanError("sources.Spark: a streaming DataFrame has no end, so its rows cannot be pinned")
@@ -81,7 +81,7 @@ def _staged(
 ) -> tuple[Pin, PinFolder]:
     folder = new_folder(asked.staging or default_staging(), job, keep=asked.keep_staging)
     try:
-        counted = _write(session, _carried(frame, schema), folder)
+        counted = _write(asked, session, frame, schema, folder)
         files = sorted(str(path) for path in folder.rows.glob("*.parquet"))
         looked = _look(files, schema, asked)
         _check_complete(counted, sum(one.rows for one in looked), len(files), folder)
@@ -93,14 +93,15 @@ def _staged(
     return pin, folder
 
 
-def _write(session: Any, frame: Any, folder: PinFolder) -> Any:
+def _write(asked: Asked, session: Any, frame: Any, schema: pa.Schema, folder: PinFolder) -> Any:
     """Have Spark write the rows of ``frame``; returns what will tell how many there were."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     counted = Observation()
-    writer = frame.observe(counted, F.count(F.lit(1)).alias("rows")).write.mode("error")
-    with spark_trouble(f"Spark cannot stage the rows in {folder.rows}", SourceError), _one_calendar(session):
+    with spark_errors(f"Spark cannot stage the rows of {asked} in {folder.path}", SourceError), _one_calendar(session):
+        frame = _carried(frame, schema)
+        writer = frame.observe(counted, F.count(F.lit(1)).alias("rows")).write.mode("error")
         for name, value in _WRITING.items():
             writer = writer.option(name, value)
         writer.parquet(f"file://{folder.rows}")
