@@ -1,0 +1,37 @@
+"""Sources of Spark as a worker has them: pinned by somebody else, and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from malstrom_py.sources.spark import Spark
+from malstrom_py.sources.spark.footers import look_at
+from malstrom_py.sources.spark.pin import Pin, new_pin
+
+
+def pin_over(
+    paths: Sequence[Path], schema: pa.Schema, *, names: Sequence[str] = (), keep: Any = None, told: Sequence[str] = ()
+) -> Pin:
+    """The pin of files, for rows of ``names``, or all of ``schema``."""
+    looked = look_at([str(path) for path in paths], schema, keep=keep, told=told)
+    return new_pin("files", schema, names or schema.names, [one.file for one in looked], None)
+
+
+def copy_with(pin: Pin, keep: Any = None) -> Spark:
+    """What a worker gets of a source that ``pin`` was made for."""
+    state = Spark(path="/somewhere").__getstate__() | {"_pin": pin, "_keep": keep}
+    copy = Spark.__new__(Spark)
+    copy.__setstate__(state)
+    return copy
+
+
+def parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    """A new Parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, **options)
+    return path

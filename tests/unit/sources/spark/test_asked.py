@@ -1,0 +1,92 @@
+"""What a user asks Spark for is checked as soon as it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from malstrom_py import sources
+from malstrom_py.errors import PlanError
+from malstrom_py.sources.spark.asked import Asked
+
+
+def asked(**given: Any) -> Asked:
+    result: Asked = sources.Spark(**given)._asked
+    return result
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "takes a DataFrame, or one of table=, sql= and path=: nothing was given"),
+    ({"table": "t", "sql": "select 1"}, "takes one of df, table=, sql= and path=, not table and sql together"),
+    ({"df": [{"a": 1}]}, "df is a DataFrame of Spark, got builtins.list"),
+    ({"df": object(), "path": "x"}, "not df and path together"),
+    ({"table": ""}, "table is a str that is not empty, got ''"),
+    ({"sql": 3}, "sql is a str that is not empty, got 3"),
+    ({"path": []}, "path is a path or URI that Spark reads, or a list of them, got []"),
+    ({"path": ["a", 3]}, "path is a path or URI"),
+    ({"path": "a", "format": 3}, "format is a str"),
+    ({"table": "t", "format": "csv"}, "format is for path=, or for options= alone: leave it out"),
+    ({"path": "a", "options": ["header"]}, "options are those of Spark's reader, name -> value"),
+    ({"sql": "select 1", "options": {"header": True}}, "options are for path=, table= or format=: leave them out"),
+    ({"path": "a", "columns": "carrier"}, "columns is a list of names, each once"),
+    ({"path": "a", "columns": []}, "columns is a list of names"),
+    ({"path": "a", "columns": ["x", "x"]}, "columns is a list of names, each once"),
+    ({"path": "a", "filter": lambda row: True}, "filter is SQL text or a Column"),
+    ({"path": "a", "filter": " "}, "filter is SQL text or a Column"),
+    ({"path": "a", "staging": 3}, "staging is a path or a file:// URI, got 3"),
+    ({"path": "a", "staging": "s3://bucket/x"}, "give a path or file:///path, not 's3://bucket/x'"),
+    ({"path": "a", "keep_staging": "yes"}, "keep_staging is True or False, got 'yes'"),
+    ({"path": "a", "session": "local"}, "session is a SparkSession, got str"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_argument_is_told_at_once(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        sources.Spark(**given)
+    assert str(raised.value).startswith("sources.Spark")
+    assert said in str(raised.value)
+
+
+def test_a_relative_path_is_seen_from_the_working_directory_of_now(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = asked(path=["in", Path("/abs"), "hdfs://host/x", "s3a://bucket/x"]).paths
+    assert paths == (str(tmp_path / "in"), "/abs", "hdfs://host/x", "s3a://bucket/x")
+
+
+def test_a_filter_of_arrow_is_for_the_workers_and_any_other_for_spark() -> None:
+    expression = pc.field("a") > 1
+    assert (asked(table="t", filter=expression).keep, asked(table="t", filter=expression).filter) == (expression, None)
+    assert (asked(table="t", filter="a > 1").keep, asked(table="t", filter="a > 1").filter) == (None, "a > 1")
+
+
+@pytest.mark.parametrize(
+    ("given", "as_they_are"),
+    [
+        ({"path": "a"}, True),
+        ({"path": ["a", "b"], "format": "parquet"}, True),
+        ({"path": "a", "options": {"mergeSchema": True, "pathGlobFilter": "*.parquet"}}, True),
+        ({"path": "a", "filter": pc.field("a") > 1}, True),
+        ({"path": "a", "filter": "a > 1"}, False),
+        ({"path": "a", "staging": "/shared"}, False),
+        ({"path": "a", "format": "csv"}, False),
+        ({"path": ["a", "a"]}, False),
+        ({"path": "a", "options": {"datetimeRebaseMode": "LEGACY"}}, False),
+        ({"table": "t"}, False),
+        ({"format": "jdbc", "options": {"url": "jdbc:x"}}, False),
+    ],
+    ids=str,
+)
+def test_only_parquet_files_that_nothing_is_done_to_may_be_read_as_they_are(
+    given: dict[str, Any], as_they_are: bool
+) -> None:
+    assert asked(**given).names_files == as_they_are
+
+
+def test_it_is_shown_without_the_text_of_a_query() -> None:
+    assert repr(sources.Spark(sql="select * from t where password = 'x'")) == "Spark(sql=…)"
+    assert repr(sources.Spark(path="/data", format="csv")) == "Spark(path='/data', format='csv')"
+    assert repr(sources.Spark(table="db.flights")) == "Spark(table='db.flights')"

@@ -1,0 +1,36 @@
+"""The names of folders tell values as Hive and Spark write them."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py.sources.spark.partition_values import constant, is_told_by_text, partition_values
+
+
+def test_folders_tell_the_values_of_columns_that_are_asked_for() -> None:
+    path = "/base/other=1/year=2013/name=a%2Fb%25=c/none=__HIVE_DEFAULT_PARTITION__/x=file.parquet"
+    assert partition_values(path, ["year", "name", "none", "x"]) == {"year": "2013", "name": "a/b%=c", "none": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("2013", pa.int32(), 2013),
+        ("-5", pa.int64(), -5),
+        ("2013-02-28", pa.date32(), date(2013, 2, 28)),
+        ("007", pa.string(), "007"),
+        (None, pa.int32(), None),
+    ],
+)
+def test_a_text_becomes_a_value_of_the_type_of_its_column(text: str | None, kind: pa.DataType, value: object) -> None:
+    scalar = constant(text, kind)
+    assert (scalar.type, scalar.as_py()) == (kind, value)
+    assert is_told_by_text(kind)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.float64(), pa.decimal128(5, 2), pa.bool_()], ids=str)
+def test_what_arrow_might_read_otherwise_than_spark_is_left_to_spark(kind: pa.DataType) -> None:
+    assert not is_told_by_text(kind)

@@ -1,0 +1,65 @@
+"""A pin is plain data, and a file is the pinned one as long as its size and time are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.spark.pin import Pin, PinnedFile, new_pin, pin_of
+
+SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+FILES = [
+    PinnedFile("/data/b.parquet", 10, 5, (0,), {"year": None}),
+    PinnedFile("/data/a#b.parquet", 20, 6, (1, 3), {"year": "2013"}),
+]
+
+
+def pin() -> Pin:
+    return new_pin("files", SCHEMA, ["n"], FILES, None)
+
+
+def test_a_pin_goes_through_json_and_back() -> None:
+    back = pin_of(json.loads(json.dumps(pin().record())))
+    assert back == pin()
+    assert back.arrow_schema == SCHEMA
+
+
+def test_each_row_group_is_a_part_and_is_found_by_its_name() -> None:
+    parts = pin().parts
+    assert parts == [
+        "/data/a#b.parquet#rowgroups=1-2",
+        "/data/a#b.parquet#rowgroups=3-4",
+        "/data/b.parquet#rowgroups=0-1",
+    ]
+    assert [(file.path, group) for file, group in map(pin().find, parts)] == [
+        ("/data/a#b.parquet", 1),
+        ("/data/a#b.parquet", 3),
+        ("/data/b.parquet", 0),
+    ]
+
+
+@pytest.mark.parametrize("part", ["/data/b.parquet", "/data/b.parquet#rowgroups=1-2", "/data/c.parquet#rowgroups=0-1"])
+def test_a_part_of_another_pin_is_an_error(part: str) -> None:
+    with pytest.raises(SourceError, match="is none of the parts that were pinned"):
+        pin().find(Part(part))
+
+
+def test_a_file_is_the_pinned_one_until_it_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("12")
+    status = path.stat()
+    file = PinnedFile(str(path), status.st_size, status.st_mtime_ns, (0,), {})
+    file.check(path.stat())
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(SourceError, match="is not the file any more that was pinned when the job started"):
+        file.check(path.stat())
+    path.write_text("123")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(SourceError, match="is not the file any more"):
+        file.check(path.stat())

@@ -1,0 +1,136 @@
+"""A folder of a start is made, held, kept or removed; what is not ours is never touched."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.sources.spark.staging import RECORD, PinFolder, default_staging, new_folder, staging_path
+
+
+def fill(folder: PinFolder) -> None:
+    folder.rows.mkdir()
+    (folder.rows / "part-0.parquet").write_text("rows")
+
+
+def left_over(staging: Path, *, keep: bool = False) -> Path:
+    """What a program that was killed leaves: a folder with rows that nobody holds."""
+    folder = new_folder(staging, "job", keep=keep)
+    fill(folder)
+    folder.leave(keep=True)
+    return folder.path
+
+
+def test_a_folder_is_removed_when_it_is_left(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "s", "job", keep=False)
+    fill(folder)
+    assert folder.path.parent == tmp_path / "s" / "job"
+    folder.leave(keep=False)
+    assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_a_folder_that_is_to_be_kept_is(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path, "job", keep=True)
+    fill(folder)
+    folder.note({"keep": True, "job": "job", "id": "x"})
+    folder.leave(keep=True)
+    assert json.loads((folder.path / RECORD).read_text())["id"] == "x"
+    assert new_folder(tmp_path, "job", keep=False).path != folder.path
+    assert (folder.rows / "part-0.parquet").exists()
+
+
+def test_the_next_start_removes_what_an_earlier_one_has_left(tmp_path: Path) -> None:
+    left = left_over(tmp_path)
+    new = new_folder(tmp_path, "job", keep=False)
+    assert list((tmp_path / "job").iterdir()) == [new.path]
+    assert left != new.path
+
+
+def test_what_a_start_leaves_that_was_cut_short_at_its_first_step_is_removed_too(tmp_path: Path) -> None:
+    left = left_over(tmp_path)
+    (left / "rows" / "part-0.parquet").unlink()
+    (left / "rows").rmdir()
+    (left / RECORD).unlink()
+    new_folder(tmp_path, "job", keep=False)
+    assert not left.exists()
+
+
+def test_a_folder_that_is_held_is_left_alone_by_other_starts_and_copies(tmp_path: Path) -> None:
+    held = new_folder(tmp_path, "job", keep=False)
+    fill(held)
+    copy = PinFolder(held.path)
+    copy.hold()
+    new_folder(tmp_path, "job", keep=False).leave(keep=False)
+    copy.leave(keep=False)
+    assert held.rows.exists()
+    held.leave(keep=False)
+    assert not held.path.exists()
+
+
+def test_of_two_that_hold_it_the_last_one_removes_it(tmp_path: Path) -> None:
+    first = new_folder(tmp_path, "job", keep=False)
+    second = PinFolder(first.path)
+    second.hold()
+    first.leave(keep=False)
+    assert first.path.exists()
+    second.leave(keep=False)
+    assert not first.path.exists()
+
+
+def test_other_jobs_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:
+    other = new_folder(tmp_path, "other", keep=False)
+    other.leave(keep=True)
+    (tmp_path / "job").mkdir()
+    theirs = [
+        tmp_path / "notes.txt",
+        tmp_path / "job" / "data.parquet",
+        tmp_path / "job" / "pin-mine" / "data.parquet",
+        tmp_path / "job" / "pin-20260101T000000000000Z-00000000" / "data.parquet",
+        tmp_path / "job" / "pin-20260101T000000000000Z-11111111" / RECORD,
+    ]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("theirs")
+    outside = tmp_path / "outside"
+    left_over(outside)
+    (tmp_path / "job" / "pin-20260101T000000000000Z-22222222").symlink_to(next((outside / "job").iterdir()))
+    new_folder(tmp_path, "job", keep=False).leave(keep=False)
+    assert all(path.exists() for path in (*theirs, other.path))
+    assert len(list((outside / "job").iterdir())) == 1
+
+
+def test_a_folder_that_is_gone_cannot_be_held(tmp_path: Path) -> None:
+    folder = PinFolder(tmp_path / "gone")
+    with pytest.raises(SourceError, match=r"the rows staged in .*gone are gone .*: start the job again"):
+        folder.hold()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SourceError, match=r"rows cannot be staged in .*file/job: Not a directory\. Give staging="):
+        new_folder(tmp_path / "file", "job", keep=False)
+    (tmp_path / "job").symlink_to(tmp_path)
+    with pytest.raises(SourceError, match="it is a symbolic link, remove it"):
+        new_folder(tmp_path, "job", keep=False)
+
+
+def test_the_folder_by_default_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = default_staging()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert default_staging() == folder
+    folder.chmod(0o777)
+    with pytest.raises(SourceError, match="it is not this user's alone"):
+        default_staging()
+
+
+def test_staging_is_a_local_folder(tmp_path: Path) -> None:
+    assert staging_path(f"file://{tmp_path}/a%20b") == tmp_path / "a b"
+    assert staging_path("a") == Path.cwd() / "a"
+    for wrong in ("hdfs://x/y", "file:///", "", b"x", os):
+        with pytest.raises(PlanError, match=r"sources\.Spark: staging is a"):
+            staging_path(wrong)
