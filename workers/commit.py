@@ -81,7 +81,7 @@ class FinalCommit:
             try:
                 _transactional(sink).recover(self.contexts[step], [])
             except Exception as error:
-                raise sink.error(error, "could not clear what an earlier run left") from error
+                raise sink.error(error, "could not be made ready") from error
 
     def commit(self, result: RunResult | None = None) -> None:
         """Make visible what has been pre-committed by a run that has done ``result``. On a failure `abort` discards

@@ -13,6 +13,7 @@ from malstrom_py.sinks.base import (
 from malstrom_py.sinks.callable import Callable
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.memory import Memory
+from malstrom_py.sinks.spark import Spark
 from malstrom_py.sinks.stdout import Stdout
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 
@@ -25,6 +26,7 @@ __all__ = [
     "SinkPart",
     "SinkWriter",
     "SnapshotId",
+    "Spark",
     "StatelessSink",
     "Stdout",
     "TransactionalSink",

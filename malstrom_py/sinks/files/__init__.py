@@ -7,24 +7,20 @@ stand hidden (`staging`) until the commit makes them visible (`publishing`).
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from malstrom_py.batches import Batch
 from malstrom_py.errors import PlanError
-from malstrom_py.run_lock import RunLock
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.sinks.files.encoders import Encoder
-from malstrom_py.sinks.files.held import HeldPieces
 from malstrom_py.sinks.files.hive import checked_columns
 from malstrom_py.sinks.files.json_lines import JsonEncoder
-from malstrom_py.sinks.files.publishing import publish, staged_files
+from malstrom_py.sinks.files.publishing import discard, hold, publish, staged_files
 from malstrom_py.sinks.files.rolling import RollingFiles
-from malstrom_py.sinks.files.staging import Staging, local_path, remove_empty, remove_leftovers, sink_errors
+from malstrom_py.sinks.files.staging import Staging, local_path, remove_leftovers
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
+from malstrom_py.sinks.files.writer import FilesWriter
 from malstrom_py.sinks.output_record import StepOutput, record_output
 from malstrom_py.worker_info import WorkerInfo
 
@@ -71,6 +67,7 @@ class Files:
     written, the disk is full, values do not go into one column.
 
     >>> import tempfile
+    >>> from malstrom_py.batches import Batch
     >>> from malstrom_py.sinks import CommitContext, SnapshotId, WorkerId, WorkerInfo
     >>> folder = tempfile.mkdtemp()
     >>> sink = Files(folder, format="csv")
@@ -124,11 +121,11 @@ class Files:
         """A copy in another process writes to the same folder, wherever that process works."""
         return {**self.__dict__, "_root": self._root.absolute()}
 
-    def open(self, worker: WorkerInfo) -> _FilesWriter:
+    def open(self, worker: WorkerInfo) -> FilesWriter:
         staging = Staging(self._root, worker.job, worker.step)
         files = RollingFiles(staging, self._format, file_bytes_max=self._file_bytes_max)
         encoder = _ENCODERS[self._format](files, self._partition_by)
-        return _FilesWriter(str(self._root), files, encoder, file_bytes_max=self._file_bytes_max)
+        return FilesWriter(str(self._root), files, encoder, file_bytes_max=self._file_bytes_max)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         record = None if context.result is None else partial(self._record, context)
@@ -139,52 +136,11 @@ class Files:
         record_output(self._root, context, StepOutput(self._format, files, schema))
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        staged = staged_files(self._root, context, payloads)
-        with sink_errors("cannot remove uncommitted files in", self._root):
-            for file in staged:
-                file.path.unlink(missing_ok=True)
-            remove_empty(*{file.path.parent for file in staged}, self._root)
+        discard(self._root, staged_files(self._root, context, payloads))
 
     def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
         """Keep what they name from other runs of this job, its writer closed or not, until the result is called."""
-        held = contextlib.ExitStack()
-        for folder in {file.path.parent for file in staged_files(self._root, context, payloads)}:
-            lock = RunLock(folder)
-            held.callback(lock.release)
-            with contextlib.suppress(OSError):  # it is gone: that is for the commit to tell
-                lock.hold(shared=True)
-        return held.close
+        return hold(staged_files(self._root, context, payloads))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         remove_leftovers(self._root, context, committed)
-
-
-class _FilesWriter:
-    def __init__(self, root: str, files: RollingFiles, encoder: Encoder[Any], *, file_bytes_max: int) -> None:
-        self._root = root
-        self._files = files
-        self._encoder = encoder
-        self._file_bytes_max = file_bytes_max
-        self._held = HeldPieces(encoder.merged)
-
-    def write(self, batch: Batch) -> None:
-        if not len(batch):
-            return
-        with sink_errors("cannot write to", self._root):
-            for piece in self._encoder.pieces(batch):
-                group_bytes = min(self._encoder.group_bytes, self._file_bytes_max)
-                folder = self._held.add(piece, group_bytes=group_bytes)
-                if folder is not None:
-                    self._encoder.write(folder, self._held.take(folder))
-
-    def pre_commit(self, context: CommitContext) -> bytes:
-        with sink_errors("cannot write to", self._root):
-            # Those whose file is open come first: none is closed to make room, only to be begun anew.
-            for folder in sorted(self._held, key=lambda folder: folder not in self._files):
-                self._encoder.write(folder, self._held.take(folder))
-            self._encoder.finish()
-            return self._files.pre_commit(context.snapshot)
-
-    def close(self) -> None:
-        self._held.clear()
-        self._files.discard()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError
@@ -34,16 +34,32 @@ class KeyRule:
         return self._is_written
 
 
+class Converter(Protocol):
+    """What makes record batches, such as `RowColumns`."""
+
+    def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+        """Of rows."""
+        ...
+
+    def admit(self, columns: pa.RecordBatch, *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+        """Of columns."""
+        ...
+
+    def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """An earlier batch with wider types."""
+        ...
+
+
 class Columns:
     """Turns the batches of one writer, rows or columns, into record batches of one schema (see `RowColumns`).
 
-    ``partition_by`` names columns that stand apart. ``schema`` is the widest of the others so far; None before the
-    first row.
+    ``partition_by`` names columns that stand apart. ``rows`` makes them, a `RowColumns` if None. ``schema`` is the
+    widest of the others so far; None before the first row.
     """
 
-    def __init__(self, partition_by: Sequence[str] = ()) -> None:
+    def __init__(self, partition_by: Sequence[str] = (), rows: Converter | None = None) -> None:
         self._partition_by = partition_by
-        self._rows = RowColumns(SinkError)
+        self._rows: Converter = rows or RowColumns(SinkError)
         self.schema: pa.Schema | None = None
         self._key_rule = KeyRule()
 

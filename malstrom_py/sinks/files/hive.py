@@ -19,8 +19,8 @@ _NAME_BYTES_MAX: Final = 255
 _ESCAPED: Final = {code: f"%{code:02X}" for code in [*range(0x20), 0x7F, *map(ord, "\"#%'*/:=?\\{[]^")]}
 
 
-def checked_columns(partition_by: object) -> tuple[str, ...]:
-    """The columns that ``sinks.Files(partition_by=…)`` asks for; `PlanError` if they cannot be.
+def checked_columns(partition_by: object, sink: str = "sinks.Files") -> tuple[str, ...]:
+    """The columns that ``partition_by`` of a sink asks for; `PlanError` if they cannot be.
 
     >>> checked_columns("day"), checked_columns(["year", "month"]), checked_columns(None)
     (('day',), ('year', 'month'), ())
@@ -29,14 +29,14 @@ def checked_columns(partition_by: object) -> tuple[str, ...]:
         return ()
     names = [partition_by] if isinstance(partition_by, str) else partition_by
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-        raise PlanError("sinks.Files: partition_by is the name of a column, or a list of some")
+        raise PlanError(f"{sink}: partition_by is the name of a column, or a list of some")
     if len(set(names)) < len(names):
-        raise PlanError("sinks.Files: partition_by names a column twice")
+        raise PlanError(f"{sink}: partition_by names a column twice")
     for name in names:
         if not name or name.startswith(("_", ".")):
-            raise PlanError(f"sinks.Files: readers skip the folders of a partition column {name!r}: rename it")
+            raise PlanError(f"{sink}: readers skip the folders of a partition column {name!r}: rename it")
         if not _is_text(name) or len(f"{escaped(name)}={NULL_NAME}".encode()) > _NAME_BYTES_MAX:
-            raise PlanError("sinks.Files: the name of a partition column is too long, or no UTF-8: rename it")
+            raise PlanError(f"{sink}: the name of a partition column is too long, or no UTF-8: rename it")
     return tuple(names)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from malstrom_py.errors import InternalError, SinkError
 from malstrom_py.sinks.base import CommitContext
+from malstrom_py.run_lock import RunLock
 from malstrom_py.sinks.files.staging import (
     ATTEMPTS,
     STAGED,
@@ -89,6 +90,25 @@ def publish(
             if record is not None:
                 record([f"{file.folder}/{name}".lstrip("/") for file, name in zip(staged, names, strict=True)])
         remove_empty(*{file.path.parent for file in staged}, root)
+
+
+def discard(root: Path, staged: Sequence[StagedFile]) -> None:
+    """Remove ``staged`` files, and their folders as far as they are empty."""
+    with sink_errors("cannot remove uncommitted files in", root):
+        for file in staged:
+            file.path.unlink(missing_ok=True)
+        remove_empty(*{file.path.parent for file in staged}, root)
+
+
+def hold(staged: Sequence[StagedFile]) -> Callable[[], None]:
+    """Lock the folders of ``staged`` files, together with others that hold them, until the result is called."""
+    held = contextlib.ExitStack()
+    for folder in {file.path.parent for file in staged}:
+        lock = RunLock(folder)
+        held.callback(lock.release)
+        with contextlib.suppress(OSError):  # it is gone: that is for the commit to tell
+            lock.hold(shared=True)
+    return held.close
 
 
 def _is_to_move(root: Path, staged: StagedFile, name: str) -> bool:

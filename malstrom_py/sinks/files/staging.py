@@ -37,18 +37,18 @@ ATTEMPTS: Final = 20
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def local_path(uri: object) -> Path:
+def local_path(uri: object, sink: str = "sinks.Files") -> Path:
     """The folder a path or ``file://`` URI means, absolute; `PlanError` for anything else."""
     if not isinstance(uri, str | os.PathLike) or not isinstance(os.fspath(uri), str) or not os.fspath(uri):
-        raise PlanError(f"sinks.Files takes a path or a file:// URI, got {type(uri).__name__}")
+        raise PlanError(f"{sink} takes a path or a file:// URI, got {type(uri).__name__}")
     text = os.fspath(uri)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
         parts = urlsplit(text)
         if parts.scheme.lower() != "file" or parts.netloc not in {"", "localhost"} or not parts.path.strip("/"):
-            raise PlanError(f"sinks.Files writes local folders: give a path or file:///path, not {text!r}")
+            raise PlanError(f"{sink} writes local folders: give a path or file:///path, not {text!r}")
         text = unquote(parts.path)
     if "\0" in text:
-        raise PlanError("sinks.Files got a path with a NUL character")
+        raise PlanError(f"{sink} got a path with a NUL character")
     return Path(text).expanduser().absolute()
 
 
@@ -101,7 +101,7 @@ class Staging:
             for attempts_left in reversed(range(ATTEMPTS)):
                 try:
                     self._make_root()
-                    _make_private(self._folder, self._root)
+                    make_private(self._folder, self._root)
                     self._lock.hold(shared=True)
                     return path, path.open("xb")
                 except (FileNotFoundError, FileExistsError, BlockingIOError):
@@ -180,7 +180,7 @@ def remove_empty(*folders: Path) -> None:
             folder = folder.parent
 
 
-def _make_private(folder: Path, root: Path) -> None:
+def make_private(folder: Path, root: Path) -> None:
     """Make ``folder`` and what is missing between it and ``root``, for this user alone."""
     for part in [*reversed([parent for parent in folder.parents if root in parent.parents]), folder]:
         part.mkdir(mode=0o700, exist_ok=True)

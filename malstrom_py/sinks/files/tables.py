@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from malstrom_py.batches import Batch
 from malstrom_py.column_types import stored_type
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.columns import Columns
+from malstrom_py.sinks.files.columns import Columns, Converter
 from malstrom_py.sinks.files.encoders import Piece
 from malstrom_py.sinks.files.held import GROUP_BYTES, GROUP_ROWS, HELD_BYTES_MAX
 from malstrom_py.sinks.files.partitions import split
@@ -42,10 +42,10 @@ _REMEDY: Final = "cast it to another type, or leave it out, in a map step"
 class _TableEncoder:
     """A piece is a record batch, whose types may be narrower than those of later ones."""
 
-    def __init__(self, files: RollingFiles, partition_by: Sequence[str]) -> None:
+    def __init__(self, files: RollingFiles, partition_by: Sequence[str], rows: Converter | None = None) -> None:
         self._files = files
         self._partition_by = partition_by
-        self._columns = Columns(partition_by)
+        self._columns = Columns(partition_by, rows)
 
     @property
     def group_bytes(self) -> int:

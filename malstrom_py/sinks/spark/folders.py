@@ -1,0 +1,141 @@
+"""Publishing Parquet files into a folder without Spark: appended by renames, or swapped in whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.errors import SinkError, SourceError
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.files.publishing import StagedFile, publish, visible_names
+from malstrom_py.sinks.files.staging import checked, sink_errors
+from malstrom_py.sinks.output_record import StepOutput, read_output, record_output
+from malstrom_py.sinks.spark.swapping import OutcomeUnknown, check_folder, swap
+from malstrom_py.sinks.spark.types import without_nulls
+from malstrom_py.sinks.spark.unifying import (
+    appended_schema,
+    bring_to,
+    check_partitions,
+    empty_file,
+    existing_in,
+    schema_of_payloads,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder ``path``. ``given``: the schema that was given, with the columns of ``partition_by``."""
+
+    path: Path
+    mode: str
+    partition_by: tuple[str, ...]
+    given: pa.Schema | None
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """Where and how, in plain types."""
+        return {"path": str(self.path), "mode": self.mode, "format": "parquet", "partition_by": list(self.partition_by)}
+
+    @property
+    def staging(self) -> Path:
+        """What `_staging` stands in: beside a folder that is swapped, for all that is in that one goes."""
+        return self.path if self.mode == "append" else self.path.parent
+
+    @property
+    def encoded_by(self) -> tuple[str, ...]:
+        """What the writers partition by."""
+        return self.partition_by
+
+    def check(self) -> None:
+        """At the start of the job: `SinkError` for what is known to be impossible."""
+        with sink_errors("cannot look into", self.path):
+            if self.mode != "append":
+                check_folder(self.path, replace=self.mode == "overwrite")
+            elif (there := existing_in(self.path)) is not None:
+                check_partitions(self.partition_by, there, self.path)
+                if self.given is not None:
+                    appended_schema(_without(self.given, self.partition_by), self.partition_by, there, self.path)
+
+    def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
+        """Whether it is published already. Renames can be done again, a swap cannot."""
+        if self.mode == "append" or any(file.path.exists() for file in staged):
+            return False
+        try:
+            known = read_output(self.path, context.job)
+        except SourceError:
+            return False
+        return known.snapshot == context.snapshot and context.step in known.outputs
+
+    def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
+        """Bring all to one schema, which is returned; `SinkError` if there is none."""
+        schema = schema_of_payloads(payloads)
+        if self.mode != "append":
+            check_folder(self.path, replace=self.mode == "overwrite")
+        elif schema is not None and (there := existing_in(self.path)) is not None:
+            schema = appended_schema(schema, self.partition_by, there, self.path)
+        if schema is not None:
+            bring_to(schema, staged)
+        return schema
+
+    def publish(
+        self, work: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None, *, again: bool
+    ) -> None:
+        """Make ``staged`` visible; ``work`` is the folder of the publication. Can be called again at any point."""
+        if self.mode != "append":
+            swap(work, self.path, lambda folder: self._fill(folder, context, staged, schema), replace=self._replaces)
+            return
+        try:
+            self._publish_in(self.path, context, staged, schema)
+        except SinkError as error:
+            names = visible_names(_prefix(context), staged)
+            targets = [self.path / file.folder / name for file, name in zip(staged, names, strict=True)]
+            if any(map(os.path.lexists, targets)) and not all(os.path.lexists(file.path) for file in staged):
+                raise OutcomeUnknown(str(error)) from error
+            raise
+
+    @property
+    def _replaces(self) -> bool:
+        return self.mode == "overwrite"
+
+    def _publish_in(
+        self, folder: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None
+    ) -> None:
+        def record(files: list[str]) -> None:
+            written = None if schema is None else _in_files(schema).serialize().to_pybytes()
+            record_output(folder, context, StepOutput("parquet", files, written))
+
+        publish(folder, context, staged, prefix=_prefix(context), record=record)
+
+    def _fill(
+        self, folder: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None
+    ) -> None:
+        if staged or self.given is None:
+            self._publish_in(folder, context, staged, schema)
+            return
+        name = f"{_prefix(context)}-00000.parquet"
+        (folder / name).unlink(missing_ok=True)
+        empty_file(folder / name, self.given)
+        written: bytes = self.given.serialize().to_pybytes()
+        record_output(folder, context, StepOutput("parquet", [name], written))
+
+
+def _prefix(context: CommitContext) -> str:
+    return f"{checked(context.job)}-{checked(context.step)}-{checked(context.snapshot)}"
+
+
+def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([field for field in schema if field.name not in names])
+
+
+def _in_files(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([(field.name, without_nulls(field.type)) for field in schema])

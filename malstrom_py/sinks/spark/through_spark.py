@@ -1,0 +1,215 @@
+"""Publishing through Spark: tables, formats that it writes itself, and functions that are given a DataFrame.
+
+Rule: what Spark answered with an error, nobody will see; what it did not answer at all, is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from malstrom_py.errors import SinkError, SparkError
+from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.files.publishing import StagedFile
+from malstrom_py.sinks.output_record import StepOutput, record_output
+from malstrom_py.sinks.spark.swapping import OutcomeUnknown, check_folder, swap
+from malstrom_py.sinks.spark.tables import check_table, conformed
+from malstrom_py.sinks.spark.types import without_nulls
+from malstrom_py.sinks.spark.unifying import bring_to, schema_of_payloads
+from malstrom_py.spark.failures import spark_errors, told_of
+from malstrom_py.spark.session import existing_session, spark_session
+from malstrom_py.spark.types import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(slots=True)
+class ThroughSpark:
+    """One of ``path``, ``table`` and ``function``. ``session`` is used in the program that started the job alone."""
+
+    path: Path | None
+    table: str | None
+    format: str
+    mode: str
+    partition_by: tuple[str, ...]
+    options: Mapping[str, str]
+    given: pa.Schema | None
+    function: Callable[[Any, str], object] | None
+    session: Any
+    elsewhere: Path
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (
+            self.path,
+            self.table,
+            self.format,
+            self.mode,
+            self.partition_by,
+            self.options,
+            self.given,
+            self.elsewhere,
+        )
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        *most, self.given, self.elsewhere = state
+        self.path, self.table, self.format, self.mode, self.partition_by, self.options = most
+        self.function = self.session = None
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """Where and how, in plain types."""
+        if self.path is None and self.table is None:
+            return {"foreach_snapshot": True}
+        return {
+            "path": None if self.path is None else str(self.path),
+            "table": self.table,
+            "mode": self.mode,
+            "format": self.format,
+            "partition_by": list(self.partition_by),
+            "options": dict(self.options),
+        }
+
+    @property
+    def staging(self) -> Path:
+        """What `_staging` stands in: beside a folder that Spark makes, or empties."""
+        if self.path is None:
+            return self.elsewhere
+        return self.path if self.mode == "append" else self.path.parent
+
+    @property
+    def encoded_by(self) -> tuple[str, ...]:
+        """What the writers partition by: Spark does that."""
+        return ()
+
+    def check(self) -> None:
+        """At the start of the job: find the session, and what is known to be impossible."""
+        if self.session is None:
+            self.session = existing_session()
+        if self.path is not None and self.mode != "append":
+            check_folder(self.path, replace=self.mode == "overwrite")
+        if self.table is not None:
+            with spark_session(self.session) as session, spark_errors(f"table {self.table!r}", SinkError):
+                check_table(session, self.table, self.mode, self.partition_by, self.given)
+
+    def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
+        """Nobody knows."""
+        return False
+
+    def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
+        """Bring all to one schema, which is returned; `SinkError` if there is none, or the table is of another."""
+        schema = schema_of_payloads(payloads)
+        lost = next((file.path for file in staged if not file.path.exists()), None)
+        if lost is not None:
+            raise SinkError(f"{lost} is lost before its commit: someone removed it. Run the job again")
+        if schema is not None:
+            bring_to(schema, staged)
+        if self.path is not None and self.mode != "append":
+            check_folder(self.path, replace=self.mode == "overwrite")
+        if self.table is not None:
+            with spark_session(self.session) as session, spark_errors(f"table {self.table!r}", SinkError):
+                check_table(session, self.table, self.mode, self.partition_by, schema)
+        return schema
+
+    def publish(
+        self, work: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None, *, again: bool
+    ) -> None:
+        """Have Spark publish ``staged``. ``again``: an earlier publication may have done so, in part or whole."""
+        mode = "overwrite" if again and self.mode == "error" else self.mode
+        schema = schema if schema is not None else self.given
+        lost = next((file.path for file in staged if not file.path.exists()), None)
+        if lost is not None:
+            raise SinkError(f"{lost} is lost before its commit: someone removed it")
+        with _answered(), spark_session(self.session) as session:
+            if schema is None and self.table is not None and self.mode == "overwrite":
+                schema = _schema_of_table(session, self.table)
+            if schema is None:
+                self._publish_nothing(work, context)
+                return
+            frame = _frame(session, [str(file.path) for file in staged], schema)
+            if self.function is not None:
+                self.function(frame, context.snapshot)
+            elif self.table is not None:
+                self._write_table(session, frame, schema, mode)
+            else:
+                self._write_folder(frame, schema, mode, context)
+
+    def _write_table(self, session: Any, frame: Any, schema: pa.Schema, mode: str) -> None:
+        assert self.table is not None
+        with spark_errors(f"table {self.table!r}", SinkError):
+            if mode == "append" and session.catalog.tableExists(self.table):
+                conformed(session, frame, self.table, schema).write.insertInto(self.table)
+            else:
+                self._writer(frame, mode).saveAsTable(self.table)
+
+    def _write_folder(self, frame: Any, schema: pa.Schema, mode: str, context: CommitContext) -> None:
+        assert self.path is not None
+        before = set() if mode == "overwrite" else set(_files(self.path))
+        with spark_errors(f"folder {str(self.path)!r}", SinkError):
+            self._writer(frame, mode).save(f"file:{self.path}")
+        import pyarrow as pa
+
+        fields = [(field.name, without_nulls(field.type)) for field in schema if field.name not in self.partition_by]
+        files = [name for name in _files(self.path) if name not in before]
+        try:
+            record_output(
+                self.path, context, StepOutput(self.format, files, pa.schema(fields).serialize().to_pybytes())
+            )
+        except OSError as error:
+            raise OutcomeUnknown(f"{self.path} is written, but what is in it could not be recorded: {error}") from error
+
+    def _writer(self, frame: Any, mode: str) -> Any:
+        writer = frame.write.format(self.format).mode(mode).options(**self.options)
+        return writer.partitionBy(*self.partition_by) if self.partition_by else writer
+
+    def _publish_nothing(self, work: Path, context: CommitContext) -> None:
+        """Nothing was written, and nobody knows what columns it would have had."""
+        if self.path is None:
+            return
+        nothing = StepOutput(self.format, [])
+        if self.mode == "append":
+            record_output(self.path, context, nothing)
+        else:
+            swap(work, self.path, lambda folder: record_output(folder, context, nothing), replace=True)
+
+
+def _frame(session: Any, files: Sequence[str], schema: pa.Schema) -> Any:
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    fields = from_arrow_schema(
+        pa.schema([(field.name, without_nulls(field.type)) for field in schema]), prefer_timestamp_ntz=True
+    )
+    if not files:
+        return session.createDataFrame([], fields)
+    # Names are names, not patterns.
+    return session.read.schema(fields).option("__globPaths__", "false").parquet(*(f"file:{file}" for file in files))
+
+
+def _schema_of_table(session: Any, table: str) -> pa.Schema | None:
+    return arrow_schema(session.table(table).schema, error=SinkError) if session.catalog.tableExists(table) else None
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """The files that readers see, relative to ``folder``."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part.startswith(("_", ".")) and "=" not in part for part in parts):
+            yield path.relative_to(folder).as_posix()
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """What is raised inside, told apart: `OutcomeUnknown` where Spark did not answer."""
+    try:
+        yield
+    except SparkError as error:
+        raise OutcomeUnknown(str(error)) from error
+    except Exception as error:
+        told = told_of(error)
+        if told is not None and told.gone:
+            raise OutcomeUnknown(f"Spark has gone away: {told.said}") from error
+        raise

@@ -1,0 +1,304 @@
+"""Parquet folders: exactly once, wherever the machine dies and whatever step of the file system fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from malstrom_py.errors import SinkError
+from malstrom_py.sinks.output_record import read_output
+from malstrom_py.sinks.spark import Spark
+from malstrom_py.testing.contracts import check_sink
+from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at, pre_committed, rows, run
+from tests.unit.sinks.writing import context, everything, visible
+
+BEFORE: list[Any] = [{"n": 0, "t": "old"}]
+FIRST: list[list[Any]] = [[{"n": 1, "t": "a"}, {"n": 2, "t": "b"}], [{"n": 3, "t": "a"}]]
+AGAIN: list[list[Any]] = [[{"n": 7, "t": "c"}]]
+ALL = [row for worker in FIRST for row in worker]
+KINDS: dict[str, dict[str, Any]] = {
+    "append": {"mode": "append"},
+    "partitioned": {"mode": "append", "partition_by": "t"},
+    "overwrite": {"mode": "overwrite"},
+    "overwrite-partitioned": {"mode": "overwrite", "partition_by": "t"},
+    "error": {"mode": "error"},
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are counted in their order; how long they take is nothing to test."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def prepared(folder: Path, kind: str) -> Spark:
+    """A sink, on a target that holds `BEFORE` if it may hold something."""
+    sink = Spark(folder / "out", **KINDS[kind])
+    if kind != "error":
+        run(Spark(folder / "out", partition_by=KINDS[kind].get("partition_by")), BEFORE, snapshot="s0")
+    return sink
+
+
+def expected(kind: str, *runs: list[Any]) -> list[Any]:
+    """What is there after ``runs`` were published, one after the other."""
+    if kind in ("append", "partitioned"):
+        return sorted([*BEFORE, *(row for one in runs for row in one)], key=repr)
+    return sorted(runs[-1] if runs else BEFORE if kind != "error" else [], key=repr)
+
+
+def stray(folder: Path) -> list[str]:
+    return [name for name in everything(folder) if "_staging" in name]
+
+
+class Case:
+    """A run of two workers that is about to commit, to be had again and again."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.kind = kind
+        self._folder = folder
+        self._made = 0
+        sink = prepared(folder / "0", kind)
+        self.payloads = [pre_committed(sink, one, worker=number) for number, one in enumerate(FIRST)]
+
+    def again(self) -> Path:
+        self._made += 1
+        shutil.copytree(self._folder / "0", self._folder / str(self._made))
+        return self._folder / str(self._made)
+
+    def sink(self, folder: Path) -> Spark:
+        return Spark(folder / "out", **KINDS[self.kind])
+
+    def recovered(self, folder: Path, snapshot: str = "s2") -> None:
+        """Start the job again. Where an "error" has been finished by that, there is something now."""
+        done = rows(folder / "out") == sorted(ALL, key=repr) or bool(intended(folder))
+        refuses = self.kind == "error" and done
+        with pytest.raises(SinkError, match="holds something already") if refuses else nullcontext():
+            self.sink(folder).recover(context(snapshot), [])
+
+
+def intended(folder: Path) -> list[Path]:
+    return list(folder.rglob("commit.json"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wherever_the_machine_dies_in_a_commit_the_next_start_finishes_it_or_nothing_is_visible(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(tmp_path, kind)
+    finished = set()
+    for step in range(1, 200):
+        folder = case.again()
+        with disk(monkeypatch) as watched, contextlib.suppress(Died):
+            watched.fail = dies_at(step)
+            case.sink(folder).commit(context(), case.payloads)
+        case.recovered(folder)
+        there = rows(folder / "out")
+        assert there in (expected(kind), expected(kind, ALL)), step
+        assert stray(folder) == [], step
+        finished.add(there == expected(kind, ALL))
+        if kind != "error":
+            run(case.sink(folder), *AGAIN, snapshot="s2")
+            assert rows(folder / "out") == expected(kind, *([ALL] if there == expected(kind, ALL) else []), AGAIN[0])
+        if not watched.failed:
+            break
+    assert not watched.failed
+    assert finished == {True, False}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wherever_the_machine_dies_in_a_recovery_another_one_finishes_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(tmp_path, kind)
+    for died in (9, 14, 19):
+        for step in range(1, 200):
+            folder = case.again()
+            with disk(monkeypatch) as watched, contextlib.suppress(Died):
+                watched.fail = dies_at(died)
+                case.sink(folder).commit(context(), case.payloads)
+            assert watched.failed
+            before, was_intended = rows(folder / "out"), bool(intended(folder))
+            with disk(monkeypatch) as watched, contextlib.suppress(Died, SinkError):
+                watched.fail = dies_at(step)
+                case.sink(folder).recover(context("s2"), [])
+            case.recovered(folder, "s3")
+            assert rows(folder / "out") == (expected(kind, ALL) if was_intended else before), (died, step)
+            assert stray(folder) == [], (died, step)
+            if not watched.failed:
+                break
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_step_of_a_commit_fails_nothing_is_visible_or_the_next_start_finishes_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(tmp_path, kind)
+    refused = 0
+    for step in range(1, 200):
+        folder = case.again()
+        with disk(monkeypatch) as watched:
+            watched.fail = fails_at(step)
+            sink = case.sink(folder)
+            try:
+                sink.commit(context(), case.payloads)
+            except SinkError:
+                sink.abort(context(), case.payloads)
+                wanted = [ALL] if intended(folder) else []
+                refused += 1
+            else:
+                wanted = [ALL]
+        if not wanted:
+            assert rows(folder / "out") == expected(kind), step
+            assert stray(folder) == [], step
+        case.recovered(folder)
+        assert rows(folder / "out") == expected(kind, *wanted), step
+        if not watched.failed:
+            break
+    assert not watched.failed
+    assert refused > 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_publishing_twice_shows_it_once(kind: str, tmp_path: Path) -> None:
+    sink = prepared(tmp_path, kind)
+    payloads = [pre_committed(sink, one, worker=number) for number, one in enumerate(FIRST)]
+    for again in (sink, sink, Spark(tmp_path / "out", **KINDS[kind])):
+        again.commit(context(), payloads)
+        assert rows(tmp_path / "out") == expected(kind, ALL)
+        assert stray(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_of_the_output_names_what_is_visible(kind: str, tmp_path: Path) -> None:
+    run(prepared(tmp_path, kind), *FIRST)
+    output = read_output(tmp_path / "out", "job").outputs["out"]
+    there = [str(name) for name in visible(tmp_path / "out") if "-s1-" in name.name]
+    assert sorted(output.files) == sorted(there)
+    assert len(there) == (3 if "partition_by" in KINDS[kind] else 2)
+    assert output.schema is not None
+    assert pa.ipc.read_schema(pa.py_buffer(output.schema)).names == (
+        ["n"] if "partition_by" in KINDS[kind] else ["n", "t"]
+    )
+    assert all(name.rpartition("/")[2].startswith("job-out-s1-") for name in output.files)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
+def test_it_keeps_the_contract_of_sinks(mode: Any, tmp_path: Path) -> None:
+    made = iter(range(100))
+
+    def values(sink: Spark) -> list[Any]:
+        folder = sink._target.path
+        assert folder is not None
+        return [row["value"] for name in visible(folder) for row in pq.ParquetFile(folder / name).read().to_pylist()]
+
+    # What overwrites shows the last snapshot alone, and what refuses to do so takes one only.
+    if mode == "append":
+        check_sink(lambda: Spark(tmp_path / str(next(made)), mode=mode), values)
+    sink = Spark(tmp_path / mode, mode=mode)
+    run(sink, [1, 2], [3])
+    assert sorted(values(sink)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
+def test_a_job_without_rows_leaves_an_empty_folder(mode: Any, tmp_path: Path) -> None:
+    if mode != "error":
+        run(Spark(tmp_path / "out"), BEFORE, snapshot="s0")
+    run(Spark(tmp_path / "out", mode=mode), [], [])
+    assert rows(tmp_path / "out") == (BEFORE if mode == "append" else [])
+    assert read_output(tmp_path / "out", "job").snapshot == "s1"
+    assert stray(tmp_path) == []
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "error"])
+def test_without_rows_a_schema_makes_a_file_that_holds_it(mode: Any, tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("t", pa.string())])
+    run(Spark(tmp_path / "out", mode=mode, schema=schema))
+    (name,) = visible(tmp_path / "out")
+    assert pq.read_schema(tmp_path / "out" / name).equals(schema)
+
+
+def test_an_error_mode_refuses_a_folder_that_holds_something_at_the_start_and_at_the_commit(tmp_path: Path) -> None:
+    sink = Spark(tmp_path / "out", mode="error")
+    (tmp_path / "out").mkdir()
+    sink.recover(context(), [])
+    payload = pre_committed(sink, BEFORE)
+    (tmp_path / "out" / "theirs").touch()
+    with pytest.raises(SinkError, match="holds something already"):
+        sink.commit(context(), [payload])
+    sink.abort(context(), [payload])
+    assert everything(tmp_path) == ["out", "out/theirs"]
+    with pytest.raises(SinkError, match="holds something already"):
+        sink.recover(context(), [])
+
+
+def test_a_link_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    with pytest.raises(SinkError, match="symbolic link"):
+        run(Spark(tmp_path / "out", mode="overwrite"), BEFORE)
+
+
+def test_the_overwritten_folder_keeps_its_rights(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir(mode=0o750)
+    run(Spark(tmp_path / "out", mode="overwrite"), BEFORE)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_publication_that_another_target_was_meant_for_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Spark(tmp_path / "out", mode="overwrite")
+    payload = pre_committed(sink, BEFORE)
+    with disk(monkeypatch) as watched:
+        watched.fail = dies_at(12)
+        with pytest.raises(Died):
+            sink.commit(context(), [payload])
+    (intended,) = tmp_path.rglob("commit.json")
+    with pytest.raises(SinkError, match="an earlier run was publishing to") as raised:
+        Spark(tmp_path / "other", mode="overwrite").recover(context("s2"), [])
+    assert str(intended) in str(raised.value)
+    intended.unlink()
+    Spark(tmp_path / "other", mode="overwrite").recover(context("s2"), [])
+    assert everything(tmp_path) == []
+
+
+def test_a_publication_that_cannot_be_finished_is_told_until_it_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Spark(tmp_path / "out")
+    payload = pre_committed(sink, BEFORE)
+    with disk(monkeypatch) as watched:
+        watched.fail = dies_at(11)
+        with pytest.raises(Died):
+            sink.commit(context(), [payload])
+    (intended,) = tmp_path.rglob("commit.json")
+    for staged in tmp_path.rglob("*.parquet"):
+        staged.unlink()
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"cannot be finished: .* is lost before its commit") as raised:
+            Spark(tmp_path / "out").recover(context("s2"), [])
+        assert str(intended) in str(raised.value)
+    intended.write_text("?")
+    with pytest.raises(SinkError, match="is damaged"):
+        Spark(tmp_path / "out").recover(context("s2"), [])
+    intended.unlink()
+    Spark(tmp_path / "out").recover(context("s2"), [])
+    assert stray(tmp_path) == []
+
+
+def test_a_recovery_leaves_a_run_that_is_under_way_alone(tmp_path: Path) -> None:
+    sink, other = Spark(tmp_path / "out"), Spark(tmp_path / "out")
+    payload = pre_committed(sink, BEFORE)
+    release = sink.hold(context(), [payload])
+    other.recover(context("s2"), [])
+    sink.commit(context(), [payload])
+    release()
+    assert rows(tmp_path / "out") == BEFORE
