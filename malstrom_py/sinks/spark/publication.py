@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.errors import InternalError, SinkError
-from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.run_lock import RunLock
+from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.staging import (
     ATTEMPTS,
     STAGING,
