@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import malstrom_py
-from malstrom_py import agg, errors, sinks, sources, testing
+from malstrom_py import agg, errors, sinks, sources, spark, testing
 from malstrom_py.sinks import base as sinks_base
 from malstrom_py.sources import base as sources_base
 from tests.tree import ROOT
@@ -24,7 +24,7 @@ def public_of(module: ModuleType) -> dict[str, object]:
 CONTRACTS = [kind for base in (sources_base, sinks_base) for kind in vars(base).values() if inspect.isclass(kind)]
 """What sources and sinks implement; a method has the words of its contract when it has none of its own."""
 
-MODULES = (malstrom_py, agg, sources, sinks, testing, testing.contracts)
+MODULES = (malstrom_py, agg, sources, sinks, spark, testing, testing.contracts)
 
 PUBLIC = {name: thing for module in MODULES for name, thing in public_of(module).items()}
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any, Final, Literal
 
+from tests.tree import ROOT
+
 Kind = Literal["classic", "connect"]
 
 PATIENCE_S: Final = 60.0
@@ -72,7 +74,13 @@ def spark_variables(kind: Kind, folder: Path) -> dict[str, str]:
     }
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     (folder / "log4j2.properties").write_text(_LOGGING)
-    variables = {"SPARK_CONF_DIR": str(folder), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    variables = {
+        "SPARK_CONF_DIR": str(folder),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # Where Spark runs functions of Python, it is to be this malstrom-py.
+        "PYTHONPATH": str(ROOT),
+    }
     # By this alone a local Connect server takes a port that is free, and the client asks for it.
     return variables | {"SPARK_TESTING": "1"} if kind == "connect" else variables
 
