@@ -7,9 +7,12 @@ import os
 import shutil
 import signal
 import tempfile
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.groups import Groups, place_of
 
 # In CI hypothesis loads a profile of its own, which has no deadline either and draws the same cases each time.
 settings.register_profile("unhurried", deadline=None, print_blob=True)
@@ -30,6 +33,19 @@ os.environ["XDG_RUNTIME_DIR"] = _RUNTIME
 def pytest_unconfigure() -> None:
     """Leave nothing behind."""
     shutil.rmtree(_RUNTIME, ignore_errors=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those that take longest come first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    """What may not run at the same time, does not."""
+    return Groups(config, log)
 
 
 def _excused(config: pytest.Config) -> int:

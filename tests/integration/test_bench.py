@@ -10,7 +10,7 @@ import pytest
 
 from bench.macro import columns
 from bench.micro import __main__ as micro
-from bench.micro import exchange, inputs, memory, spikes, state, timing, transport
+from bench.micro import exchange, inputs, memory, spikes, state, timing
 from bench.micro.workloads import WORKLOADS, Workload
 from malstrom_py.workers.exchange import Lane
 from tests.tree import ROOT
@@ -166,17 +166,3 @@ def test_chains_of_columns_compute_what_polars_does(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert all(name in said for name in columns.PAIRS)
     assert "over four times the rows" in said
-
-
-@pytest.mark.parametrize("name", transport.NAMES)
-def test_a_way_between_processes_is_measured_at_each_size(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.micro.transport", "--n", "0.001", "--trips", "3", "--reps", "1", "--only", name],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(rf"^\| {name} ", done.stdout, flags=re.MULTILINE)) == len(transport.SIZES)

@@ -13,6 +13,7 @@ from malstrom_py import agg, sources
 from malstrom_py.arguments import function_of, is_coroutine_function
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.testing import OperatorTester
+from tests.ids import shown
 
 
 async def later(*values: Any) -> Any:
@@ -63,13 +64,13 @@ STEPS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("function", ASYNCHRONOUS, ids=repr)
+@pytest.mark.parametrize("function", ASYNCHRONOUS, ids=shown)
 def test_a_function_that_nobody_would_await_is_refused(step: str, function: Any) -> None:
     with pytest.raises(PlanError, match=r"step 's': .* is an asynchronous function, .* use enrich on a keyed stream"):
         STEPS[step](function)
 
 
-@pytest.mark.parametrize("function", [later, Asked()], ids=repr)
+@pytest.mark.parametrize("function", [later, Asked()], ids=shown)
 def test_aggregates_and_states_are_not_awaited_either(function: Any) -> None:
     with pytest.raises(PlanError, match=r"agg\.sum: .* is a coroutine function, which is not awaited"):
         agg.sum(function)
@@ -89,7 +90,7 @@ class Odd:
         raise ValueError(name)
 
 
-@pytest.mark.parametrize("function", [len, int, Odd(), functools.partial(max, 1), lambda value: value], ids=repr)
+@pytest.mark.parametrize("function", [len, int, Odd(), functools.partial(max, 1), lambda value: value], ids=shown)
 def test_ordinary_functions_are_taken(function: Any) -> None:
     assert function_of(function, "s") is function
     assert not is_coroutine_function(function)

@@ -10,6 +10,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError
 from malstrom_py.messages import DeadLetter
+from tests.ids import shown
 
 
 def numbers(job: mp.Job, name: str = "numbers") -> mp.StreamBuilder[None, int]:
@@ -56,7 +57,7 @@ def test_a_name_is_taken_once_in_a_job_whatever_the_kind() -> None:
     assert numbers(mp.Job("b"), "same").ref.step == "same"
 
 
-@pytest.mark.parametrize("source", [None, [1, 2], sinks.Memory(), sources.Memory], ids=repr)
+@pytest.mark.parametrize("source", [None, [1, 2], sinks.Memory(), sources.Memory], ids=shown)
 def test_what_is_no_source_is_refused(source: Any) -> None:
     with pytest.raises(PlanError, match="step 'in'"):
         mp.Job("a").source("in", source)

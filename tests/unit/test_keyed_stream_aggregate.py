@@ -10,6 +10,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
 from malstrom_py.errors import PlanError
+from tests.ids import shown
 
 
 def sales() -> Any:
@@ -22,7 +23,7 @@ def test_at_least_one_is_needed() -> None:
         sales().aggregate("figures")
 
 
-@pytest.mark.parametrize("wrong", [agg.count, agg.Aggregation, sum, "price", None], ids=repr)
+@pytest.mark.parametrize("wrong", [agg.count, agg.Aggregation, sum, "price", None], ids=shown)
 def test_what_is_no_aggregate_is_told_by_its_name(wrong: Any) -> None:
     with pytest.raises(PlanError, match=r"step 'figures': total is an aggregate, which agg\.count\(\) or"):
         sales().aggregate("figures", n=agg.count(), total=wrong)

@@ -13,6 +13,7 @@ from malstrom_py import resources, sources
 from malstrom_py.errors import DeadlineError, OperatorError
 from malstrom_py.resources import Resources, per_worker
 from malstrom_py.worker_info import WorkerInfo
+from tests.ids import shown
 from tests.unit.clients import AsyncClient, Client, client, run
 
 # Closing.
@@ -42,7 +43,7 @@ def test_it_is_closed_at_the_workers_end(make: Any, close: Any, told: str) -> No
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("malstrom-worker-")] == []
 
 
-@pytest.mark.parametrize("thing", [object(), None, threading, Client, {"close": 1}], ids=repr)
+@pytest.mark.parametrize("thing", [object(), None, threading, Client, {"close": 1}], ids=shown)
 def test_what_has_nothing_to_close_is_left_alone(thing: Any) -> None:
     handle = per_worker(lambda: thing)
     assert run(lambda _: handle() is thing, 1) == [True]

@@ -10,6 +10,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError
+from tests.ids import shown
 
 BOUND = mp.limit_out_of_orderness(5)
 
@@ -48,7 +49,7 @@ def test_t1_lateness_is_decided_once() -> None:
             stream.map(f"m{stream.ref.port}", lambda n: n).generate_epochs("epochs-2", BOUND)
 
 
-@pytest.mark.parametrize("generator", [None, 5, mp.limit_out_of_orderness], ids=repr)
+@pytest.mark.parametrize("generator", [None, 5, mp.limit_out_of_orderness], ids=shown)
 def test_what_generates_no_epochs_is_refused(generator: Any) -> None:
     with pytest.raises(PlanError, match=r"step 'epochs': pass a generator, for instance mp\.limit_out_of_orderness"):
         timed().generate_epochs("epochs", generator)

@@ -17,6 +17,7 @@ from malstrom_py.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators import calls
 from malstrom_py.operators.held import encoded
 from malstrom_py.testing import OperatorTester
+from tests.ids import shown
 from tests.unit.operators.desk import enriching
 
 
@@ -256,7 +257,7 @@ def stream() -> Any:
     return mp.Job("j").source("in", sources.Memory(["a"])).key_by("key", str)
 
 
-@pytest.mark.parametrize("function", [known, Known(), Known().method, partial(known)], ids=repr)
+@pytest.mark.parametrize("function", [known, Known(), Known().method, partial(known)], ids=shown)
 def test_any_coroutine_function_will_do(function: Any) -> None:
     assert mp.collect(stream().enrich("e", function)) == [("a", "a")]
 
@@ -265,7 +266,7 @@ def returns_a_coroutine(key: str) -> Any:
     return known(key)
 
 
-@pytest.mark.parametrize("function", [str, returns_a_coroutine, len, Known], ids=repr)
+@pytest.mark.parametrize("function", [str, returns_a_coroutine, len, Known], ids=shown)
 def test_a_function_that_is_no_coroutine_function_is_refused(function: Any) -> None:
     with pytest.raises(PlanError, match=r"step 'e': enrich takes a coroutine function, async def"):
         stream().enrich("e", function)
@@ -289,7 +290,7 @@ def test_a_function_that_is_no_coroutine_function_is_refused(function: Any) -> N
         ({"by": 3}, "expected a function"),
         ({"on_error": "retry"}, "on_error is"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(PlanError, match=told):

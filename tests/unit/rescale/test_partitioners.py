@@ -14,6 +14,7 @@ import pytest
 from malstrom_py.errors import CodecError, OperatorError, PlanError
 from malstrom_py.rescale.partitioners import Index, Own, Partitioner, StableHash, partitioner_of
 from malstrom_py.rescale.slots import slots_of
+from tests.ids import shown
 
 KEYS: list[Any] = ["a", "b", 1, None, ("a", 1)]
 
@@ -100,7 +101,7 @@ def test_a_function_that_fails_or_returns_no_integer_is_an_error_with_its_cause(
     assert raised.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("partitioner", [StableHash(), Index(), Own(by_length)], ids=repr)
+@pytest.mark.parametrize("partitioner", [StableHash(), Index(), Own(by_length)], ids=shown)
 def test_f4_every_partitioner_refuses_illegal_keys(partitioner: Partitioner) -> None:
     finder = partitioner.bind(16, step="lane")
     for call in (

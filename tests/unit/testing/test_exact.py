@@ -13,6 +13,7 @@ import pytest
 
 from malstrom_py.batches import Batch
 from malstrom_py.testing.exact import copy_batch, same, same_batch
+from tests.ids import shown
 
 Point = namedtuple("Point", "x y")
 
@@ -51,7 +52,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("value", SAME, ids=repr)
+@pytest.mark.parametrize("value", SAME, ids=shown)
 def test_a_copy_is_the_same(value: Any) -> None:
     assert same(value, copy.deepcopy(value))
 
@@ -78,7 +79,7 @@ def test_a_copy_is_the_same(value: Any) -> None:
         ([1], [1, 1]),
         ({1}, {1, 2}),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_what_differs_in_type_or_contents_is_not_the_same(one: Any, other: Any) -> None:
     assert not same(one, other)

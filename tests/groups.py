@@ -1,0 +1,56 @@
+"""Which tests run one after the other where several processes share them, as in ``make test``, and in which order.
+
+Rule: the tests of a file run in one process. So do all that start a Ray, and all that start a Spark: no two Rays run at
+the same time, nor two Sparks. What takes longest comes first, so that no process is left alone with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    import pytest
+
+GROUPS: Final = {
+    "ray": (
+        "tests/integration/ray/",
+        "tests/integration/transport/",
+        "tests/integration/test_bench_on_ray.py",
+        "tests/integration/test_bench_transport.py",
+        "tests/integration/test_demo_ray.py",
+    ),
+    "spark": (
+        "tests/integration/spark/",
+        "tests/integration/test_bench_on_spark.py",
+        "tests/integration/test_demo_spark.py",
+    ),
+}
+"""Group -> how the paths of its tests begin."""
+
+FIRST: Final = ("ray", "spark", "tests/integration/", "tests/simulation/", "tests/sim/", "tests/laws/")
+"""How the names of groups begin, those that take longest first. All others come after them."""
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test: one of `GROUPS`, or its file."""
+    path = nodeid.partition("::")[0]
+    return next((group for group, begins in GROUPS.items() if path.startswith(begins)), path)
+
+
+def place_of(nodeid: str) -> int:
+    """Where the group of a test stands in the order."""
+    group = group_of(nodeid)
+    return next((place for place, begins in enumerate(FIRST) if group.startswith(begins)), len(FIRST))
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it is not annotated for others
+    """Gives a process that is nearly done with what it has the next group, in the order of the tests."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # the number of tests says little
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)

@@ -1,0 +1,10 @@
+"""The names of cases. Rule: they are the same in every process, or the tests cannot be shared by several."""
+
+from __future__ import annotations
+
+import re
+
+
+def shown(value: object) -> str:
+    """What stands for ``value`` in the name of a test (``ids=shown``): its repr, without where it is in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
