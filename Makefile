@@ -8,6 +8,7 @@ N      ?= 1000000
 SEEDS  ?= 100000
 SECONDS ?= 600
 SIZES  ?= 8
+PROCESSES ?= 2
 
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
@@ -18,7 +19,7 @@ PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 help:
 	@echo "make demo        the flights demo: running statistics over 336,776 flights, checked against Polars"
 	@echo "make demo-ray    the same job on Ray, on this machine: 2 workers, then 4, then 2, while it runs"
-	@echo "make test        lint, types and every test; ends with the summary of pytest"
+	@echo "make test        lint, types and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
 	@echo "make format      let ruff rewrite what it can"
@@ -41,7 +42,7 @@ demo-ray: $(VENV)/.demo-ray
 	@$(PY) -m $(DEMO).on_ray
 
 test: lint types
-	@$(PY) -m pytest
+	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10
 
 lint: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet .

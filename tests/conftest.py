@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.groups import Groups, place_of
-
 # In CI hypothesis loads a profile of its own, which has no deadline either and draws the same cases each time.
 settings.register_profile("unhurried", deadline=None, print_blob=True)
 if not os.environ.get("CI"):
@@ -37,14 +35,20 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, those that take longest come first."""
+    """Where several processes share the tests, those that take longest come first, and each has longer."""
     if hasattr(config, "workerinput"):
+        from tests.groups import PATIENCE_S, place_of
+
+        for item in items:
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))
         items.sort(key=lambda item: place_of(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """What may not run at the same time, does not."""
+    from tests.groups import Groups
+
     return Groups(config, log)
 
 

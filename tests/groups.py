@@ -33,6 +33,10 @@ FIRST: Final = ("ray", "spark", "tests/integration/", "tests/simulation/", "test
 """How the names of groups begin, those that take longest first. All others come after them."""
 
 
+PATIENCE_S: Final = 240
+"""A test that hangs is stopped after so long. Twice what it is given alone, for then it may have only half a machine."""
+
+
 def group_of(nodeid: str) -> str:
     """The group of a test: one of `GROUPS`, or its file."""
     path = nodeid.partition("::")[0]

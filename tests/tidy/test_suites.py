@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.groups import GROUPS, group_of, place_of
 from tests.tree import ROOT, modules
 
 UNIT = ROOT / "tests" / "unit"
@@ -34,15 +37,38 @@ def test_unit_tests_mirror_the_source() -> None:
     )
 
 
+@pytest.mark.parametrize("processes", ["0", "1"])
 @pytest.mark.parametrize(
     ("body", "code"),
     [("assert True", 0), ("import pytest; pytest.skip('later')", 1), ("import pytest; pytest.xfail('broken')", 1)],
     ids=["passed", "skipped", "xfailed"],
 )
-def test_a_test_that_is_not_run_to_its_end_fails_the_run(body: str, code: int, tmp_path: Path) -> None:
+def test_a_test_that_is_not_run_to_its_end_fails_the_run(body: str, code: int, processes: str, tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_one.py").write_text(f"def test_one():\n    {body}\n")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "."]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--numprocesses", processes, "."]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == code, done.stdout
     assert ("not checked here" in done.stdout) is bool(code)
+
+
+STARTS = {
+    "ray": re.compile(r"\b(local_ray|ray\.init)\(|examples\.flights\.on_ray\"|bench\.(macro\.\{|micro\.transport\")"),
+    "spark": re.compile(r"\blocal_spark\(|\.getOrCreate\(|examples\.spark_to_ray\"|bench\.macro\.spark\""),
+}
+"""Group -> what is in a file whose tests start that engine, themselves or in another process."""
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_starts_an_engine_is_in_its_group(group: str) -> None:
+    paths = (file.relative_to(ROOT).as_posix() for file in (ROOT / "tests" / "integration").rglob("*.py"))
+    found = {path for path in paths if STARTS[group].search((ROOT / path).read_text())}
+    assert found
+    assert {path for path in found if group_of(f"{path}::test_it") != group} == set(), "tests/groups.py has the groups"
+
+
+def test_the_groups_come_first_and_what_is_short_comes_last() -> None:
+    paths = ["tests/tidy/test_a.py", "tests/sim/test_b.py", "tests/integration/spark/test_c.py", "malstrom_py/dag.py"]
+    ordered = sorted((f"{path}::test_it" for path in [*paths, "tests/integration/ray/test_d.py"]), key=place_of)
+    assert [group_of(nodeid) for nodeid in ordered] == ["ray", "spark", paths[1], paths[0], paths[3]]
