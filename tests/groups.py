@@ -1,7 +1,7 @@
 """Which tests run one after the other where several processes share them, as in ``make test``, and in which order.
 
-Rule: the tests of a file run in one process. So do all that start a Ray, and all that start a Spark: no two Rays run at
-the same time, nor two Sparks. What takes longest comes first, so that no process is left alone with it.
+Rule: all tests that start a Ray run in one process, and so do all that start a Spark: no two Rays run at the same time,
+nor two Sparks. So do the tests of any other file. What takes longest comes first: no process is left alone with it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ GROUPS: Final = {
         "tests/integration/test_bench_on_ray.py",
         "tests/integration/test_bench_transport.py",
         "tests/integration/test_demo_ray.py",
+        "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/ray.md]",
     ),
     "spark": (
         "tests/integration/spark/",
         "tests/integration/test_bench_on_spark.py",
         "tests/integration/test_demo_spark.py",
+        "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/spark.md]",
     ),
 }
-"""Group -> how the paths of its tests begin."""
+"""Group -> how the names of its tests begin."""
 
 FIRST: Final = ("ray", "spark", "tests/integration/", "tests/simulation/", "tests/sim/", "tests/laws/")
 """How the names of groups begin, those that take longest first. All others come after them."""
 
 
 PATIENCE_S: Final = 240
-"""A test that hangs is stopped after so long. Twice what it is given alone, for then it may have only half a machine."""
+"""A test that hangs is stopped after so long: twice what it is given alone, as it may have half of the machine."""
 
 
 def group_of(nodeid: str) -> str:
     """The group of a test: one of `GROUPS`, or its file."""
-    path = nodeid.partition("::")[0]
-    return next((group for group, begins in GROUPS.items() if path.startswith(begins)), path)
+    file = nodeid.partition("::")[0]
+    return next((group for group, begins in GROUPS.items() if nodeid.startswith(begins)), file)
 
 
 def place_of(nodeid: str) -> int:

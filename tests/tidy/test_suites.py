@@ -37,13 +37,15 @@ def test_unit_tests_mirror_the_source() -> None:
     )
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
+SKIP, XFAIL = "import pytest; pytest.skip('later')", "import pytest; pytest.xfail('broken')"
+
+
 @pytest.mark.parametrize(
-    ("body", "code"),
-    [("assert True", 0), ("import pytest; pytest.skip('later')", 1), ("import pytest; pytest.xfail('broken')", 1)],
-    ids=["passed", "skipped", "xfailed"],
+    ("body", "processes", "code"),
+    [("assert True", "0", 0), (SKIP, "0", 1), (XFAIL, "0", 1), (SKIP, "1", 1)],
+    ids=["passed", "skipped", "xfailed", "skipped in another process"],
 )
-def test_a_test_that_is_not_run_to_its_end_fails_the_run(body: str, code: int, processes: str, tmp_path: Path) -> None:
+def test_a_test_that_is_not_run_to_its_end_fails_the_run(body: str, processes: str, code: int, tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_one.py").write_text(f"def test_one():\n    {body}\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--numprocesses", processes, "."]
