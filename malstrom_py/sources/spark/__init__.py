@@ -6,7 +6,6 @@ says what is read, and `pinned_part` reads it.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _OPEN_MAX: Final = 16
-_LOG: Final = logging.getLogger("malstrom_py.sources.spark")
 
 
 class Spark:
@@ -138,12 +136,11 @@ class Spark:
             self._jobs -= 1
             if self._jobs:
                 return
-            folder, self._pin, self._folder = self._folder, None, None
+            folder, self._folder = self._folder, None
+            if self._asked is not None:
+                self._pin = None
         if folder is not None:
-            try:
-                folder.leave(keep=self._keeps_staging)
-            except OSError as error:  # the job has ended well or not, and that is what counts
-                _LOG.warning("%s could not be removed: %s", folder.path, error.strerror)
+            folder.leave(keep=self._keeps_staging)
 
     def list_parts(self) -> Sequence[Part]:
         return self._pinned.parts

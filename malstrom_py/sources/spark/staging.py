@@ -7,6 +7,7 @@ that stands beside it is left alone. While a job reads it a folder is locked, so
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import secrets
@@ -25,6 +26,7 @@ RECORD: Final = "malstrom-pin.json"
 ROWS: Final = "rows"
 _NAME: Final = re.compile(r"pin-[0-9]{8}T[0-9]{12}Z-[0-9a-f]{8}")
 _ATTEMPTS: Final = 5
+_LOG: Final = logging.getLogger("malstrom_py.sources.spark")
 
 
 def staging_path(staging: object) -> Path:
@@ -87,10 +89,16 @@ class PinFolder:
         new.replace(self.path / RECORD)
 
     def leave(self, *, keep: bool) -> None:
-        """Let go of it; and remove it, unless it is to be kept or somebody else holds it still."""
+        """Let go of it; and remove it, unless it is to be kept or somebody else holds it still.
+
+        What cannot be removed is logged: it says nothing of how the job has ended.
+        """
         self._lock.release()
         if not keep:
-            _remove(self.path)
+            try:
+                _remove(self.path)
+            except OSError as error:
+                _LOG.warning("what was staged in %s could not be removed: %s", self.path, error.strerror)
 
 
 def new_folder(staging: Path, job: str, *, keep: bool) -> PinFolder:
@@ -148,6 +156,7 @@ def _is_left(folder: Path) -> bool:
     try:
         return not json.loads(record.read_text())["keep"]
     except FileNotFoundError:
-        return not any(folder.iterdir())  # cut short before its first record
+        # Cut short before its first record, or Spark has gone on writing for a while after all was removed.
+        return {path.name for path in folder.iterdir()} <= {ROWS}
     except (OSError, ValueError, LookupError, TypeError):
         return False
