@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.without_java import WithoutJava
+
 # In CI hypothesis loads a profile of its own, which has no deadline either and draws the same cases each time.
 settings.register_profile("unhurried", deadline=None, print_blob=True)
 if not os.environ.get("CI"):
@@ -26,6 +28,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # or a job that somebody runs, are not in each other's way.
 _RUNTIME = tempfile.mkdtemp(prefix="malstrom-tests-")
 os.environ["XDG_RUNTIME_DIR"] = _RUNTIME
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out what cannot run on a machine without Java."""
+    config.pluginmanager.register(WithoutJava())
 
 
 def pytest_unconfigure() -> None:
