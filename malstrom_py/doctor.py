@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,22 +22,37 @@ from malstrom_py.spark.java import find_java
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A package that jobs run without: the extra of ours that brings it, and what needs it; nothing yet if empty."""
+    """A package that jobs run without: what brings it, what needs it. ``below``: the first release that is too new."""
 
-    extra: str
-    needed_by: str = ""
+    brought_by: str
+    needed_by: str
     at_least: tuple[int, ...] = ()
+    below: tuple[int, ...] = ()
 
 
 CORE: Final = ("cloudpickle", "msgpack", "polars", "pyarrow", "rich", "typer", "xxhash")
 OPTIONAL: Final = {
-    "ray": Wanted("ray", "jobs on Ray", at_least=(2, 52)),
-    "pyzmq": Wanted("ray", "jobs on Ray", at_least=(26,)),
-    "pyspark": Wanted("spark"),
+    "ray": Wanted("malstrom-py[ray]", "jobs on Ray", at_least=(2, 52)),
+    "pyzmq": Wanted("malstrom-py[ray]", "jobs on Ray", at_least=(26,)),
+    "pyspark": Wanted("malstrom-py[spark]", "sources.Spark and sinks.Spark", at_least=(4, 0)),
+    "pandas": Wanted("malstrom-py[spark]", "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
+    "grpcio": Wanted("pyspark[connect]", "sessions of Spark Connect"),
+    "grpcio-status": Wanted("pyspark[connect]", "sessions of Spark Connect"),
+    "googleapis-common-protos": Wanted("pyspark[connect]", "sessions of Spark Connect"),
+    "zstandard": Wanted("pyspark[connect]", "sessions of Spark Connect"),
 }
 """By distribution."""
 
 _PYTHON_MIN: Final = (3, 11)
+_DEADLINE_S: Final = 20
+_JAVA_BY: Final = {
+    "apt-get": "apt install openjdk-21-jre-headless, or openjdk-17-jre-headless",
+    "dnf": "dnf install java-21-openjdk-headless, or java-17-openjdk-headless",
+    "brew": "brew install openjdk@21",
+}
+"""How a package manager gets a Java that fits."""
+
+_JAVA_ELSEWHERE: Final = "with SDKMAN (https://sdkman.io): sdk install java 21.0.5-tem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,7 @@ def examine() -> list[Finding]:
         *(examine_core(name) for name in CORE),
         examine_store(tempfile.gettempdir()),
         *(examine_optional(name, wanted) for name, wanted in OPTIONAL.items()),
+        examine_spark_python(os.environ),
         examine_java(os.environ),
     ]
 
@@ -93,16 +111,18 @@ def examine_core(name: str) -> Finding:
 
 
 def examine_optional(name: str, wanted: Wanted) -> Finding:
-    """Whether an optional package is installed, and new enough."""
-    what_to_do = f"pip install 'malstrom-py[{wanted.extra}]'"
-    use = f"needed by {wanted.needed_by}" if wanted.needed_by else "not used by this release"
+    """Whether an optional package is installed, new enough and not too new."""
+    use = f"needed by {wanted.needed_by}"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding("missing", name, f"not installed; {use}", what_to_do)
+        return Finding("missing", name, f"not installed; {use}", f"pip install '{wanted.brought_by}'")
     if is_older(version, wanted.at_least):
         least = ".".join(map(str, wanted.at_least))
         return Finding("missing", name, f"{version} is too old; {use}", f"pip install '{name}>={least}'")
+    if wanted.below and not is_older(version, wanted.below):
+        below = ".".join(map(str, wanted.below))
+        return Finding("missing", name, f"{version} is too new; {use}", f"pip install '{name}<{below}'")
     return Finding("ok", name, f"{version}, {use}")
 
 
@@ -130,7 +150,38 @@ def examine_store(folder: str) -> Finding:
     return Finding("ok", "temporary folder", f"{folder} can be written")
 
 
+def examine_spark_python(environ: Mapping[str, str]) -> Finding:
+    """Whether Spark would run functions in a Python of this version: by PYSPARK_PYTHON, else python3 by the path."""
+    asked = environ.get("PYSPARK_PYTHON", "python3")
+    found = shutil.which(asked, path=environ.get("PATH"))
+    where = "by PYSPARK_PYTHON" if "PYSPARK_PYTHON" in environ else "by PATH, as PYSPARK_PYTHON is not set"
+    what_to_do = f"Set PYSPARK_PYTHON={sys.executable} before Spark is started"
+    if found is None:
+        return Finding("missing", "Python of Spark", f"{asked} ({where}) is not there", what_to_do)
+    version = _version_of(found)
+    if version is None:
+        return Finding("missing", "Python of Spark", f"{found} ({where}) does not tell its version", what_to_do)
+    if tuple(version.split(".")[:2]) != tuple(map(str, sys.version_info[:2])):
+        said = f"{version} at {found} ({where}) is of another version than this one"
+        return Finding("missing", "Python of Spark", said, what_to_do)
+    return Finding("ok", "Python of Spark", f"{version} at {found} ({where})")
+
+
 def examine_java(environ: Mapping[str, str]) -> Finding:
     """Whether there is a Java that Spark runs on."""
     found = find_java(environ)
-    return Finding("ok", "Java", found.said) if found.fits else Finding("missing", "Java", found.said, found.what_to_do)
+    if found.fits:
+        return Finding("ok", "Java", f"{found.said}, needed by Spark")
+    managers = (line for manager, line in _JAVA_BY.items() if shutil.which(manager, path=environ.get("PATH")))
+    return Finding("missing", "Java", found.said, f"{found.what_to_do}: {next(managers, _JAVA_ELSEWHERE)}")
+
+
+def _version_of(python: str) -> str | None:
+    command = [python, "-c", "import platform; print(platform.python_version())"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_DEADLINE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if re.fullmatch(r"\d+\.\d+\S*\s*", done.stdout) else None

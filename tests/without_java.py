@@ -6,15 +6,12 @@ Rule: it is left out, not skipped: `make test` is complete on a machine without 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from malstrom_py.spark.java import Java, find_java
-from tests.tree import ROOT
 
-_SUITE: Final = ROOT / "tests" / "integration" / "spark"
 _LEFT_OUT: Final = "left_out_without_java"
 
 
@@ -49,7 +46,9 @@ class WithoutJava:
 
 def needs_java(item: pytest.Item) -> bool:
     """Whether a test starts a Spark."""
-    return _SUITE in Path(item.path).parents or item.get_closest_marker("needs_java") is not None
+    from tests.groups import group_of
+
+    return group_of(item.nodeid) == "spark" or item.get_closest_marker("needs_java") is not None
 
 
 def last_line(left_out: int, java: Java) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from malstrom_py.doctor import (
     examine_java,
     examine_optional,
     examine_python,
+    examine_spark_python,
     examine_store,
 )
 from malstrom_py.workers.on_ray.cluster import RAY_MIN
@@ -37,7 +41,17 @@ def test_doctor_ends_with_0_where_jobs_can_run() -> None:
     command = [sys.executable, "-m", "malstrom_py.cli", "doctor"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout
-    for what in ("Python: ", "pyarrow: ", "polars: ", "temporary folder: ", "ray: ", "pyzmq: ", "pyspark: ", "Java: "):
+    for what in (
+        "Python: ",
+        "pyarrow: ",
+        "polars: ",
+        "temporary folder: ",
+        "ray: ",
+        "pyzmq: ",
+        "pyspark: ",
+        "Python of Spark: ",
+        "Java: ",
+    ):
         assert what in done.stdout
 
 
@@ -81,7 +95,7 @@ def test_an_old_python_is_fatal() -> None:
 def test_a_missing_core_package_is_fatal_and_a_missing_optional_one_is_not() -> None:
     core, optional = (
         examine_core("no-such-package"),
-        examine_optional("no-such-package", Wanted("ray", "jobs on Ray")),
+        examine_optional("no-such-package", Wanted("malstrom-py[ray]", "jobs on Ray")),
     )
     assert core.is_fatal
     assert core.what_to_do == "pip install no-such-package"
@@ -91,16 +105,74 @@ def test_a_missing_core_package_is_fatal_and_a_missing_optional_one_is_not() -> 
 
 
 def test_an_optional_package_that_is_too_old_is_missing() -> None:
-    found = examine_optional("ray", Wanted("ray", "jobs on Ray", at_least=(999, 1)))
+    found = examine_optional("ray", Wanted("malstrom-py[ray]", "jobs on Ray", at_least=(999, 1)))
     assert (found.state, found.what_to_do) == ("missing", "pip install 'ray>=999.1'")
     assert "is too old; needed by jobs on Ray" in found.said
 
 
 def test_what_jobs_on_ray_need_is_what_the_extra_brings_and_the_runtime_asks_for() -> None:
     brought = pyproject()["project"]["optional-dependencies"]["ray"]
-    named = {name: wanted for name, wanted in OPTIONAL.items() if wanted.extra == "ray"}
+    named = {name: one for name, one in OPTIONAL.items() if one.brought_by == "malstrom-py[ray]"}
     assert sorted(brought) == sorted(f"{name}>={'.'.join(map(str, one.at_least))}" for name, one in named.items())
     assert named["ray"].at_least == RAY_MIN
+
+
+def test_what_spark_needs_is_what_the_extra_brings() -> None:
+    brought = pyproject()["project"]["optional-dependencies"]["spark"]
+    assert sorted(brought) == ["pandas<3", "pyspark>=4.0"]
+    assert (OPTIONAL["pyspark"].at_least, OPTIONAL["pandas"].below) == ((4, 0), (3,))
+    assert examine_optional("pyspark", OPTIONAL["pyspark"]).said.endswith("needed by sources.Spark and sinks.Spark")
+    assert examine_optional("grpcio", OPTIONAL["grpcio"]).said.endswith("needed by sessions of Spark Connect")
+
+
+def test_a_package_that_is_too_new_is_missing() -> None:
+    found = examine_optional("pandas", Wanted("malstrom-py[spark]", "sinks.Spark", below=(1, 5)))
+    assert (found.state, found.what_to_do) == ("missing", "pip install 'pandas<1.5'")
+    assert "is too new; needed by sinks.Spark" in found.said
+
+
+def test_what_connect_needs_is_what_pyspark_brings_for_it() -> None:
+    asked = [requirement for requirement in metadata.requires("pyspark") or () if 'extra == "connect"' in requirement]
+    known = {name for name, one in OPTIONAL.items() if one.brought_by == "pyspark[connect]"}
+    named = {re.split(r"[<>=;~! ]", requirement)[0] for requirement in asked}
+    assert known == named - {"numpy", "pandas", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "said"),
+    [
+        (platform.python_version(), "ok", "(by PYSPARK_PYTHON)"),
+        ("3.8.1", "missing", "3.8.1 at "),
+        ("what?", "missing", "does not tell its version"),
+    ],
+)
+def test_the_python_of_spark_is_judged_by_its_version(version: str, state: str, said: str, tmp_path: Path) -> None:
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\necho '{version}'\n")
+    python.chmod(0o755)
+    found = examine_spark_python({"PYSPARK_PYTHON": str(python), "PATH": ""})
+    assert found.state == state
+    assert said in found.said
+    assert examine_spark_python({"PATH": str(tmp_path)}).state == state
+    assert state == "ok" or found.what_to_do == f"Set PYSPARK_PYTHON={sys.executable} before Spark is started"
+
+
+def test_no_python_for_spark_says_what_to_do() -> None:
+    found = examine_spark_python({"PATH": ""})
+    assert (found.state, found.said) == ("missing", "python3 (by PATH, as PYSPARK_PYTHON is not set) is not there")
+
+
+@pytest.mark.parametrize(
+    ("manager", "line"),
+    [
+        ("apt-get", "apt install openjdk-21-jre-headless"),
+        ("brew", "brew install openjdk@21"),
+        ("other", "sdk install java"),
+    ],
+)
+def test_where_java_is_missing_it_says_how_to_get_it(manager: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / manager).touch(mode=0o755)
+    assert line in examine_java({"PATH": str(tmp_path)}).what_to_do
 
 
 def test_a_ray_that_is_new_enough_is_ok() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tree import ROOT
 
-_DEADLINE_S: Final = 240
+_DEADLINE_S: Final = 500
 
 
 @pytest.mark.only_classic
