@@ -16,7 +16,9 @@ import ray
 from malstrom_py.workers.on_ray.attaching import running_at_hand
 from malstrom_py.workers.on_ray.cluster import NAMESPACE
 
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 60.0
+WITHIN_S: Final = 10.0
+"""Within so long a death is told, and what a job leaves behind is gone."""
 OURS: Final = ("WorkerActor", "CoordinatorActor")
 
 
@@ -67,7 +69,7 @@ def things(*, with_ray: bool = True) -> Things:
 
 def check_nothing_left(before: Things, *, with_ray: bool = True) -> None:
     """Soon there is no more than there was."""
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + WITHIN_S
     while True:
         now: tuple[frozenset[Any], ...] = things(with_ray=with_ray)
         left = {name: there - was for name, there, was in zip(Things._fields, now, before, strict=True) if there - was}

@@ -17,7 +17,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.errors import MalstromError, OperatorError, PeerError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.worker_info import WorkerInfo
-from tests.integration.ray.leftovers import PATIENCE_S, pids, until
+from tests.integration.ray.leftovers import PATIENCE_S, WITHIN_S, pids, until
 from tests.integration.ray.traffic import Attendance, Paced, Roll, Sent, Tour, check_counts, traffic
 
 RUNTIME = mp.RayRuntime(2, num_cpus=0.2)
@@ -26,7 +26,7 @@ RUNTIME = mp.RayRuntime(2, num_cpus=0.2)
 def error_of(handle: mp.JobHandle) -> MalstromError:
     """What the job failed of, soon."""
     with pytest.raises(MalstromError) as caught:
-        handle.wait(timeout_s=PATIENCE_S)
+        handle.wait(timeout_s=WITHIN_S)
     with pytest.raises(mp.JobEnded):
         handle.rescale(3)
     status = handle.status()

@@ -10,6 +10,7 @@ from malstrom_py.workers.on_ray.setup import Streams
 from tests.integration.ray.traffic import (
     KEYS,
     PARTS,
+    PATIENCE_S,
     Attendance,
     Tour,
     check_counts,
@@ -29,7 +30,7 @@ def test_p1_a_job_goes_from_1_to_2_to_4_to_3_to_1(streams: Streams, out: sinks.M
     tour = Tour(handle, attendance)
     tour.go(1, 2, 4, 3, 1)
     handle.stop()
-    result, rows = handle.wait(timeout_s=10), memory_rows(out)
+    result, rows = handle.wait(timeout_s=PATIENCE_S), memory_rows(out)
 
     check_rows(rows, result)
     check_order(out.by_key)
@@ -45,7 +46,7 @@ def test_p1_at_full_load(out: sinks.Memory, attendance: Attendance) -> None:
     handle = mp.RayRuntime(1, num_cpus=0.2).start(traffic("full", out, attendance, rows=500, tick_s=0.0))
     Tour(handle, attendance).go(2, 1)
     handle.stop()
-    result = handle.wait(timeout_s=10)
+    result = handle.wait(timeout_s=PATIENCE_S)
     check_rows(memory_rows(out), result)
     check_order(out.by_key)
     check_counts(result)

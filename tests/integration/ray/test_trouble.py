@@ -30,7 +30,7 @@ from malstrom_py.errors import (
 from malstrom_py.sinks import CommitContext, SnapshotId, WorkerInfo
 from malstrom_py.workers.on_ray import starting
 from malstrom_py.workers.rescale_report import RescaleReport
-from tests.integration.ray.leftovers import PATIENCE_S, actors, until
+from tests.integration.ray.leftovers import PATIENCE_S, WITHIN_S, actors, until
 from tests.integration.ray.traffic import Attendance, Tour, check_order, check_rows, memory_rows, traffic
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -151,7 +151,7 @@ def test_r9_requests_at_once_are_coalesced(out: sinks.Memory, attendance: Attend
         thread.start()
         asking.append(thread)
     for thread in asking:
-        thread.join(PATIENCE_S * 3)
+        thread.join(PATIENCE_S)
     last = [size for size, report in reports.items() if report.superseded_by is None]
     assert set(reports) == {2, 3, 4}
     assert {report.superseded_by for report in reports.values()} - {None} <= {2, 3, 4}
@@ -293,4 +293,4 @@ def test_a_death_is_told_while_one_who_leaves_takes_long(tidy: None, tmp_path: P
     until(lambda: handle.status(timeout_s=0.2).age_s > 0.2)  # the coordinator waits for the one who leaves
     os.kill(int((tmp_path / "worker-0").read_text()), signal.SIGKILL)
     with pytest.raises(PeerError, match="worker 0 died"):
-        handle.wait(timeout_s=PATIENCE_S)
+        handle.wait(timeout_s=WITHIN_S)

@@ -120,7 +120,7 @@ def sent(part: int, number: int) -> Sent:
 class Paced:
     """A source without an end: ``rows`` per part each time that ``tick_s`` has passed."""
 
-    def __init__(self, attendance: Attendance, *, rows: int = 20, tick_s: float = 0.005) -> None:
+    def __init__(self, attendance: Attendance, *, rows: int = 20, tick_s: float = 0.01) -> None:
         self._attendance = attendance
         self._rows = rows
         self._tick_s = tick_s
@@ -222,7 +222,9 @@ class Tour:
 
     def stay(self, workers: int) -> None:
         """Until as many processes as there are workers have read, and worked at both stages; and nobody else."""
-        while self.handle.status().workers != workers:
+        until_s = time.monotonic() + PATIENCE_S
+        while (now := self.handle.status().workers) != workers:
+            assert time.monotonic() < until_s, (now, workers)
             time.sleep(0.05)  # its coordinator has not begun with it yet
         began_ns, until_s = self._attendance.now_ns(), time.monotonic() + PATIENCE_S
         wanted = {"read": min(PARTS, workers), "first": workers, "second": workers}
