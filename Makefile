@@ -13,12 +13,13 @@ PROCESSES ?= 2
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-ray test lint types format docs docs-check coverage bench fuzz soak mutants matrix exhaustive clean distclean
+.PHONY: help demo demo-ray demo-spark java test lint types format docs docs-check coverage bench fuzz soak mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo        the flights demo: running statistics over 336,776 flights, checked against Polars"
 	@echo "make demo-ray    the same job on Ray, on this machine: 2 workers, then 4, then 2, while it runs"
+	@echo "make demo-spark  Spark joins the flights, a job on Ray that is rescaled reads them, and Spark has its table"
 	@echo "make test        lint, types and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
@@ -40,6 +41,14 @@ demo: $(VENV)/.demo
 
 demo-ray: $(VENV)/.demo-ray
 	@$(PY) -m $(DEMO).on_ray
+
+demo-spark: java $(VENV)/.demo-spark
+	@$(PY) -m examples.spark_to_ray
+
+# Spark brings no Java. Asked before it is installed, by what is in the clone and needs nothing else.
+java: $(PY)
+	@$(PY) -c "import os, runpy, sys; java = runpy.run_path('malstrom_py/spark/java.py')['find_java'](os.environ); \
+		sys.exit(None if java.fits else f'No Java for Spark: {java.said}. {java.what_to_do}')"
 
 test: lint types
 	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10
@@ -103,10 +112,15 @@ $(VENV)/.demo-ray: pyproject.toml | $(PY)
 	@$(PIP) install --editable '.[demo,ray]'
 	@touch $(VENV)/.demo $@
 
+$(VENV)/.demo-spark: pyproject.toml | java
+	@echo "Installing malstrom-py[demo,ray,spark] into $(VENV) ..."
+	@$(PIP) install --editable '.[demo,ray,spark]'
+	@touch $(VENV)/.demo $(VENV)/.demo-ray $@
+
 $(VENV)/.dev: pyproject.toml | $(PY)
 	@echo "Installing malstrom-py[dev,demo] into $(VENV) ..."
 	@$(PIP) install --editable '.[dev,demo]'
-	@touch $(VENV)/.demo $(VENV)/.demo-ray $@
+	@touch $(VENV)/.demo $(VENV)/.demo-ray $(VENV)/.demo-spark $@
 
 $(PY):
 	@command -v $(PYTHON) > /dev/null || { echo "No $(PYTHON) found. Install Python 3.11 or newer, or say which one: make PYTHON=/path/to/python3.11 ..."; exit 1; }

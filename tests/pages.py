@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.tree import ROOT
 
 DESIGN = ROOT / "docs" / "design"
+SPARK = ROOT / "docs" / "spark.md"
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/README.md")),

@@ -9,6 +9,8 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import polars as pl
+
 FLIGHTS = 336_776
 
 
@@ -39,6 +41,14 @@ def cut_by_month(folder: Path) -> None:
     for month, flights in months.items():
         with (folder / f"flights-2013-{int(month):02}.csv").open("w", encoding="utf-8", newline="") as file_of_month:
             csv.writer(file_of_month, lineterminator="\n").writerows([header, *flights])
+
+
+def one_file(file: Path) -> str:
+    """Write all flights into a Parquet file, with the types that their values have, and return its name."""
+    with zipfile.ZipFile(package_data() / "flights.csv.zip") as archive:
+        flights = pl.read_csv(archive.read("flights.csv"), null_values=["NA"], infer_schema_length=None)
+    flights.write_parquet(file)
+    return str(file)
 
 
 def airline_names() -> dict[str, str]:

@@ -56,7 +56,7 @@ def demo(out: Path, seconds: float) -> bool:
     ray = start_ray()
     try:
         view = View()
-        result = rescaled(mp.RayRuntime(WORKERS, num_cpus=CPUS).start(job), view, console)
+        result = rescaled(mp.RayRuntime(WORKERS, num_cpus=CPUS).start(job), view, console, FLIGHTS)
     finally:
         ray.shutdown()
     console.print(f"{result}\n")
@@ -74,17 +74,18 @@ def start_ray() -> Any:
     return ray
 
 
-def rescaled(handle: mp.JobHandle, view: View, console: Console) -> mp.RunResult:
-    """See the job to its end, with a rescale wherever `PLAN` has one."""
+def rescaled(handle: mp.JobHandle, view: View, console: Console, rows: int) -> mp.RunResult:
+    """See a job that reads ``rows`` to its end, with a rescale wherever `PLAN` has one."""
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext()
     asked: Future[mp.RescaleReport] | None = None
     with live as screen, ThreadPoolExecutor(1) as asking:
         while (status := handle.status()).state not in ENDED:
+            view.saw(status)
             if asked is not None and asked.done():
                 asked = None
             if asked is None and len(view.rescales) < len(PLAN):
                 share, size = PLAN[len(view.rescales)]
-                if status.counts.read >= share * FLIGHTS:
+                if status.counts.read >= share * rows:
                     asked = asking.submit(handle.rescale, size)
                     view.rescales.append(Rescale(status.counts.duration_s, status.workers, size, asked))
             if screen is not None:
@@ -103,11 +104,18 @@ def checked(console: Console, job: mp.Job, result: mp.RunResult, view: View, fil
     found = {branch: differences(final[branch], by_polars(files, key)) for branch, key in KEYS.items()}
     for branch, differing in found.items():
         print_comparison(console, branch, final[branch].height, differing)
-    sizes = [len(rescale.report.members) for rescale in view.rescales if rescale.report is not None]
-    if sizes != [size for _, size in PLAN]:
-        console.print("[red]NOT RESCALED[/] as planned, for the input was at its end before: give it more --seconds")
-        return False
-    return result.read == FLIGHTS and all(one.holds for one in accounts) and not any(found.values())
+    is_right = result.read == FLIGHTS and all(one.holds for one in accounts) and not any(found.values())
+    return went_as_planned(console, view) and is_right
+
+
+def went_as_planned(console: Console, view: View) -> bool:
+    """Whether the rescales of `PLAN` were done, and rows were read before, between and after them. Says so if not."""
+    planned = [size for _, size in PLAN]
+    done = [len(rescale.report.members) for rescale in view.rescales if rescale.report is not None]
+    if done == planned and view.sizes == [WORKERS, *planned]:
+        return True
+    console.print("[red]NOT RESCALED[/] as planned, for the input was at its end before: give it more --seconds")
+    return False
 
 
 def main() -> None:

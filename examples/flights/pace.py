@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from malstrom_py import sources
+from malstrom_py.sources.base import PinnedSource
 
 AT_ONCE_S = 0.1
 """Rows are given so many seconds' worth at a time: many small batches cost more than a few large ones."""
@@ -24,6 +25,16 @@ class Paced(sources.PartitionedSource[Any]):
         self._source = source
         self._rows_per_s = rows_per_s
         self._clock = clock
+
+    def pin(self, job: str) -> None:
+        """As ``source`` is pinned, if it is."""
+        if isinstance(self._source, PinnedSource):
+            self._source.pin(job)
+
+    def unpin(self) -> None:
+        """The job has ended."""
+        if isinstance(self._source, PinnedSource):
+            self._source.unpin()
 
     def list_parts(self) -> Sequence[sources.Part]:
         return self._source.list_parts()

@@ -60,8 +60,19 @@ class View:
 
     def __init__(self) -> None:
         self.rescales: list[Rescale] = []
+        self.sizes: list[int] = []
+        """How many workers there were, one after the other, while rows were read."""
+        self._before: mp.JobStatus | None = None
         self._past: deque[tuple[float, int, dict[str, int]]] = deque()
         self._rates: deque[tuple[float, float]] = deque(maxlen=RATES_SHOWN)
+
+    def saw(self, status: mp.JobStatus) -> None:
+        """Take note of ``status``: rows that came since the one before, with as many workers, were read by so many."""
+        before, self._before = self._before, status
+        if before is None or before.workers != status.workers or before.counts.read == status.counts.read:
+            return
+        if self.sizes[-1:] != [status.workers]:
+            self.sizes.append(status.workers)
 
     def drawn(self, status: mp.JobStatus) -> Group:
         """All of it, for ``status``."""

@@ -3,62 +3,29 @@
 A page runs in an empty folder of its own. A block that starts with `>>>` is checked like a doctest; where a `text`
 block follows one that printed something, it shows what was printed. There is no way to mark a Python block as not to
 be run: what is no program is shown under another language. Notes in docs/design are left out: they also show what
-was rejected.
+was rejected. docs/spark.md is run by the tests of Spark.
 """
 
 from __future__ import annotations
 
-import contextlib
-import doctest
-import io
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.pages import DESIGN, PAGES, Block, blocks_of, shown
+from tests.docs.running import run_block, run_page, shows
+from tests.pages import DESIGN, PAGES, SPARK, Block, blocks_of, shown
 from tests.tree import ROOT
 
-RUN = [page for page in PAGES if DESIGN not in page.parents]
+RUN = [page for page in PAGES if DESIGN not in page.parents and page != SPARK]
 
 LANGUAGES = {"python", "sh", "console", "text", "toml", "json", "yaml", "mermaid", "csv"}
 """What may stand behind an opening fence, and nothing else: no `py`, no `python no-run`."""
 
 
-def run_block(block: Block, namespace: dict[str, object], page: Path) -> str:
-    """Run one block as if it stood in a file of its own; what it printed. Tracebacks have the lines of the page."""
-    if not block.text.lstrip().startswith(">>>"):
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
-        return printed.getvalue()
-    example = doctest.DocTestParser().get_doctest(block.text, namespace, page.name, str(page), block.line - 1)
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    said: list[str] = []
-    runner.run(example, out=said.append, clear_globs=False)
-    namespace.update(example.globs)
-    assert runner.summarize(verbose=False).failed == 0, "".join(said)
-    return ""
-
-
-def shows(block: Block, printed: str) -> bool:
-    """Whether ``block`` is what was printed, however its lines are wrapped; ``...`` stands for anything."""
-    pieces = map(re.escape, " ".join(block.text.split()).split("..."))
-    return re.fullmatch(".*".join(pieces), " ".join(printed.split())) is not None
-
-
 @pytest.mark.parametrize("page", RUN, ids=shown)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    printed = ""
-    for block in blocks_of(page.read_text()):
-        if block.info == "python":
-            printed = run_block(block, namespace, page)
-        elif block.info == "text" and printed:
-            assert shows(block, printed), (
-                f"line {block.line} of {shown(page)} does not show what is printed:\n{printed}"
-            )
-            printed = ""
+    run_page(page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
