@@ -25,7 +25,8 @@ from malstrom_py.sources.spark.staging import PinFolder
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_OPEN_MAX: Final = 16
+_OPEN_MAX: Final = 2
+"""Row groups read side by side: as many as Polars may read as wholes at a time. More take twice as long in columns."""
 
 
 class Spark:
