@@ -46,14 +46,16 @@ def pre_committed(sinks: Iterable[WriteSink], contexts: Contexts) -> Iterator[tu
 class FinalCommit:
     """The commit at the end of one run of a job. ``sinks``: its sink steps, one of each, not to be written to.
 
-    ``deliver``: this is not the program that started the job, so what is to be committed there is kept for it.
+    ``deliver``: this is not the program that started the job, so what is to be committed there is kept for it, held,
+    and discarded if the job fails.
     """
 
     def __init__(self, job: str, sinks: Iterable[WriteSink], now_s: float, *, deliver: bool = False) -> None:
         steps = {sink.context.step: sink for sink in sinks if isinstance(sink.sink, TransactionalSink)}
+        self._all = steps
         self._steps = {step: sink for step, sink in steps.items() if not (deliver and commits_in_driver(sink))}
-        snapshot = fresh_snapshot_id(now_s)
-        self.contexts = {step: CommitContext(job, step, snapshot, incarnation=1) for step in steps}
+        self.snapshot = fresh_snapshot_id(now_s)
+        self.contexts = {step: CommitContext(job, step, self.snapshot, incarnation=1) for step in steps}
         self._payloads: dict[str, list[bytes]] = {step: [] for step in steps}
         self._committed: list[str] = []
         self._held: dict[str, list[Callable[[], None]]] = {step: [] for step in steps}
@@ -63,13 +65,19 @@ class FinalCommit:
         kept = ((step, payloads) for step, payloads in self._payloads.items() if step not in self._steps)
         return [(step, payload) for step, payloads in kept for payload in payloads]
 
+    def take_over(self, snapshot: SnapshotId, payloads: Iterable[tuple[str, bytes]]) -> None:
+        """Count in what another committer of this run has to deliver, to be committed under its ``snapshot``."""
+        self.snapshot = snapshot
+        self.contexts = {step: replace(context, snapshot=snapshot) for step, context in self.contexts.items()}
+        self.add(payloads)
+
     def add(self, payloads: Iterable[tuple[str, bytes]]) -> None:
         """Count in what a worker has pre-committed, at the end or because it leaves (R8), before its writers close."""
         for step, payload in payloads:
             self._payloads[step].append(payload)
-            sink = self._steps.get(step)
-            hold = None if sink is None else getattr(sink.sink, "hold", None)
-            if sink is not None and hold is not None:
+            sink = self._all[step]
+            hold = getattr(sink.sink, "hold", None)
+            if hold is not None:
                 try:
                     self._held[step].append(hold(self.contexts[step], [payload]))
                 except Exception as error:
@@ -104,7 +112,7 @@ class FinalCommit:
     def abort(self) -> list[SinkError]:
         """Discard what was pre-committed but not committed. Returns what went wrong, for there is more to close."""
         errors: list[SinkError] = []
-        for step, sink in self._steps.items():
+        for step, sink in self._all.items():
             if step not in self._committed:
                 try:
                     _transactional(sink).abort(self.contexts[step], self._payloads[step])

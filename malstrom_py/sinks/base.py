@@ -80,7 +80,8 @@ class TransactionalSink(Protocol):
 
     It is copied to every worker (by cloudpickle where workers are other processes), and to where the commit is made. A
     sink with an attribute ``commits_in_driver = True`` is committed in the program that started the job instead, with
-    the object that was given to ``sink``.
+    the object that was given to ``sink``; where that is another program than the one that coordinates the job, the
+    copy there is told to `hold` and, if the job fails, to abort what waits for it.
 
     A worker that leaves while the job goes on closes its writer long before the commit. A sink with a method
     ``hold(context, payloads)`` is called by whoever will commit, before that writer is closed: it keeps what the

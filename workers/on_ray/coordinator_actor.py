@@ -16,6 +16,7 @@ import ray
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.answering import answer_to
 from malstrom_py.workers.control_messages import LENGTH_BYTES, decode_request, encode_answer
 from malstrom_py.workers.controls import Controls
@@ -45,13 +46,14 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 @dataclass(frozen=True, slots=True)
 class PackedEnding:
-    """How a job ended, for the program that started it. ``delivery``: what its own sinks are to commit."""
+    """How a job ended, for the program that started it: what its own sinks are to commit, and under which id."""
 
     how: How
     counts: RunResult
     workers: int
     error: bytes | None = field(repr=False)
     delivery: list[tuple[str, bytes]] = field(repr=False)
+    snapshot: SnapshotId
 
 
 class CoordinatorActor:
@@ -86,8 +88,9 @@ class CoordinatorActor:
         ending = self._controls.ended.result()
         error = None if ending.error is None else pack(ending.error)
         self._known.set()
-        delivery = self._crew.commit.to_deliver() if self._crew is not None and error is None else []
-        return PackedEnding(ending.how, ending.counts, self._controls.known().workers, error, delivery)
+        commit = None if self._crew is None or error is not None else self._crew.commit
+        delivery, snapshot = ([], SnapshotId("")) if commit is None else (commit.to_deliver(), commit.snapshot)
+        return PackedEnding(ending.how, ending.counts, self._controls.known().workers, error, delivery, snapshot)
 
     def is_up(self) -> bool:
         """Answers once the coordinator is up."""

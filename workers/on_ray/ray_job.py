@@ -17,9 +17,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, SinkError
+from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, PlanError, SinkError
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan
+from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.asking import AskedJob
 from malstrom_py.workers.commit import FinalCommit, commits_in_driver
 from malstrom_py.workers.control_messages import (
@@ -215,10 +216,12 @@ class OwnRayJob(RayJob):
     def _as_ending(self, packed: PackedEnding) -> Ending:
         error = None if packed.error is None else unpack(packed.error)
         if error is None:
-            self._here.add(packed.delivery)
             try:
+                self._here.take_over(packed.snapshot, packed.delivery)
                 self._here.commit(packed.counts)
             except SinkError as failure:
+                for note in self._here.abort():
+                    failure.add_note(str(note))
                 error = failure
         self._workers = packed.workers
         return Ending.of(packed.counts, error)
@@ -262,6 +265,17 @@ def _leave_all() -> None:
         job.abandon()
     for job in jobs:
         job.leave(until_s)
+
+
+def check_detached(plan: Plan) -> None:
+    """`PlanError` if a sink of ``plan`` is committed in the program that starts it, which may end before."""
+    # The rows of a Memory end with that program anyway.
+    lost = [sink.context.step for sink in sinks_here(plan) if not isinstance(sink.sink, Memory)]
+    if lost:
+        raise PlanError(
+            f"sink {lost[0]!r} is committed by the program that starts the job, through its Spark, and a detached job "
+            f"goes on without it: leave out detached, or write Parquet to a path"
+        )
 
 
 def sinks_here(plan: Plan) -> list[WriteSink]:

@@ -122,6 +122,10 @@ class RayRuntime:
                 "this program has started Ray for itself, so no job outlives it: start a cluster with `ray start "
                 "--head` and pass address='auto', or leave out detached"
             )
+        if self._detached:
+            from malstrom_py.workers.on_ray.ray_job import check_detached
+
+            check_detached(plan)
         if not self._autoscaling:
             check_room(self._workers, self._options.needs)
 

@@ -29,7 +29,8 @@ def as_object(seen: Seen) -> dict[str, list[object]]:
 
 def lines(folder: Path) -> list[Seen]:
     """The rows in the files of a folder, by file in turn."""
-    found = [json.loads(line)["row"] for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]
+    files = sorted(folder.glob("[!_]*"))
+    found = [json.loads(line)["row"] for file in files for line in file.read_text().splitlines()]
     return [Seen(Sent(*row[0]), *row[1:]) for row in found]
 
 
