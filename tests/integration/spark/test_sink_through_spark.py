@@ -1,0 +1,256 @@
+"""What Spark itself publishes: what is promised for each mode, wherever the program dies; and what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import SinkError
+from malstrom_py.sinks.output_record import read_output
+from malstrom_py.sinks.spark import Spark
+from malstrom_py.sinks.spark.publication import Publication
+from malstrom_py.sinks.spark.through_spark import ThroughSpark
+from tests.unit.sinks.spark.publishing import Died, pre_committed, run
+from tests.unit.sinks.writing import context, everything
+
+BEFORE: list[Any] = [{"n": 0, "t": "old"}]
+WORKERS: list[list[Any]] = [[{"n": 1, "t": "a"}, {"n": 2, "t": "b"}], [{"n": 3, "t": "a"}]]
+ALL = [row for worker in WORKERS for row in worker]
+TABLE = "malstrom_sink"
+KINDS: dict[str, dict[str, Any]] = {
+    "table append": {"table": TABLE, "mode": "append"},
+    "table overwrite": {"table": TABLE, "mode": "overwrite"},
+    "table error": {"table": TABLE, "mode": "error"},
+    "partitioned table append": {"table": TABLE, "mode": "append", "partition_by": "t", "format": "orc"},
+    "csv append": {"format": "csv", "mode": "append", "options": {"header": True}},
+    "json overwrite": {"format": "json", "mode": "overwrite"},
+    "orc append partitioned": {"format": "orc", "mode": "append", "partition_by": "t"},
+    "json error": {"format": "json", "mode": "error"},
+    "function": {},
+}
+
+
+class Target:
+    """Where a kind of sink writes to, and what is there."""
+
+    def __init__(self, spark: Any, kind: str, folder: Path) -> None:
+        self.spark = spark
+        self.kind = kind
+        self.folder = folder
+        self.options = KINDS[kind]
+
+    def sink(self, **others: Any) -> Spark:
+        options = self.options | others
+        if self.kind == "function":
+            return Spark(foreach_snapshot=self._stored, session=self.spark, staging=self.folder, **others)
+        if "table" in options:
+            return Spark(session=self.spark, staging=self.folder, **options)
+        return Spark(self.folder / "out", session=self.spark, **options)
+
+    def rows(self) -> list[Any]:
+        if self.kind == "function":
+            with sqlite3.connect(self.folder / "db") as database:
+                database.execute("create table if not exists stored (n, t)")
+                found = [{"n": n, "t": t} for n, t in database.execute("select n, t from stored")]
+            database.close()
+            return sorted(found, key=repr)
+        if "table" in self.options:
+            self.spark.catalog.refreshTable(TABLE) if self.spark.catalog.tableExists(TABLE) else None
+            frame = self.spark.table(TABLE) if self.spark.catalog.tableExists(TABLE) else None
+        else:
+            reader = self.spark.read.format(self.options["format"]).schema("n long, t string").option("header", True)
+            frame = reader.load(str(self.folder / "out")) if (self.folder / "out").exists() else None
+        found = [] if frame is None else [{"n": row.n, "t": row.t} for row in frame.select("n", "t").collect()]
+        return sorted(found, key=repr)
+
+    def _stored(self, frame: Any, snapshot: str) -> None:
+        """Stores the id in the transaction of the rows, as the docs say."""
+        rows = [(row.n, row.t) for row in frame.collect()]
+        with sqlite3.connect(self.folder / "db") as database:
+            database.execute("create table if not exists snapshots (id primary key)")
+            database.execute("create table if not exists stored (n, t)")
+            if database.execute("insert or ignore into snapshots values (?)", (snapshot,)).rowcount:
+                database.executemany("insert into stored values (?, ?)", rows)
+        database.close()
+
+
+@pytest.fixture(params=KINDS)
+def target(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Iterator[Target]:
+    spark.sql(f"drop table if exists {TABLE}")
+    made = Target(spark, request.param, tmp_path)
+    if not made.kind.endswith("error"):
+        run(made.sink(), BEFORE, snapshot="s0")
+    yield made
+    spark.sql(f"drop table if exists {TABLE}")
+
+
+def expected(kind: str, times: int = 1) -> list[Any]:
+    kept = [] if "overwrite" in kind or "error" in kind else BEFORE
+    return sorted([*kept, *ALL * times], key=repr)
+
+
+def begun(target: Target) -> tuple[Spark, list[bytes]]:
+    sink = target.sink()
+    sink.recover(context(), [])
+    return sink, [pre_committed(sink, rows, worker=number) for number, rows in enumerate(WORKERS)]
+
+
+def dead(*args: Any, **options: Any) -> None:
+    raise Died
+
+
+def restarted(target: Target) -> None:
+    if target.kind.endswith("error"):
+        with pytest.raises(SinkError, match="already"):
+            target.sink().recover(context("s2"), [])
+    else:
+        target.sink().recover(context("s2"), [])
+
+
+def staged(target: Target) -> list[str]:
+    return [name for name in everything(target.folder) if "_staging" in name]
+
+
+def test_it_is_published_once_and_publishing_it_again_changes_nothing(target: Target) -> None:
+    sink, payloads = begun(target)
+    for _ in range(2):
+        sink.commit(context(), payloads)
+        assert target.rows() == expected(target.kind)
+        assert staged(target) == []
+    restarted(target)
+    assert target.rows() == expected(target.kind)
+
+
+def test_a_program_that_dies_before_it_publishes_is_finished_by_the_next_start(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, payloads = begun(target)
+    before = target.rows()
+    with monkeypatch.context() as patched:
+        patched.setattr(ThroughSpark, "publish", dead)
+        with pytest.raises(Died):
+            sink.commit(context(), payloads)
+    assert target.rows() == before
+    restarted(target)
+    assert target.rows() == expected(target.kind)
+    assert staged(target) == []
+
+
+def test_a_program_that_dies_behind_spark_publishes_again_which_shows_only_where_it_is_said_to(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, payloads = begun(target)
+    with monkeypatch.context() as patched:
+        patched.setattr(Publication, "end", dead)
+        with pytest.raises(Died):
+            sink.commit(context(), payloads)
+    assert target.rows() == expected(target.kind)
+    restarted(target)
+    times = 2 if "append" in target.kind else 1
+    assert target.rows() == expected(target.kind, times)
+    assert staged(target) == []
+
+
+def test_a_program_that_dies_before_it_has_written_down_what_it_publishes_leaves_nothing(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, payloads = begun(target)
+    before = target.rows()
+    with monkeypatch.context() as patched:
+        patched.setattr(Publication, "begin", dead)
+        with pytest.raises(Died):
+            sink.commit(context(), payloads)
+    target.sink().recover(context("s2"), [])
+    assert target.rows() == before
+    assert staged(target) == []
+
+
+def test_what_spark_refuses_is_not_published_and_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+    sink = Spark(tmp_path / "out", format="csv", session=spark)
+    with pytest.raises(SinkError, match=r"folder '.*out': \[UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE\]"):
+        run(sink, [{"l": [1]}])
+    assert everything(tmp_path / "out") == []
+    with pytest.raises(SinkError, match=r"folder '.*out': .*no-such-format"):
+        run(Spark(tmp_path / "out", format="no-such-format", session=spark), [{"n": 1}])
+    assert everything(tmp_path / "out") == []
+
+
+def test_what_a_function_raises_means_that_nothing_is_stored(spark: Any, tmp_path: Path) -> None:
+    calls = []
+
+    def refuse(frame: Any, snapshot: str) -> None:
+        calls.append((frame.count(), snapshot))
+        raise ValueError("no")
+
+    sink = Spark(foreach_snapshot=refuse, session=spark, staging=tmp_path)
+    with pytest.raises(ValueError, match="no"):
+        run(sink, [{"n": 1}])
+    sink.recover(context("s2"), [])
+    assert calls == [(1, "s1")]
+    assert everything(tmp_path) == []
+
+
+def test_columns_go_into_a_table_by_name_and_none_into_any_type(spark: Any, tmp_path: Path) -> None:
+    spark.sql(f"drop table if exists {TABLE}")
+    spark.sql(f"create table {TABLE} (t string, n bigint, f double) using parquet")
+    try:
+        sink = Spark(table=TABLE, session=spark, staging=tmp_path)
+        run(sink, [{"n": 1, "f": None, "t": None}], [{"n": None, "f": 0.5, "t": "a"}])
+        found = sorted((row.t, row.n, row.f) for row in spark.table(TABLE).fillna("").collect())
+        assert found == [("", 1, None), ("a", None, 0.5)]
+        with pytest.raises(SinkError, match=r"'f' \(only in the table\), 'x' \(not in the table\), 't' \(string there"):
+            run(sink, [{"n": 1, "t": 2, "x": 1}], snapshot="s2")
+        given = Spark(table=TABLE, session=spark, staging=tmp_path, schema=pa.schema([("n", pa.string())]))
+        with pytest.raises(SinkError, match="do not go into table"):
+            given.recover(context("s3"), [])
+        with pytest.raises(SinkError, match=r"is partitioned by \[\], and partition_by is \['t'\]"):
+            Spark(table=TABLE, session=spark, staging=tmp_path, partition_by="t").recover(context("s3"), [])
+        assert spark.table(TABLE).count() == 2
+    finally:
+        spark.sql(f"drop table {TABLE}")
+
+
+def test_no_rows_make_an_empty_table_where_the_columns_are_known(spark: Any, tmp_path: Path) -> None:
+    spark.sql(f"drop table if exists {TABLE}")
+    try:
+        run(Spark(table=TABLE, session=spark, staging=tmp_path, mode="overwrite"))
+        assert not spark.catalog.tableExists(TABLE)
+        schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+        run(Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema), snapshot="s2")
+        assert (spark.table(TABLE).count(), spark.table(TABLE).dtypes) == (0, [("n", "bigint"), ("at", "timestamp")])
+        run(Spark(table=TABLE, session=spark, staging=tmp_path, schema=schema), [{"n": 1}], snapshot="s3")
+        run(Spark(table=TABLE, session=spark, staging=tmp_path, mode="overwrite"), snapshot="s4")
+        assert (spark.table(TABLE).count(), spark.table(TABLE).dtypes) == (0, [("n", "bigint"), ("at", "timestamp")])
+        run(Spark(tmp_path / "orc", format="orc", session=spark, mode="error"), snapshot="s5")
+        assert everything(tmp_path / "orc") == ["_malstrom", "_malstrom/job.json"]
+    finally:
+        spark.sql(f"drop table if exists {TABLE}")
+
+
+def test_a_job_writes_a_table_and_a_format_and_says_what_it_left(spark: Any, tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+    job = mp.Job("through-spark")
+    rows = job.source("in", sources.Memory([{"n": n, "t": f"t{n % 3}"} for n in range(100)], parts=4))
+    rows.sink("json", Spark(tmp_path / "out", format="json", partition_by="t"))
+    rows.sink("seen", Spark(foreach_snapshot=_noting(seen), staging=tmp_path))
+    result = mp.run(job, workers=2)
+    assert spark.read.json(str(tmp_path / "out")).count() == 100
+    assert [count for _, count in seen] == [100]
+    output = read_output(tmp_path / "out", "through-spark")
+    assert output.snapshot == seen[0][0]
+    assert output.outputs["json"].format == "json"
+    assert all((tmp_path / "out" / name).is_file() for name in output.outputs["json"].files)
+    assert len({name.partition("/")[0] for name in output.outputs["json"].files}) == 3
+    assert (output.result or {})["steps"]["json"]["rows_in"] == result.steps["json"].rows_in == 100
+    assert isinstance(sinks.Spark(tmp_path / "out"), sinks.TransactionalSink)
+
+
+def _noting(seen: list[tuple[str, int]]) -> Callable[[Any, str], None]:
+    return lambda frame, snapshot: seen.append((snapshot, frame.count()))
