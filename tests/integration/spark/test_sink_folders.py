@@ -1,4 +1,4 @@
-"""Parquet that the sink writes without Spark, as Spark reads it; and real processes that are killed while they publish."""
+"""Parquet that is written without Spark, as Spark reads it; and real processes that are killed while they publish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
+from malstrom_py.batches import ColumnBatch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.spark import Spark
 from malstrom_py.worker_info import WorkerId, WorkerInfo
@@ -99,7 +99,7 @@ def test_spark_reads_all_types_and_all_files_of_a_folder_together(spark: Any, tm
     )
     sink = Spark(tmp_path)
     writer = sink.open(WorkerInfo("job", "out", WorkerId(0)))
-    writer.write(Batch([], columns=batch))
+    writer.write(ColumnBatch(batch))
     first = writer.pre_commit(context())
     writer.close()
     sink.commit(context(), [first])
