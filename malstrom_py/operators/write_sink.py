@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from malstrom_py.batches import Batch
-from malstrom_py.errors import SinkError
+from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.messages import Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import said
@@ -74,5 +74,5 @@ class WriteSink(Operator):
 
     def error(self, error: Exception, what: str) -> SinkError:
         """``error`` as a `SinkError` that names this step; for the caller to raise."""
-        text = str(error) if isinstance(error, SinkError) else said(error)
+        text = str(error) if isinstance(error, SinkError | SparkError) else said(error)
         return SinkError(f"sink {self.context.step!r} {what}: {text}")
