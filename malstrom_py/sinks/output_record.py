@@ -23,6 +23,9 @@ from malstrom_py.sinks.base import CommitContext
 RECORDS: Final = "_malstrom"
 FORMAT: Final = 1
 
+BY_SPARK: Final = "spark:"
+"""What a format begins with if Spark has written the files: its options say what is in them."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:

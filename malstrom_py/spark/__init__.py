@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from malstrom_py.spark.failures import spark_errors
+from malstrom_py.spark.pythons import check_reads_jobs
 from malstrom_py.spark.session import spark_session
 
 __all__ = ["register"]
@@ -27,10 +28,12 @@ def register(spark: Any) -> None:
 
     It goes with the session, classic or Connect. malstrom-py must be installed where Spark runs functions of Python.
 
-    SparkError: the session has ended, or its Python is of another version. Reading raises Spark's AnalysisException or
-    PythonException with a `SourceError` in it: no record, several jobs, a file that is missing or has changed.
+    SparkError: the session has ended, or its Python is of another version, or has no malstrom-py. Reading raises
+    Spark's AnalysisException or PythonException with a `SourceError` in it: no record, several jobs, a file that is
+    missing or has changed.
     """
     with spark_session(spark) as session, spark_errors("register the data source 'malstrom'"):
         from malstrom_py.spark.data_source import JobOutputSource
 
+        check_reads_jobs(session)
         session.dataSource.register(JobOutputSource)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.files.staging import local_path
-from malstrom_py.sinks.output_record import JobOutput, StepOutput, jobs_in, read_output
+from malstrom_py.sinks.output_record import BY_SPARK, JobOutput, StepOutput, jobs_in, read_output
 from malstrom_py.spark.file_kinds import FILE_KINDS, FileKind
 from malstrom_py.spark.partition_columns import partition_schema, partition_texts, partition_value
 
@@ -64,6 +64,11 @@ class OutputFiles:
     """The files of one step in ``root``."""
 
     def __init__(self, root: Path, output: StepOutput) -> None:
+        if output.format.startswith(BY_SPARK):
+            raise SourceError(
+                f"Spark has written this output, with options of its own: read it by "
+                f"spark.read.format({output.format.removeprefix(BY_SPARK)!r})"
+            )
         if output.format not in FILE_KINDS:
             raise SourceError(
                 f"the output is {output.format}, and known here are {_all(sorted(FILE_KINDS))}: "

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 from weakref import WeakSet
 
-from malstrom_py.errors import SparkError
+from malstrom_py.errors import MalstromError, SparkError
 from malstrom_py.spark.failures import spark_errors
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _MISMATCH: Final = re.compile(r"PYTHON_VERSION_MISMATCH\].*?version:? (\d[\d.]*\d)", re.DOTALL)
 _CHECKED: Final[WeakSet[Any]] = WeakSet()
+
+
+class _NotTold(MalstromError):
+    """Spark did not say which Python it runs."""
 
 
 def is_connect(session: Any) -> bool:
@@ -27,11 +28,14 @@ def is_connect(session: Any) -> bool:
 
 
 def check_python(session: Any) -> None:
-    """`SparkError` if Spark runs functions of Python in another version than this program. Asked once per session."""
+    """`SparkError` if Spark runs functions of Python in another version than this program. Asked once per session.
+
+    A Spark that can run none at all passes: neither sources nor sinks have it run any.
+    """
     if session in _CHECKED:
         return
     theirs = _asked(session)
-    if theirs != _version():
+    if theirs not in {None, _version()}:
         where = "where its Connect server starts" if is_connect(session) else "before the session is made"
         raise SparkError(
             f"Spark runs functions of Python in Python {theirs}, this program is Python {_version()}: set "
@@ -45,27 +49,51 @@ def trust_python(session: Any) -> None:
     _CHECKED.add(session)
 
 
-def _asked(session: Any) -> str:
-    """The version that Spark uses, as "3.11"."""
+def check_reads_jobs(session: Any) -> None:
+    """`SparkError` if the Python that Spark runs has no malstrom-py, which the data source is a part of."""
 
-    # Not a function of this module: where it runs, there may be no malstrom-py.
-    def probe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def probe() -> str:
+        import sys
+
+        try:
+            import malstrom_py.spark.data_source  # noqa: F401 - that it can be imported is the question
+        except Exception as error:
+            return f"{sys.executable}: {error}"
+        return ""
+
+    with spark_errors("ask Spark whether its Python has malstrom-py"):
+        lacking = _answer(session, probe)
+    if lacking:
+        raise SparkError(
+            f"the Python that Spark runs cannot import malstrom-py ({lacking}): set PYSPARK_PYTHON to {sys.executable} "
+            f"before the session is made, or install 'malstrom-py[spark]' there, on all nodes"
+        )
+
+
+def _asked(session: Any) -> str | None:
+    """The version that Spark uses, as "3.11"; None if it cannot run functions of Python."""
+
+    # Not a function of this module: where it runs, there may be no malstrom-py. Nor need there be Arrow.
+    def probe() -> str:
         import platform
 
-        import pyarrow as pa
-
-        for _ in batches:
-            yield pa.RecordBatch.from_pylist([{"version": platform.python_version()}])
+        return ".".join(platform.python_version_tuple()[:2])
 
     try:
-        with spark_errors(f"run a function of Python in Spark (by PYSPARK_PYTHON, which may be {sys.executable})"):
-            rows = session.range(1).mapInArrow(probe, "version string").collect()
-    except SparkError as error:
+        with spark_errors("ask Spark which Python it runs", _NotTold):
+            return _answer(session, probe)
+    except _NotTold as error:
         mismatch = _MISMATCH.search(str(error.__cause__))
-        if mismatch is None:
-            raise
-        return mismatch[1]
-    return ".".join(rows[0]["version"].split(".")[:2])
+        return mismatch[1] if mismatch else None
+
+
+def _answer(session: Any, probe: Callable[[], str]) -> str:
+    """What ``probe`` says where Spark runs functions of Python."""
+    from pyspark.sql.functions import udf
+
+    asked = udf(probe, "string", useArrow=False)
+    answer: str = session.range(0, 1, 1, 1).select(asked().alias("answer")).collect()[0]["answer"]
+    return answer
 
 
 def _version() -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile
-from malstrom_py.sinks.output_record import StepOutput, record_output
+from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, record_output
 from malstrom_py.sinks.spark.swapping import OutcomeUnknown, check_folder, swap
 from malstrom_py.sinks.spark.tables import check_table, conformed
 from malstrom_py.sinks.spark.types import without_nulls
@@ -84,6 +84,11 @@ class ThroughSpark:
     def encoded_by(self) -> tuple[str, ...]:
         """What the writers partition by: Spark does that."""
         return ()
+
+    @property
+    def _noted(self) -> str:
+        """How the record calls the format: as Spark's options have it, which is not always as ours would."""
+        return f"{BY_SPARK}{self.format}"
 
     def check(self) -> None:
         """At the start of the job: find the session, and what is known to be impossible."""
@@ -156,7 +161,7 @@ class ThroughSpark:
         files = [name for name in _files(self.path) if name not in before]
         try:
             record_output(
-                self.path, context, StepOutput(self.format, files, pa.schema(fields).serialize().to_pybytes())
+                self.path, context, StepOutput(self._noted, files, pa.schema(fields).serialize().to_pybytes())
             )
         except OSError as error:
             raise OutcomeUnknown(f"{self.path} is written, but what is in it could not be recorded: {error}") from error
@@ -169,7 +174,7 @@ class ThroughSpark:
         """Nothing was written, and nobody knows what columns it would have had."""
         if self.path is None:
             return
-        nothing = StepOutput(self.format, [])
+        nothing = StepOutput(self._noted, [])
         if self.mode == "append":
             record_output(self.path, context, nothing)
         else:
