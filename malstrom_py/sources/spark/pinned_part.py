@@ -109,12 +109,14 @@ def position_at(file: PinnedFile, group: int, *, row: int = 0, finished: bool = 
 
 def open_pinned(pin: Pin, file: PinnedFile, group: int, footers: Footers, position: Any, keep: Any) -> PinnedPart:
     """Open ``group`` of ``file`` at ``position``; `SourceError` if the file is not the pinned one."""
+    path = Path(file.path)
     try:
-        opened, known = footers.open_known(Path(file.path))
+        file.check(path.stat())
+        opened, known = footers.open_known(path)
     except OSError as error:
         raise file.open_error(error) from error
     try:
-        file.check(known.path.stat())
+        file.check(path.stat())
         if not known.is_there():
             raise file_replaced(file.path)
         schema = pin.arrow_schema

@@ -24,14 +24,14 @@ from malstrom_py.spark.types import arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_BLOCK_BYTES: Final = 32 << 20
 _WRITING: Final = {
     "compression": "snappy",
-    "parquet.block.size": str(32 << 20),
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 """Row groups are splits, so that several workers share a large partition. Moments in 96 bits are slow to read."""
 
-_CALENDAR: Final = "spark.sql.parquet.datetimeRebaseModeInWrite"
+_CALENDARS: Final = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite")
 _NOTHING: Final = "_no_column"
 
 
@@ -102,7 +102,7 @@ def _write(asked: Asked, session: Any, frame: Any, schema: pa.Schema, folder: Pi
     with spark_errors(f"Spark cannot stage the rows of {asked} in {folder.path}", SourceError), _one_calendar(session):
         frame = _carried(frame, schema)
         writer = frame.observe(counted, F.count(F.lit(1)).alias("rows")).write.mode("error")
-        for name, value in _WRITING.items():
+        for name, value in {**_WRITING, "parquet.block.size": str(_BLOCK_BYTES)}.items():
             writer = writer.option(name, value)
         writer.parquet(f"file://{folder.rows}")
     return counted
@@ -114,15 +114,14 @@ def _one_calendar(session: Any) -> Iterator[None]:
 
     No option of a single write says so; whatever the user has set is set again.
     """
-    before = session.conf.get(_CALENDAR)
-    if before == "CORRECTED":
-        yield
-        return
-    session.conf.set(_CALENDAR, "CORRECTED")
+    others = {name: mode for name in _CALENDARS if (mode := session.conf.get(name)) != "CORRECTED"}
     try:
+        for name in others:
+            session.conf.set(name, "CORRECTED")
         yield
     finally:
-        session.conf.set(_CALENDAR, before)
+        for name, mode in others.items():
+            session.conf.set(name, mode)
 
 
 def _carried(frame: Any, schema: pa.Schema) -> Any:
