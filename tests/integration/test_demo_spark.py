@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,21 @@ from malstrom_py.workers.job_status import JobStatus
 from malstrom_py.workers.result import RunResult, StepCounts
 from tests.tree import ROOT
 
+DEADLINE_S = 230
+"""It starts a Ray and a Spark, one after the other."""
 
+
+@pytest.mark.timeout(DEADLINE_S + 10)
 def test_a_job_on_ray_between_two_ends_of_spark_finds_what_spark_alone_does(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.spark_to_ray", "--seconds", "25"],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"},
+        # Paths of Ray must be short.
+        env={**os.environ, "TMPDIR": str(tmp_path), "RAY_TMPDIR": tempfile.gettempdir(), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=115,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "279,971 read, 279,971 written" in done.stdout
