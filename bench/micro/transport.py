@@ -200,7 +200,9 @@ def between_actors(measured: Sequence[Measured]) -> list[Figures]:
     sender, receiver = ends.remote(), ends.remote()
     serving = receiver.use.remote(sender, serve)
     try:
-        figures = [ray.get(sender.use.remote(receiver, each), timeout=PATIENCE_WITH_SIZE_S) for each in measured]
+        figures = list[Figures]()
+        for each in measured:
+            figures.append(ray.get(sender.use.remote(receiver, each), timeout=PATIENCE_WITH_SIZE_S))
         ray.get([receiver.deliver.remote(END), serving], timeout=PATIENCE_S)
         return figures
     finally:
