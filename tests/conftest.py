@@ -42,7 +42,12 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, those that take longest come first, and each has longer."""
+    """Where several processes share the tests, those that take longest come first, and each has longer.
+
+    For that, names are the same in each process.
+    """
+    if named := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"the name of a case has an address in it: give it ids=shown of tests.ids: {named[0]}")
     if hasattr(config, "workerinput"):
         from tests.groups import PATIENCE_S, place_of
 

@@ -11,6 +11,7 @@ import pytest
 from malstrom_py import sources
 from malstrom_py.errors import PlanError
 from malstrom_py.sources.spark.asked import Asked
+from tests.ids import shown
 
 
 def asked(**given: Any) -> Asked:
@@ -43,7 +44,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), WRONG, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("given", "said"), WRONG, ids=lambda value: shown(value)[:40])
 def test_a_wrong_argument_is_told_at_once(given: dict[str, Any], said: str) -> None:
     with pytest.raises(PlanError) as raised:
         sources.Spark(**given)
