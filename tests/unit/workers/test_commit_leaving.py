@@ -194,3 +194,22 @@ def test_what_leavers_of_a_run_that_is_over_have_left_is_cleared_by_the_next(tmp
     gc.collect()
     mp.run(into_files(tmp_path, [{"n": 1000}]), progress=False)
     assert (staged(tmp_path), numbers(tmp_path)) == ([], [1000])
+
+
+class Delivered(Ledger):
+    """A ledger whose commit is made elsewhere."""
+
+    commits_in_driver = True
+
+
+def test_what_is_committed_elsewhere_is_kept_for_it_and_discarded_if_the_job_fails() -> None:
+    here, there = Ledger(), Delivered()
+    writing = write(writers(0, here=here, there=there), 1)
+    commit = FinalCommit("job", writing, 0.0, deliver=True)
+    leave(commit, writing)
+    assert [step for step, _ in commit.to_deliver()] == ["there"]
+    elsewhere = FinalCommit("job", [sink for sink in writing if sink.sink is there], 5.0)
+    elsewhere.take_over(commit.snapshot, commit.to_deliver())
+    assert elsewhere.contexts["there"] == commit.contexts["there"]
+    assert commit.abort() == []
+    assert (here.staged, there.staged) == ({}, {})
