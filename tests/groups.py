@@ -19,6 +19,7 @@ GROUPS: Final = {
         "tests/integration/ray/",
         "tests/integration/transport/",
         "tests/integration/spark/test_sink_on_ray.py",
+        "tests/integration/spark/test_source_on_ray.py",
         "tests/integration/test_bench_on_ray.py",
         "tests/integration/test_bench_transport.py",
         "tests/integration/test_demo_ray.py",
@@ -26,9 +27,7 @@ GROUPS: Final = {
     ),
     "spark": (
         "tests/integration/spark/",
-        "tests/integration/test_bench_on_spark.py",
         "tests/integration/test_demo_spark.py",
-        "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/spark.md]",
     ),
 }
 """Group -> how the names of its tests begin."""
