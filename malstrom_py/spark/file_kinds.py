@@ -87,7 +87,7 @@ class CsvFiles:
     def batches(self, path: Path, start: int, stop: int, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        types = {field.name: _csv_type(field.type) for field in schema}
+        types: dict[str, ColumnType] = {field.name: _csv_type(field.type) for field in schema}
         for polled in _polled(path, "csv", rows_max, types):
             batch = polled if isinstance(polled, pa.RecordBatch) else pa.RecordBatch.from_pylist(polled)
             yield _cast(path, dict(zip(batch.schema.names, batch.columns, strict=True)), batch.num_rows, schema)

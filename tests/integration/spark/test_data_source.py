@@ -15,6 +15,8 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.spark import register
 
+Written = Literal["csv", "json", "parquet", "spark"]
+
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FLIGHTS: list[dict[str, Any]] = [
     {"carrier": "UA", "delay": 2.5, "n": 1, "day": date(2013, 1, 1), "late": True, "hour": 5},
@@ -36,11 +38,15 @@ def write(
     *,
     job: str = "flights",
     step: str = "out",
-    format: Literal["csv", "json", "parquet"] = "parquet",
+    format: Written = "parquet",
     partition_by: Sequence[str] = (),
 ) -> None:
     wrote = mp.Job(job)
-    sink = sinks.Files(folder, format=format, partition_by=list(partition_by) or None)
+    by = list(partition_by) or None
+    if format == "spark":
+        sink: Any = sinks.Spark(folder, partition_by=by)
+    else:
+        sink = sinks.Files(folder, format=format, partition_by=by)
     wrote.source("in", sources.Memory(rows)).sink(step, sink)
     mp.run(wrote)
 
@@ -53,10 +59,8 @@ def load(reads: Any, folder: Path, **options: str) -> Any:
     return reads.read.format("malstrom").options(**options).load(str(folder))
 
 
-@pytest.mark.parametrize("format", ["csv", "json", "parquet"])
-def test_partition_columns_are_restored_with_their_types(
-    reads: Any, tmp_path: Path, format: Literal["csv", "json", "parquet"]
-) -> None:
+@pytest.mark.parametrize("format", ["csv", "json", "parquet", "spark"])
+def test_partition_columns_are_restored_with_their_types(reads: Any, tmp_path: Path, format: Written) -> None:
     write(tmp_path, FLIGHTS, format=format, partition_by=["day", "late", "hour", "carrier"])
     frame = load(reads, tmp_path)
     assert frame.columns == ["delay", "n", "day", "late", "hour", "carrier"]
@@ -123,4 +127,4 @@ def test_a_job_that_has_written_nothing_is_read_by_a_schema(reads: Any, tmp_path
 
 def test_what_cannot_be_read_is_said_where_the_query_is_planned(reads: Any, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException, match="SourceError: no job has left a record in"):
-        reads.read.format("malstrom").load(str(tmp_path))
+        _ = reads.read.format("malstrom").load(str(tmp_path)).schema
