@@ -1,7 +1,7 @@
 """Which tests run one after the other where several processes share them, as in ``make test``, and in which order.
 
 Rule: all tests that start a Ray run in one process, and so do all that start a Spark: no two Rays run at the same time,
-nor two Sparks, but for the one file that needs both. So do the tests of any other file. What takes longest comes first:
+nor two Sparks, but for the files that need both. So do the tests of any other file. What takes longest comes first:
 no process is left alone with it.
 """
 
