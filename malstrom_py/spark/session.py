@@ -6,7 +6,9 @@ Rule: Spark is needed in the program that starts a job and where its sinks commi
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -91,16 +93,33 @@ def _made() -> Any:
         java = find_java(os.environ)
         if not java.fits:
             raise SparkError(f"Spark cannot be started: Java: {java.said}. {java.what_to_do}")
+    with _own_python(), _same_ctrl_c(), spark_errors("Spark cannot be started"):
+        session = SparkSession.builder.appName("malstrom-py").config("spark.ui.enabled", "false").getOrCreate()
+        if not is_connect(session) and str(session.conf.get("spark.master")).startswith("local"):
+            trust_python(session)
+        return session
+
+
+@contextmanager
+def _own_python() -> Iterator[None]:
+    """A session that is made inside runs functions of Python in this very Python."""
     before = os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     try:
-        with spark_errors("Spark cannot be started"):
-            session = SparkSession.builder.appName("malstrom-py").config("spark.ui.enabled", "false").getOrCreate()
-            if not is_connect(session) and str(session.conf.get("spark.master")).startswith("local"):
-                trust_python(session)
-            return session
+        yield
     finally:
         if before is None:
             del os.environ["PYSPARK_PYTHON"]
         else:
             os.environ["PYSPARK_PYTHON"] = before
+
+
+@contextmanager
+def _same_ctrl_c() -> Iterator[None]:
+    """Spark takes Ctrl-C for itself where a session is made; that of a session that is closed again must not stay."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGINT, handler)

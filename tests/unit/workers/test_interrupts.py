@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 import pytest
 
@@ -56,15 +57,55 @@ def test_pythons_own_handler_is_back_afterwards() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_the_program_and_other_threads_are_left_alone() -> None:
-    taken = []
-    signal.signal(signal.SIGINT, lambda number, frame: taken.append(number))
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    signal.signal(signal.SIGINT, handler)
     try:
-        with Interrupts():
-            press()
+        yield
+        assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_handler_of_the_program_is_asked_and_need_not_raise() -> None:
+    taken = list[int]()
+    with handled_by(lambda number, frame: taken.append(number)), Interrupts() as interrupts:
+        press()
+        interrupts.check()
     assert taken == [signal.SIGINT]
+
+
+def test_a_handler_of_the_program_that_raises_is_waited_with_as_well_and_its_word_noted() -> None:
+    done, taken = list[int](), list[int]()
+
+    def raises(number: int, frame: FrameType | None) -> None:
+        taken.append(number)
+        raise KeyboardInterrupt
+
+    with handled_by(raises):
+        with pytest.raises(KeyboardInterrupt):
+            presses_while_held(1, done)
+        assert (done, taken) == ([0], [signal.SIGINT])
+        with Interrupts() as interrupts:
+            with suppress(KeyboardInterrupt):
+                press()
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.check()
+
+
+def test_a_handler_that_is_set_meanwhile_stays() -> None:
+    def later(number: int, frame: FrameType | None) -> None:
+        """Another library's."""
+
+    try:
+        with Interrupts():
+            signal.signal(signal.SIGINT, later)
+        assert signal.getsignal(signal.SIGINT) is later
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_other_threads_are_left_alone() -> None:
     thread = threading.Thread(target=lambda: Interrupts().__enter__())
     thread.start()
     thread.join(10)
