@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -35,6 +34,7 @@ from malstrom_py.sinks.spark.publication import (
 from malstrom_py.sinks.spark.swapping import OutcomeUnknown, remove_work
 from malstrom_py.sinks.spark.through_spark import ThroughSpark
 from malstrom_py.sinks.spark.types import given_schema
+from malstrom_py.spark.own_folder import make_own, own_folder
 from malstrom_py.worker_info import WorkerInfo
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ class Spark:
             _check_function(foreach_snapshot, alone=format == "parquet" and mode == "append" and not by and not written)
         if folder is not None and staging is not None:
             raise PlanError("sinks.Spark: rows for a path are staged there, so it takes no staging=")
+        elsewhere = own_folder() if staging is None else local_path(staging, "sinks.Spark(staging=)")
+        self._stages_in_own = folder is None and staging is None
         self._target: Folder | ThroughSpark
         if folder is not None and format == "parquet":
             if written:
@@ -130,7 +132,7 @@ class Spark:
             self._target = Folder(folder, mode, by, given)
         else:
             self._target = ThroughSpark(
-                folder, table, format, mode, by, written, given, foreach_snapshot, session, _staging(staging)
+                folder, table, format, mode, by, written, given, foreach_snapshot, session, elsewhere
             )
         self._given = given
         self._published: set[str] = set()
@@ -193,6 +195,8 @@ class Spark:
         return hold(staged_files(self._root, context, payloads))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        if self._stages_in_own:
+            make_own(self._root, SinkError)
         keep: list[str] = list(committed)
         for snapshot, publication in publications(self._root, context):
             if publication is None:
@@ -261,12 +265,6 @@ def _schema(intent: Intent) -> pa.Schema | None:
     import pyarrow as pa
 
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(intent.schema)))
-
-
-def _staging(staging: str | os.PathLike[str] | None) -> Path:
-    if staging is not None:
-        return local_path(staging, "sinks.Spark(staging=)")
-    return Path(tempfile.gettempdir()).absolute() / f"malstrom-{os.getuid()}"
 
 
 def _check_text(**texts: object) -> None:

@@ -107,9 +107,7 @@ class ThroughSpark:
     def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
         """Bring all to one schema, which is returned; `SinkError` if there is none, or the table is of another."""
         schema = schema_of_payloads(payloads)
-        lost = next((file.path for file in staged if not file.path.exists()), None)
-        if lost is not None:
-            raise SinkError(f"{lost} is lost before its commit: someone removed it. Run the job again")
+        _check_there(staged)
         if schema is not None:
             bring_to(schema, staged)
         if self.path is not None and self.mode != "append":
@@ -125,9 +123,7 @@ class ThroughSpark:
         """Have Spark publish ``staged``. ``again``: an earlier publication may have done so, in part or whole."""
         mode = "overwrite" if again and self.mode == "error" else self.mode
         schema = schema if schema is not None else self.given
-        lost = next((file.path for file in staged if not file.path.exists()), None)
-        if lost is not None:
-            raise SinkError(f"{lost} is lost before its commit: someone removed it")
+        _check_there(staged)
         with _answered(), spark_session(self.session) as session:
             if schema is None and self.table is not None and self.mode == "overwrite":
                 schema = _schema_of_table(session, self.table)
@@ -179,6 +175,15 @@ class ThroughSpark:
             record_output(self.path, context, nothing)
         else:
             swap(work, self.path, lambda folder: record_output(folder, context, nothing), replace=True)
+
+
+def _check_there(staged: Sequence[StagedFile]) -> None:
+    lost = next((file.path for file in staged if not file.path.exists()), None)
+    if lost is not None:
+        raise SinkError(
+            f"{lost} is not here, where it is to be published: someone removed it, or a worker elsewhere wrote "
+            f"it. Give staging= a folder that all workers, this program and Spark share"
+        )
 
 
 def _frame(session: Any, files: Sequence[str], schema: pa.Schema) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -16,8 +17,9 @@ from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.spark.asked import Asked
 from malstrom_py.sources.spark.footers import Looked, ReadOtherwiseError, look_at
 from malstrom_py.sources.spark.pin import Pin, new_pin
-from malstrom_py.sources.spark.staging import PinFolder, default_staging, new_folder
+from malstrom_py.sources.spark.staging import PinFolder, new_folder
 from malstrom_py.spark.failures import spark_errors
+from malstrom_py.spark.own_folder import make_own, own_folder
 from malstrom_py.spark.session import spark_session
 from malstrom_py.spark.types import arrow_schema
 
@@ -79,7 +81,7 @@ def _local(uri: str) -> str:
 def _staged(
     asked: Asked, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
 ) -> tuple[Pin, PinFolder]:
-    folder = new_folder(asked.staging or default_staging(), job, keep=asked.keep_staging)
+    folder = new_folder(asked.staging or _default_staging(), job, keep=asked.keep_staging)
     try:
         counted = _write(asked, session, frame, schema, folder)
         files = sorted(str(path) for path in folder.rows.glob("*.parquet"))
@@ -91,6 +93,12 @@ def _staged(
         folder.leave(keep=False)
         raise
     return pin, folder
+
+
+def _default_staging() -> Path:
+    folder = own_folder()
+    make_own(folder, SourceError)
+    return folder
 
 
 def _write(asked: Asked, session: Any, frame: Any, schema: pa.Schema, folder: PinFolder) -> Any:

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,21 +42,6 @@ def staging_path(staging: object) -> Path:
             )
         text = unquote(parts.path)
     return Path(text).expanduser().absolute()
-
-
-def default_staging() -> Path:
-    """A folder of this user's alone under the temporary one; `SourceError` if another user has taken its name."""
-    folder = Path(tempfile.gettempdir()) / f"malstrom-spark-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-    except OSError as error:
-        raise SourceError(f"rows cannot be staged in {folder}: {error.strerror}. Give staging=") from error
-    if folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise SourceError(
-            f"rows cannot be staged in {folder}: it is not this user's alone. Remove it, or give staging="
-        )
-    return folder
 
 
 class PinFolder:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.spark.staging import RECORD, PinFolder, default_staging, new_folder, staging_path
+from malstrom_py.sources.spark.staging import RECORD, PinFolder, new_folder, staging_path
 
 
 def fill(folder: PinFolder) -> None:
@@ -116,16 +116,6 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "job").symlink_to(tmp_path)
     with pytest.raises(SourceError, match="it is a symbolic link, remove it"):
         new_folder(tmp_path, "job", keep=False)
-
-
-def test_the_folder_by_default_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = default_staging()
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert default_staging() == folder
-    folder.chmod(0o777)
-    with pytest.raises(SourceError, match="it is not this user's alone"):
-        default_staging()
 
 
 def test_staging_is_a_local_folder(tmp_path: Path) -> None:
