@@ -195,6 +195,7 @@ class Spark:
         return hold(staged_files(self._root, context, payloads))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        self._target.start()
         if self._stages_in_own:
             make_own(self._root, SinkError)
         keep: list[str] = list(committed)

@@ -52,6 +52,9 @@ class Folder:
         """What the writers partition by."""
         return self.partition_by
 
+    def start(self) -> None:
+        """At the start of a run: Spark is not needed here."""
+
     def check(self) -> None:
         """At the start of the job: `SinkError` for what is known to be impossible."""
         with sink_errors("cannot look into", self.path):

@@ -41,6 +41,8 @@ class ThroughSpark:
     function: Callable[[Any, str], object] | None
     session: Any
     elsewhere: Path
+    found: Any = None
+    """The session of the program where this run began, if none is given: a thread that commits may have another."""
 
     def __getstate__(self) -> tuple[Any, ...]:
         return (
@@ -57,7 +59,7 @@ class ThroughSpark:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         *most, self.given, self.elsewhere = state
         self.path, self.table, self.format, self.mode, self.partition_by, self.options = most
-        self.function = self.session = None
+        self.function = self.session = self.found = None
 
     @property
     def described(self) -> Mapping[str, Any]:
@@ -90,15 +92,21 @@ class ThroughSpark:
         """How the record calls the format: as Spark's options have it, which is not always as ours would."""
         return f"{BY_SPARK}{self.format}"
 
+    def start(self) -> None:
+        """At the start of a run, before all else: find the session of this run. A later run may have another."""
+        self.found = existing_session() if self.session is None else None
+
     def check(self) -> None:
-        """At the start of the job: find the session, and what is known to be impossible."""
-        if self.session is None:
-            self.session = existing_session()
+        """At the start of the job: `SinkError` for what is known to be impossible."""
         if self.path is not None and self.mode != "append":
             check_folder(self.path, replace=self.mode == "overwrite")
         if self.table is not None:
-            with spark_session(self.session) as session, spark_errors(f"table {self.table!r}", SinkError):
+            with spark_session(self._session) as session, spark_errors(f"table {self.table!r}", SinkError):
                 check_table(session, self.table, self.mode, self.partition_by, self.given)
+
+    @property
+    def _session(self) -> Any:
+        return self.found if self.session is None else self.session
 
     def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
         """Nobody knows."""
@@ -113,7 +121,7 @@ class ThroughSpark:
         if self.path is not None and self.mode != "append":
             check_folder(self.path, replace=self.mode == "overwrite")
         if self.table is not None:
-            with spark_session(self.session) as session, spark_errors(f"table {self.table!r}", SinkError):
+            with spark_session(self._session) as session, spark_errors(f"table {self.table!r}", SinkError):
                 check_table(session, self.table, self.mode, self.partition_by, schema)
         return schema
 
@@ -124,7 +132,7 @@ class ThroughSpark:
         mode = "overwrite" if again and self.mode == "error" else self.mode
         schema = schema if schema is not None else self.given
         _check_there(staged)
-        with _answered(), spark_session(self.session) as session:
+        with _answered(), spark_session(self._session) as session:
             if schema is None and self.table is not None and self.mode == "overwrite":
                 schema = _schema_of_table(session, self.table)
             if schema is None:

@@ -148,6 +148,36 @@ def test_another_python_or_a_dead_server_is_refused(alone: dict[str, str]) -> No
     assert all("Spark has gone away" in line for line in killed)
 
 
+AFRESH = """
+import os
+from pathlib import Path
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from tests.integration.spark.local_spark import end_jvm, made_session, spark_environ
+
+ids = []
+def publish(frame, snapshot):
+    ids.append(frame.sparkSession.conf.get("spark.app.id"))
+
+with spark_environ("classic", Path(os.environ["SPARK_FOLDER"])):
+    job = mp.Job("again")
+    job.source("in", sources.Memory([{"n": 1}])).sink("out", sinks.Spark(foreach_snapshot=publish))
+    theirs = []
+    for _ in range(2):
+        session = made_session("classic")
+        theirs.append(session.conf.get("spark.app.id"))
+        mp.run(job, progress=False)
+        session.stop()
+    end_jvm()
+print(ids == theirs, len(set(ids)))
+"""
+
+
+@pytest.mark.only_classic
+def test_a_job_that_runs_again_publishes_with_the_session_that_is_there_then(alone: dict[str, str]) -> None:
+    assert told_by(AFRESH, environ=alone) == "True 2\n"
+
+
 REFUSED = """
 from malstrom_py.errors import MalstromError
 from malstrom_py.spark.session import spark_session
