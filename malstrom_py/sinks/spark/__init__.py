@@ -213,8 +213,8 @@ class Spark:
         """Finish what an earlier run of the job was about to publish."""
         if dict(intent.target) != dict(self._target.described):
             raise SinkError(
-                f"an earlier run was publishing to {dict(intent.target)}, and was interrupted: run the job once with "
-                f"that, or give it up and remove {publication.path}"
+                f"an earlier run was publishing to {dict(intent.target)}, and was interrupted: start the job once with "
+                f"that, which finishes it. {_give_up(publication)}"
             )
         context = intent.context
         try:
@@ -223,7 +223,7 @@ class Spark:
         except (SinkError, OutcomeUnknown) as error:
             raise SinkError(
                 f"what an earlier run was publishing, and which was interrupted, cannot be finished: {error}. See to "
-                f"that, and start again; or give it up and remove {publication.path}"
+                f"that, and start again. {_give_up(publication)}"
             ) from error
 
     def _publish(
@@ -258,6 +258,13 @@ class Spark:
     @property
     def _root(self) -> Path:
         return self._target.staging
+
+
+def _give_up(publication: Publication) -> str:
+    return (
+        f"Or remove {publication.path}: then the next start gives up what that run wrote, which is not visible yet or "
+        f"in part, and puts back what a target held that was being overwritten"
+    )
 
 
 def _schema(intent: Intent) -> pa.Schema | None:

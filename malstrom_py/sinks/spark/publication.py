@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from malstrom_py.sinks.files.staging import (
     sync,
 )
 from malstrom_py.sinks.output_record import write_durably
+from malstrom_py.sinks.spark.swapping import remove_work
 
 NAME: Final = "commit.json"
 _FORMAT: Final = 1
@@ -102,8 +102,8 @@ class Publication:
                 self.clear()
 
     def clear(self) -> None:
-        """Remove what is left of a publication that is not to be done any more."""
-        shutil.rmtree(self.folder)
+        """Remove what is left of a publication that is not to be done any more; `SinkError` if somebody may need it."""
+        remove_work(self.folder)
         remove_empty(self.folder.parent, self._root)
 
 

@@ -2,18 +2,22 @@
 
 What stands in the folder of the publication tells how far it is, wherever it was interrupted: nothing, or ``building``
 (being filled), ``new`` (filled), ``new`` and ``old`` (the target is away), ``old`` alone (swapped). Where there was no
-target, an empty ``old`` stands for it.
+target, an empty ``old`` stands for it. ``target`` says whose folder it is.
+
+Rule: as long as ``new`` is there, ``old`` is the only copy of what was in the target, and nobody removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.staging import sink_errors, sync
+from malstrom_py.sinks.output_record import write_durably
 
 
 class OutcomeUnknown(Exception):
@@ -38,6 +42,7 @@ def swap(work: Path, target: Path, fill: Callable[[Path], None], *, replace: boo
             if target.exists():
                 shutil.copymode(target, building)
             fill(building)
+            write_durably(work / "target", os.fsencode(target))
             building.rename(new)
             sync(work)
         if not old.exists():
@@ -47,14 +52,47 @@ def swap(work: Path, target: Path, fill: Callable[[Path], None], *, replace: boo
     _make_durable(work, target)
 
 
+def give_up(work: Path) -> None:
+    """Put back what a swap that is not to be finished had put away; what then is in ``work`` nobody needs.
+
+    Raises:
+        SinkError: the target is there again, so that nobody knows which of the two is to stay.
+    """
+    old = work / "old"
+    if not (work / "new").exists() or not holds_something(old):
+        return
+    try:
+        target = Path(os.fsdecode((work / "target").read_bytes()))
+    except FileNotFoundError:
+        raise SinkError(
+            f"{old} holds all that was in a folder before an overwrite that was interrupted: move it back to where it "
+            f"was, remove {work}, and start again"
+        ) from None
+    if target.is_symlink() or target.is_file() or holds_something(target):
+        raise SinkError(
+            f"{old} holds all that was in {target} before an overwrite that was interrupted, and {target} is there "
+            f"again: keep what you need of the two elsewhere, remove {work}, and start again"
+        )
+    old.rename(target)
+    sync(target.parent)
+    sync(work)
+
+
+def holds_something(folder: Path) -> bool:
+    """Whether ``folder`` is one, and not empty."""
+    return folder.is_dir() and any(folder.iterdir())
+
+
 def check_folder(target: Path, *, replace: bool) -> None:
     """`SinkError` if ``target`` is no folder of its own, or is not to be replaced and holds something."""
     if target.is_symlink():
         raise SinkError(f"{target} is a symbolic link, which cannot be swapped for a folder: give the folder it names")
-    if not replace and target.is_dir() and any(target.iterdir()):
+    if not replace and holds_something(target):
         raise SinkError(f"{target} holds something already, and mode is 'error': remove it, or use another mode")
     if target.exists() and not target.is_dir():
         raise NotADirectoryError(target)
+    if os.path.ismount(target):
+        raise SinkError(f"a file system is mounted at {target}, so it cannot be swapped: give a folder in it")
 
 
 def _put_away(target: Path, old: Path, *, replace: bool) -> None:
@@ -69,12 +107,17 @@ def _put_away(target: Path, old: Path, *, replace: bool) -> None:
 
 
 def _put_in_place(new: Path, target: Path, old: Path) -> None:
+    if holds_something(old) and holds_something(target):
+        raise OutcomeUnknown(
+            f"another program has made {target} again, while what it held was put away to be overwritten: that is in "
+            f"{old}, and what is to come in {new}. Move {target} elsewhere"
+        )
     try:
         sync(old.parent)
         new.rename(target)
     except OSError:
         try:
-            if any(old.iterdir()):
+            if holds_something(old):
                 old.rename(target)
             else:
                 old.rmdir()
@@ -92,6 +135,7 @@ def _make_durable(work: Path, target: Path) -> None:
 
 
 def remove_work(work: Path) -> None:
-    """Remove what a swap that was given up has left."""
+    """Remove what is left of a publication that is over, or that was given up."""
+    give_up(work)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(work)
