@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from malstrom_py.clock import Clock
-from malstrom_py.operators.base import Outlet
+from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.column_step import ColumnStep
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import Part
@@ -112,19 +112,25 @@ class Reading:
 
     def _poll_of(self, node: int, source: ReadSource) -> Callable[[Outlet], int]:
         batching = self._batching
+        operators = self._behind(node)
         return partial(
             source.poll,
             rows_max=batching.rows_max,
-            columns_rows_max=self._columns_rows_max(node),
+            columns_rows_max=self._columns_rows_max(operators),
+            frames=any(operator.takes_frames for operator in operators),
             bytes_max=batching.bytes_max,
             linger_s=batching.linger_s,
             clock=self._clock,
         )
 
-    def _columns_rows_max(self, node: int) -> int:
-        """How many rows of columns to poll at once from the source at ``node``, by what the steps behind it take."""
-        batching, executor = self._batching, self._executor
-        operators = [operator for other in executor.behind(node) - {node} if (operator := executor.operator(other))]
+    def _behind(self, node: int) -> list[Operator]:
+        """The steps behind ``node``, up to where they send to other workers."""
+        executor = self._executor
+        return [operator for other in executor.behind(node) - {node} if (operator := executor.operator(other))]
+
+    def _columns_rows_max(self, operators: Sequence[Operator]) -> int:
+        """How many rows of columns to poll at once from a source with these ``operators`` behind it."""
+        batching = self._batching
         if all(operator.takes_columns for operator in operators):
             return batching.columns_rows_max
         is_mixed = any(isinstance(operator, ColumnStep) for operator in operators)

@@ -141,6 +141,9 @@ class Operator:
     takes_columns: bool = False
     """Whether a `ColumnBatch` is taken as it is. Where it is not, its rows will be made; a source asks to know."""
 
+    takes_frames: bool = False
+    """Whether columns are taken as frames of Polars, not as Arrow has them; a source that can give both asks."""
+
     @property
     def keys(self) -> int | None:
         """How many keys have state here; None for a step without keyed state."""

@@ -26,6 +26,8 @@ class FilterColumns(ColumnStep):
     [{'price': 30}]
     """
 
+    takes_frames = True
+
     def __init__(self, context: StepContext, *, predicate: pl.Expr) -> None:
         super().__init__(context, names=roots_of([predicate]))
         self._mask = Expressions([predicate], lambda frame, exprs: frame.select(exprs), self.error)

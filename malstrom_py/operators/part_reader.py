@@ -40,9 +40,9 @@ class PartReader:
         self.row_bytes = 1
         self.gives_columns = False
 
-    def poll(self, rows_max: int) -> Any:
-        """What the part gives; by the way that is fastest for columns, where it has one and gives columns."""
-        poll = getattr(self.source_part, "poll_columns", None) if self.gives_columns else None
+    def poll(self, rows_max: int, *, frames: bool = False) -> Any:
+        """What the part gives. ``frames``: by the way that is fastest for frames of Polars, where it has one."""
+        poll = getattr(self.source_part, "poll_columns", None) if frames and self.gives_columns else None
         return self.source_part.poll(rows_max) if poll is None else poll(rows_max)
 
     def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:

@@ -212,12 +212,14 @@ class ReadSource(Operator):
         clock: Clock,
         bytes_max: int = 1 << 20,
         columns_rows_max: int | None = None,
+        frames: bool = False,
     ) -> int:
         """Poll the next part that is due, once; how many records came.
 
         A part is asked for few rows at first, then for twice as many each time, up to ``rows_max`` and to about
         ``bytes_max``, and for fewer again when it takes long: so that a slow one does not hold up the others. One that
         gives columns is asked for up to ``columns_rows_max`` rows; where these are more, for sixteen times the bytes.
+        ``frames``: whether a step behind takes columns as frames of Polars.
         """
         for _ in range(len(self._readers)):
             reader = self._readers.popleft()
@@ -227,7 +229,7 @@ class ReadSource(Operator):
             started_s = clock.monotonic_s()
             most = columns_rows_max if reader.gives_columns and columns_rows_max is not None else rows_max
             cap = most if self._rows_cap is None else min(most, self._rows_cap)
-            read = self._poll_part(reader, min(reader.rows, cap), out)
+            read = self._poll_part(reader, min(reader.rows, cap), out, frames=frames)
             reader.adapt(clock.monotonic_s() - started_s, most, bytes_max * (_COLUMN_BYTES if most > rows_max else 1))
             if read:
                 reader.came()
@@ -265,12 +267,12 @@ class ReadSource(Operator):
         if quiet_s > 0 and reader in self._readers:
             out.forward(PartQuiet(reader.name, quiet_s))
 
-    def _poll_part(self, reader: PartReader, rows_max: int, out: Outlet) -> int:
+    def _poll_part(self, reader: PartReader, rows_max: int, out: Outlet, *, frames: bool) -> int:
         malformed: MalformedRecord | None = None
         batch = Batch([], part=reader.name)
         try:
             try:
-                polled = reader.poll(rows_max)
+                polled = reader.poll(rows_max, frames=frames)
                 if polled is not None:
                     batch = batch_of(polled, reader.name)
             except MalformedRecord as error:

@@ -28,6 +28,8 @@ class Select(ColumnStep):
     [{'item': 'a', 'euros': 5.0}, {'item': 'b', 'euros': 10.0}]
     """
 
+    takes_frames = True
+
     def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
         super().__init__(context, names=roots_of(expressions))
         self._select = Expressions(expressions, lambda frame, exprs: frame.select(exprs), self.error)

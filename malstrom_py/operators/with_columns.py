@@ -27,6 +27,8 @@ class WithColumns(ColumnStep):
     [{'price': 10, 'euros': 5.0}, {'price': 20, 'euros': 10.0}]
     """
 
+    takes_frames = True
+
     def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
         super().__init__(context)
         self._extend = Expressions(expressions, lambda frame, exprs: frame.with_columns(exprs), self.error)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import malstrom_py as mp
@@ -90,3 +94,48 @@ def test_what_is_stopped_is_at_its_end_where_it_stands() -> None:
     assert (reading.finished, reading.is_due, reading.due_s()) == (True, False, None)
     running.finish()
     assert len(out.items) == running.crew.rows_in("in")
+
+
+class Columns:
+    """A source of one part that can give columns in two ways, and notes in which it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def list_parts(self) -> list[sources.Part]:
+        return [sources.Part("0")]
+
+    def build_part(self, part: sources.Part, state: object) -> Columns:
+        return self
+
+    def poll(self, rows_max: int) -> pa.RecordBatch:
+        self.asked.append("arrow")
+        return pa.RecordBatch.from_pydict({"n": [1]})
+
+    def poll_columns(self, rows_max: int) -> pa.RecordBatch:
+        self.asked.append("frames")
+        return pa.RecordBatch.from_pydict({"n": [1]})
+
+    def is_finished(self) -> bool:
+        return len(self.asked) == 3
+
+    def snapshot(self) -> int:
+        return len(self.asked)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("step", "asked"),
+    [
+        (lambda stream: stream.map_batches("same", lambda batch: batch), ["arrow", "arrow", "arrow"]),
+        (lambda stream: stream.filter("some", pl.col("n") > 0), ["arrow", "frames", "frames"]),
+    ],
+    ids=["arrow", "frames"],
+)
+def test_a_part_that_gives_columns_is_asked_for_frames_if_a_step_behind_takes_them(step: Any, asked: list[str]) -> None:
+    job, source, out = mp.Job("columns"), Columns(), sinks.Memory()
+    step(job.source("in", source)).sink("out", out)
+    mp.run(job)
+    assert (source.asked, len(out.items)) == (asked, 3)
