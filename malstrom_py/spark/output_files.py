@@ -145,7 +145,7 @@ def _with_partitions(batch: pa.RecordBatch, texts: Mapping[str, str | None], sch
 
 def _texts_of(file: str) -> Mapping[str, str | None]:
     parts = PurePosixPath(file).parts
-    if not parts or file.startswith("/") or ".." in parts or "\\0" in file:
+    if not parts or file.startswith("/") or ".." in parts or "\0" in file:
         raise SourceError(f"the record names a file outside of its folder ({file!r}): it is damaged")
     return partition_texts(file)
 

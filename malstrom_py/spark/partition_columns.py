@@ -10,10 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sinks.files.hive import NULL_NAME
+from malstrom_py.sinks.files.hive import told_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +30,10 @@ def partition_texts(file: str) -> dict[str, str | None]:
     """
     texts: dict[str, str | None] = {}
     for folder in file.split("/")[:-1]:
-        column, is_partition, text = folder.partition("=")
-        if not is_partition:
+        told = told_by(folder)
+        if told is None:
             raise SourceError(f"the file {file!r} is not in a folder of a partition: it is no output of a job")
-        texts[unquote(column)] = None if text == NULL_NAME else unquote(text)
+        texts[told[0]] = told[1]
     return texts
 
 

@@ -1,11 +1,14 @@
 """Names of the folders of partitioned output, as Hive and Spark write them: ``column=value``, one folder per column.
 
+`told_by` reads such a name as Spark does.
+
 A name never leads out of its folder: each has a ``=`` in it, and ``/`` is escaped. What a name cannot tell apart from
 something else (the empty text, the name that means None) is refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import date
 from typing import Any, Final
@@ -17,6 +20,7 @@ NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 
 _NAME_BYTES_MAX: Final = 255
 _ESCAPED: Final = {code: f"%{code:02X}" for code in [*range(0x20), 0x7F, *map(ord, "\"#%'*/:=?\\{[]^")]}
+_ESCAPE: Final = re.compile("%([0-9A-Fa-f]{2})")
 
 
 def checked_columns(partition_by: object, sink: str = "sinks.Files") -> tuple[str, ...]:
@@ -53,9 +57,26 @@ def folder_of(columns: Sequence[str], values: Sequence[Any]) -> str:
     return "/".join([_name_of(column, value) for column, value in zip(columns, values, strict=True)])
 
 
+def told_by(folder: str) -> tuple[str, str | None] | None:
+    """The column and the text that the name of a ``folder`` tells, None for None; None if it is of no partition.
+
+    >>> told_by("to=a%2Fb"), told_by("to=__HIVE_DEFAULT_PARTITION__"), told_by("flights")
+    (('to', 'a/b'), ('to', None), None)
+    """
+    column, is_partition, text = folder.partition("=")
+    if not is_partition:
+        return None
+    return _unescaped(column), None if text == NULL_NAME else _unescaped(text)
+
+
 def escaped(text: str) -> str:
     """``text`` with the characters that Hive escapes as ``%XX``."""
     return text.translate(_ESCAPED)
+
+
+def _unescaped(text: str) -> str:
+    """``text`` as Spark reads it: each escape is a character of its own, and no byte of one."""
+    return _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text)
 
 
 def _name_of(column: str, value: Any) -> str:

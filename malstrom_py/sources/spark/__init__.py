@@ -36,8 +36,8 @@ class Spark:
     without a path, such as ``"jdbc"``, take ``format`` and ``options`` alone. ``columns``: the names of those that are
     read, and given, in this order. ``filter``: SQL text or a ``Column``, which Spark evaluates; or an expression of
     ``pyarrow.compute``, which the workers do, and leave out row groups that by their statistics hold nothing it is true
-    for. ``session``: by default the active one, which is used and never stopped; where there is none, one is made, and
-    closed again.
+    for (statistics know no NaN, so a filter on floating numbers leaves out none). ``session``: by default the
+    active one, which is used and never stopped; where there is none, one is made, and closed again.
 
     A DataFrame that is evaluated again may give its rows in another order, or other rows. So what is read is *pinned*
     when the job starts, in the program that starts it, the only place where Spark is needed: the DataFrame is evaluated

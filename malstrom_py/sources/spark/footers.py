@@ -6,7 +6,7 @@ Rule: files are read as they are only where that is certain; else Spark reads th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,49 +39,62 @@ class Looked:
     rows: int
 
 
-def look_at(paths: Sequence[str], schema: pa.Schema, *, keep: Any = None, told: Collection[str] = ()) -> list[Looked]:
+def look_at(
+    paths: Sequence[str],
+    schema: pa.Schema,
+    *,
+    keep: Any = None,
+    told: Collection[str] = (),
+    is_case_sensitive: bool = False,
+) -> list[Looked]:
     """Pin ``paths`` for the columns of ``schema``, without the row groups that hold nothing ``keep`` would be true for.
 
-    ``told``: columns that names of folders may tell.
+    ``told``: columns that names of folders may tell. ``is_case_sensitive``: whether Spark tells ``a`` from ``A``.
 
     Raises:
         ReadOtherwiseError: files that are not to be read as they are.
         SourceError: one cannot be read, or is no Parquet file.
     """
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="malstrom-footers") as threads:
-        return list(threads.map(lambda path: _look(path, schema, keep, told), paths))
+        return list(threads.map(lambda path: _look(path, schema, keep, told, is_case_sensitive), paths))
 
 
-def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str]) -> Looked:
+def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str], is_case_sensitive: bool) -> Looked:
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
 
     values = partition_values(path, told)
+    told_here = _told_of(path, values, schema)
     reading = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
     try:
         status = Path(path).stat()
         fragment = ds.ParquetFileFormat(read_options=reading).make_fragment(
-            path, filesystem=fs.LocalFileSystem(), partition_expression=_told_of(values, schema)
+            path, filesystem=fs.LocalFileSystem(), partition_expression=told_here
         )
         metadata, found = fragment.metadata, adapted(fragment.physical_schema)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise SourceError(f"{path} cannot be read: {error.strerror}") from error
         raise SourceError(f"{path} is no whole Parquet file: replace it") from error
-    _check(path, metadata, found, schema, values)
+    _check(path, metadata, found, schema, values, str if is_case_sensitive else str.lower)
     groups = _groups(fragment, metadata, found, schema, keep)
     return Looked(PinnedFile(path, status.st_size, status.st_mtime_ns, groups, values), metadata.num_rows)
 
 
-def _told_of(values: Mapping[str, str | None], schema: pa.Schema) -> Any:
+def _told_of(path: str, values: Mapping[str, str | None], schema: pa.Schema) -> Any:
+    """What is true of all rows of the file ``path``."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     told: Any = pc.scalar(True)
     for name, value in values.items():
         if name in schema.names:
             column: Any = pc.field(name)
-            known = constant(value, schema.field(name).type)
+            try:
+                known = constant(value, schema.field(name).type)
+            except pa.ArrowException:
+                raise ReadOtherwiseError(f"{path}: its folders tell of column {name!r} in a way of Spark's") from None
             told = told & (column.is_null() if value is None else column == known)
     return told
 
@@ -91,34 +104,64 @@ def _groups(
 ) -> tuple[int, ...]:
     """The row groups that have rows, and may have some that ``keep`` is true for."""
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
     kept: Collection[int] = range(metadata.num_row_groups)
     # Of a column that is stored as another type the statistics are of that type too.
     alike = all(found.field(field.name).type == field.type for field in schema if field.name in found.names)
-    if keep is not None and alike:
+    if keep is not None:
         try:
-            kept = {group.id for group in fragment.subset(keep, schema=schema).row_groups}
+            if alike and not _tells_of_floats(keep, schema):
+                kept = {group.id for group in fragment.subset(keep, schema=schema).row_groups}
+            elif not list(ds.FileSystemDataset([fragment], schema, fragment.format).get_fragments(keep)):
+                kept = ()
         except pa.ArrowException:
-            """Statistics that cannot be compared leave nothing out."""
+            """What cannot be compared leaves nothing out."""
     return tuple(group for group in sorted(kept) if metadata.row_group(group).num_rows)
 
 
+def _tells_of_floats(keep: Any, schema: pa.Schema) -> bool:
+    """Whether ``keep`` asks for columns with floating numbers, of whose NaN statistics say nothing."""
+    import pyarrow as pa
+
+    others = [field for field in schema if not _has_floats(field.type)]
+    if len(others) == len(schema):
+        return False
+    try:
+        pa.schema(others).empty_table().filter(keep)
+    except pa.ArrowException:
+        return True
+    return False
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    inside = (kind.field(index).type for index in range(kind.num_fields))
+    return pa.types.is_floating(kind) or any(map(_has_floats, inside))
+
+
 def _check(
-    path: str, metadata: pq.FileMetaData, found: pa.Schema, schema: pa.Schema, values: Mapping[str, str | None]
+    path: str,
+    metadata: pq.FileMetaData,
+    found: pa.Schema,
+    schema: pa.Schema,
+    values: Mapping[str, str | None],
+    known_as: Callable[[str], str],
 ) -> None:
     """`ReadOtherwiseError` unless Arrow reads of this file what Spark would."""
     if _is_of_former_calendar(metadata):
         raise ReadOtherwiseError(f"{path} may hold days of the former calendar")
     names = found.names
-    folded = [name.casefold() for name in names]
-    if len(set(folded)) < len(folded):
+    known = [known_as(name) for name in names]
+    if len(set(known)) < len(known):
         raise ReadOtherwiseError(f"{path} has columns whose names are alike")
     for field in schema:
         if field.name in values:
-            if field.name.casefold() in folded or not is_told_by_text(field.type):
+            if known_as(field.name) in known or not is_told_by_text(field.type):
                 raise ReadOtherwiseError(f"{path}: its folders tell of column {field.name!r}")
         elif field.name not in names:
-            if field.name.casefold() in folded:
+            if known_as(field.name) in known:
                 raise ReadOtherwiseError(f"{path} writes column {field.name!r} otherwise")
         elif not _fits(found.field(field.name).type, field.type, _has_int96(metadata, field.name)):
             raise ReadOtherwiseError(f"{path} has column {field.name!r} in another type")

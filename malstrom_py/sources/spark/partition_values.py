@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from typing import TYPE_CHECKING
+
+from malstrom_py.sinks.files.hive import told_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def partition_values(path: str, names: Collection[str]) -> dict[str, str | None]:
@@ -19,12 +18,8 @@ def partition_values(path: str, names: Collection[str]) -> dict[str, str | None]
     >>> partition_values("/t/year=2013/carrier=U%2FA/__x=1/part-0.parquet", {"year", "carrier"})
     {'year': '2013', 'carrier': 'U/A'}
     """
-    values: dict[str, str | None] = {}
-    for folder in PurePath(path).parts[:-1]:
-        name, equals, value = folder.partition("=")
-        if equals and unquote(name) in names:
-            values[unquote(name)] = None if value == _NULL else unquote(value)
-    return values
+    told = map(told_by, PurePath(path).parts[:-1])
+    return {column: text for column, text in filter(None, told) if column in names}
 
 
 def constant(value: str | None, kind: pa.DataType) -> pa.Scalar:

@@ -86,24 +86,12 @@ class Pin:
         return file, section.start
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain JSON, see `pin_of`."""
+        """All of it as plain JSON, for whoever looks into the folder of the job."""
         return {**asdict(self), "schema": base64.b64encode(self.schema).decode()}
 
     @cached_property
     def _by_path(self) -> dict[str, PinnedFile]:
         return {file.path: file for file in self.files}
-
-
-def pin_of(record: Mapping[str, Any]) -> Pin:
-    """The pin that `Pin.record` wrote down."""
-    files = [{**file, "groups": tuple(file["groups"])} for file in record["files"]]
-    return Pin(
-        id=record["id"],
-        schema=base64.b64decode(record["schema"]),
-        names=tuple(record["names"]),
-        files=tuple(PinnedFile(**file) for file in files),
-        staged=record["staged"],
-    )
 
 
 def new_pin(

@@ -37,6 +37,31 @@ def test_row_groups_in_which_a_filter_finds_nothing_are_left_out(tmp_path: Path)
     assert groups_of(path, NUMBERS, (pc.field("n") < 5) | (pc.field("n") == 95)) == (0, 3)
 
 
+FLOATS = pa.schema([("x", pa.float64()), ("n", pa.int64()), ("s", pa.struct([("x", pa.float32())]))])
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        pc.field("x") != 3.0,
+        ~(pc.field("x") < 5.0),
+        ~(pc.field("x") == 3.0),
+        (pc.field("x") != 3.0) & (pc.field("n") > 0),
+        pc.field("s", "x") != 3.0,
+    ],
+    ids=str,
+)
+def test_rows_with_nan_of_which_statistics_say_nothing_are_not_left_out(tmp_path: Path, keep: Any) -> None:
+    nan = float("nan")
+    inside = pa.array([{"x": 3.0}, {"x": nan}], FLOATS.field("s").type)
+    path = parquet(tmp_path / "year=2013" / "a.parquet", {"x": [3.0, nan], "n": [1, 2], "s": inside})
+    assert groups_of(path, FLOATS, keep) == (0,)
+    assert groups_of(path, FLOATS, pc.field("n") > 5) == ()
+    schema = FLOATS.append(pa.field("year", pa.int32()))
+    assert groups_of(path, schema, keep & (pc.field("year") == 2013), ("year",)) == (0,)
+    assert groups_of(path, schema, keep & (pc.field("year") == 2012), ("year",)) == ()
+
+
 def test_files_in_which_a_filter_finds_nothing_by_their_folders_are_left_out(tmp_path: Path) -> None:
     path = parquet(tmp_path / "year=2013" / "day=__HIVE_DEFAULT_PARTITION__" / "a.parquet", {"n": range(10)})
     schema = pa.schema([*NUMBERS, ("year", pa.int32()), ("day", pa.date32())])
@@ -130,8 +155,12 @@ def test_days_of_the_former_calendar_are_left_to_spark(tmp_path: Path, notes: di
 def test_names_that_spark_takes_for_the_same_are_left_to_it(tmp_path: Path) -> None:
     with pytest.raises(ReadOtherwiseError, match="writes column 'n' otherwise"):
         groups_of(parquet(tmp_path / "a.parquet", {"N": [1]}), NUMBERS)
+    both = parquet(tmp_path / "b.parquet", {"n": [1], "N": [1]})
     with pytest.raises(ReadOtherwiseError, match="has columns whose names are alike"):
-        groups_of(parquet(tmp_path / "b.parquet", {"n": [1], "N": [1]}), NUMBERS)
+        groups_of(both, NUMBERS)
+    assert look_at([str(both)], NUMBERS, is_case_sensitive=True)[0].rows == 1
+    streets = {"straße": [1], "strasse": [2]}
+    assert groups_of(parquet(tmp_path / "c.parquet", streets), pa.table(streets).schema) == (0,)
 
 
 def test_folders_that_tell_of_a_column_of_the_file_or_of_an_odd_type_are_left_to_spark(tmp_path: Path) -> None:
@@ -140,6 +169,9 @@ def test_folders_that_tell_of_a_column_of_the_file_or_of_an_odd_type_are_left_to
         groups_of(path, NUMBERS, told=("n",))
     with pytest.raises(ReadOtherwiseError, match="its folders tell of column 'x'"):
         groups_of(path, pa.schema([("x", pa.float64())]), told=("x",))
+    odd = parquet(tmp_path / "p=+1" / "a.parquet", {"n": [1]})
+    with pytest.raises(ReadOtherwiseError, match="its folders tell of column 'p' in a way of Spark's"):
+        groups_of(odd, pa.schema([("n", pa.int64()), ("p", pa.int32())]), told=("p",))
 
 
 def test_what_is_no_parquet_or_cannot_be_read_is_told(tmp_path: Path) -> None:

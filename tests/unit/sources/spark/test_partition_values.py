@@ -15,6 +15,10 @@ def test_folders_tell_the_values_of_columns_that_are_asked_for() -> None:
     assert partition_values(path, ["year", "name", "none", "x"]) == {"year": "2013", "name": "a/b%=c", "none": None}
 
 
+def test_an_escape_is_a_character_as_it_is_to_spark_and_no_byte_of_one() -> None:
+    assert partition_values("/c=%C3%A9/d=é/e=%zz%4/a.parquet", ["c", "d", "e"]) == {"c": "Ã©", "d": "é", "e": "%zz%4"}
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "value"),
     [
