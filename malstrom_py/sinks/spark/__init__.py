@@ -2,7 +2,7 @@
 
 Writers stage Parquet files, as those of `sinks.Files` do, in types that Spark knows (`types`, `encoding`,
 `given_columns`). The commit brings all to one schema (`unifying`), writes down what it is about to do (`publication`),
-and does it: in the file system (`folders`, `swapping`), or through Spark (`sessions`, `tables`).
+and does it: in the file system (`folders`, `swapping`), or through Spark (`through_spark`, `tables`, `new_tables`).
 """
 
 from __future__ import annotations
@@ -68,8 +68,10 @@ class Spark:
       and all that it held goes, also what others stage there.
     - ``foreach_snapshot``: exactly once where the function stores the id in the same transaction as the rows, and does
       nothing if it is there already; else at least once. What it raises means that it has stored nothing.
-    - a ``table``, or another format: at least once. It is published again if all dies between Spark's commit and ours;
-      with "overwrite" and "error" that changes nothing.
+    - a ``table``, or another format: at least once with "append": it is published again if all dies between Spark's
+      commit and ours. With "overwrite" that changes nothing. With "error" it is exactly once: a table is made with a
+      property ``malstrom.commit``, by which it is known again, and Spark fills a folder beside, which is swapped in.
+      Neither is touched if somebody else made it meanwhile.
 
     What is to be published is written to ``_staging/<job>/<commit>.<step>/commit.json`` before. A publication that was
     interrupted is finished by the next start of the job, before it begins. One that is refused, is taken back.

@@ -5,6 +5,8 @@ Rule: what Spark answered with an error, nobody will see; what it did not answer
 
 from __future__ import annotations
 
+import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, record_output
+from malstrom_py.sinks.spark.new_tables import create_table, is_created
 from malstrom_py.sinks.spark.swapping import OutcomeUnknown, check_folder, swap
 from malstrom_py.sinks.spark.tables import check_table, conformed
 from malstrom_py.sinks.spark.types import without_nulls
@@ -129,7 +132,6 @@ class ThroughSpark:
         self, work: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None, *, again: bool
     ) -> None:
         """Have Spark publish ``staged``. ``again``: an earlier publication may have done so, in part or whole."""
-        mode = "overwrite" if again and self.mode == "error" else self.mode
         schema = schema if schema is not None else self.given
         _check_there(staged)
         with _answered(), spark_session(self._session) as session:
@@ -142,36 +144,60 @@ class ThroughSpark:
             if self.function is not None:
                 self.function(frame, context.snapshot)
             elif self.table is not None:
-                self._write_table(session, frame, schema, mode)
+                self._write_table(session, frame, schema, context, again=again)
+            elif self.path is not None and self.mode == "error":
+                swap(work, self.path, lambda folder: self._fill(folder, frame, schema, context), replace=False)
             else:
-                self._write_folder(frame, schema, mode, context)
+                self._write_folder(frame, schema, context)
 
-    def _write_table(self, session: Any, frame: Any, schema: pa.Schema, mode: str) -> None:
+    def _write_table(self, session: Any, frame: Any, schema: pa.Schema, context: CommitContext, *, again: bool) -> None:
         assert self.table is not None
         with spark_errors(f"table {self.table!r}", SinkError):
-            if mode == "append" and session.catalog.tableExists(self.table):
+            if self.mode == "error":
+                if not again or not is_created(session, frame, self.table, context):
+                    create_table(
+                        frame,
+                        self.table,
+                        context,
+                        format=self.format,
+                        partition_by=self.partition_by,
+                        options=self.options,
+                    )
+            elif self.mode == "append" and session.catalog.tableExists(self.table):
                 conformed(session, frame, self.table, schema).write.insertInto(self.table)
             else:
-                self._writer(frame, mode).saveAsTable(self.table)
+                self._writer(frame).saveAsTable(self.table)
 
-    def _write_folder(self, frame: Any, schema: pa.Schema, mode: str, context: CommitContext) -> None:
+    def _write_folder(self, frame: Any, schema: pa.Schema, context: CommitContext) -> None:
         assert self.path is not None
-        before = set() if mode == "overwrite" else set(_files(self.path))
+        before = set() if self.mode == "overwrite" else set(_files(self.path))
         with spark_errors(f"folder {str(self.path)!r}", SinkError):
-            self._writer(frame, mode).save(f"file:{self.path}")
-        import pyarrow as pa
-
-        fields = [(field.name, without_nulls(field.type)) for field in schema if field.name not in self.partition_by]
+            self._writer(frame).save(f"file:{self.path}")
         files = [name for name in _files(self.path) if name not in before]
         try:
-            record_output(
-                self.path, context, StepOutput(self._noted, files, pa.schema(fields).serialize().to_pybytes())
-            )
+            record_output(self.path, context, self._written(files, schema))
         except OSError as error:
             raise OutcomeUnknown(f"{self.path} is written, but what is in it could not be recorded: {error}") from error
 
-    def _writer(self, frame: Any, mode: str) -> Any:
-        writer = frame.write.format(self.format).mode(mode).options(**self.options)
+    def _fill(self, folder: Path, frame: Any, schema: pa.Schema, context: CommitContext) -> None:
+        """Have Spark write what is to be swapped in. An earlier attempt may still be writing, into its own folder."""
+        for left in folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        written = folder.with_name(f"by-spark-{secrets.token_hex(4)}")
+        with spark_errors(f"folder {str(self.path)!r}", SinkError):
+            self._writer(frame).save(f"file:{written}")
+        for path in list(written.iterdir()):
+            path.rename(folder / path.name)
+        record_output(folder, context, self._written(list(_files(folder)), schema))
+
+    def _written(self, files: list[str], schema: pa.Schema) -> StepOutput:
+        import pyarrow as pa
+
+        fields = [(field.name, without_nulls(field.type)) for field in schema if field.name not in self.partition_by]
+        return StepOutput(self._noted, files, pa.schema(fields).serialize().to_pybytes())
+
+    def _writer(self, frame: Any) -> Any:
+        writer = frame.write.format(self.format).mode(self.mode).options(**self.options)
         return writer.partitionBy(*self.partition_by) if self.partition_by else writer
 
     def _publish_nothing(self, work: Path, context: CommitContext) -> None:
@@ -182,7 +208,12 @@ class ThroughSpark:
         if self.mode == "append":
             record_output(self.path, context, nothing)
         else:
-            swap(work, self.path, lambda folder: record_output(folder, context, nothing), replace=True)
+            swap(
+                work,
+                self.path,
+                lambda folder: record_output(folder, context, nothing),
+                replace=self.mode == "overwrite",
+            )
 
 
 def _check_there(staged: Sequence[StagedFile]) -> None:
