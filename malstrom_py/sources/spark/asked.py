@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,7 +60,7 @@ class Asked:
     @property
     def names_files(self) -> bool:
         """Whether it is about Parquet files that might be read as they are."""
-        is_parquet = bool(self.paths) and self.format in {None, "parquet"} and len(set(self.paths)) == len(self.paths)
+        is_parquet = bool(self.paths) and self.format in {None, "parquet"} and _are_apart(self.paths)
         only_lists = _LISTING.issuperset(option.lower() for option in self.options)
         return is_parquet and only_lists and self.filter is None and self.staging is None
 
@@ -142,6 +143,19 @@ def _paths(path: object) -> tuple[str, ...]:
         raise PlanError(f"sources.Spark: path is a path or URI that Spark reads, or a list of them, got {path!r}")
     # Spark's own working directory is where its JVM was started.
     return tuple(one if re.match(r"/|[A-Za-z][A-Za-z0-9+.-]*:", one) else str(Path.cwd() / one) for one in paths)
+
+
+def _are_apart(paths: Sequence[str]) -> bool:
+    """Whether no file can be in more than one of ``paths``: Spark reads such a file as often, and lists it once."""
+    if len(paths) == 1:
+        return "{" not in paths[0]
+    if any(re.search(r"^[^/]|[*?\[{\\]", path) for path in paths):
+        return False
+    for known in (os.path.normpath, os.path.realpath):
+        ordered = sorted(Path(known(path)).parts for path in paths)
+        if any(later[: len(one)] == one for one, later in pairwise(ordered)):
+            return False
+    return True
 
 
 def _options(options: object, *, allowed: bool) -> Mapping[str, Any]:

@@ -7,7 +7,8 @@ again might give other rows, or in another order: its rows are written to a fold
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,8 +31,18 @@ _BLOCK_BYTES: Final = 32 << 20
 _WRITING: Final = {
     "compression": "snappy",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": "false",
 }
-"""Row groups are splits, so that several workers share a large partition. Moments in 96 bits are slow to read."""
+"""Row groups are splits, so that several workers share a large partition. Moments in 96 bits are slow to read, and
+lists in lists as Spark 1.4 wrote them are not read at all.
+"""
+
+_READING: Final = {
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+}
+"""The settings with which Spark takes days and moments for those that are in the files, as Arrow does."""
 
 _CALENDARS: Final = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite")
 _NOTHING: Final = "_no_column"
@@ -54,20 +65,26 @@ def pinned(asked: Asked, job: str) -> tuple[Pin, PinFolder | None]:
             frame = frame if asked.filter is None else frame.filter(asked.filter)
             found = frame.schema
             is_case_sensitive = session.conf.get("spark.sql.caseSensitive") == "true"
-            files = frame.inputFiles() if asked.names_files else []
-        _check_names(found.names, is_case_sensitive=is_case_sensitive)
+            as_they_are = asked.names_files and all(session.conf.get(name) == mode for name, mode in _READING.items())
+            files = frame.inputFiles() if as_they_are else []
         names = _chosen(asked, found.names)
-        schema = arrow_schema(type(found)([found[name] for name in _needed(asked.keep, names, found)]))
+        known_as = str if is_case_sensitive else str.lower
+        _check_names(names, found.names, known_as)
+        needed = _needed(asked.keep, names, found)
+        _check_names(needed, found.names, known_as)
+        schema = arrow_schema(type(found)([found[name] for name in needed]))
         try:
-            pin = _of_files(asked, files, names, schema, found) if files else None
+            pin = _of_files(asked, files, names, schema, found, is_case_sensitive) if files else None
         except ReadOtherwiseError:
             pin = None
         return (pin, None) if pin is not None else _staged(asked, job, session, frame, names, schema)
 
 
-def _of_files(asked: Asked, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any) -> Pin:
+def _of_files(
+    asked: Asked, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any, is_case_sensitive: bool
+) -> Pin:
     paths = [_local(uri) for uri in uris]
-    looked = look_at(paths, schema, keep=asked.keep, told=found.names)
+    looked = look_at(paths, schema, keep=asked.keep, told=found.names, is_case_sensitive=is_case_sensitive)
     return new_pin("files", schema, names, [one.file for one in looked], None)
 
 
@@ -142,7 +159,7 @@ def _carried(frame: Any, schema: pa.Schema) -> Any:
 
 def _look(files: Sequence[str], schema: pa.Schema, asked: Asked) -> list[Looked]:
     try:
-        return look_at(files, schema, keep=asked.keep)
+        return look_at(files, schema, keep=asked.keep, is_case_sensitive=True)
     except ReadOtherwiseError as error:
         raise SourceError(f"the rows that Spark has staged cannot be read: {error}") from error
 
@@ -158,15 +175,16 @@ def _check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> N
         )
 
 
-def _check_names(names: Sequence[str], *, is_case_sensitive: bool) -> None:
-    alike = [name if is_case_sensitive else name.casefold() for name in names]
-    repeated = sorted({name for name, known in zip(names, alike, strict=True) if alike.count(known) > 1})
+def _check_names(needed: Sequence[str], names: Sequence[str], known_as: Callable[[str], str]) -> None:
+    """`SourceError` unless each that is ``needed`` means one of the columns ``names`` to Spark."""
+    times = Counter(map(known_as, names))
+    repeated = sorted({name for name in needed if times[known_as(name)] > 1})
     if repeated:
         raise SourceError(
             f"there is more than one column named {', '.join(map(repr, repeated))}: give each a name of its own, by "
             f"DataFrame.toDF(…) or AS in SQL"
         )
-    if not names:
+    if not needed:
         raise SourceError("there are no columns, so there are no rows that could be read")
 
 

@@ -108,6 +108,20 @@ def test_nested_partition_columns_have_the_types_that_spark_gives_them(spark: An
     ) == [1, 3, 5, 7, 9, 11]
 
 
+def test_rows_come_as_often_and_with_the_values_that_spark_reads(spark: Any, tmp_path: Path) -> None:
+    nan = pa.table({"x": [3.0, float("nan")]})
+    for name in ("t", "other", "odd/p=+1", "odd/p=2", "bytes/c=%C3%A9"):
+        (tmp_path / name).mkdir(parents=True)
+        pq.write_table(nan, tmp_path / name / "a.parquet")
+    t, other = str(tmp_path / "t"), str(tmp_path / "other")
+    for paths in ([t, f"{t}/"], [t, f"{t}/a.parquet"], [t, other], [f"{t}{{,/a.parquet}}"]):
+        assert len(rows_of(Spark(path=paths))) == spark.read.parquet(*paths).count(), paths
+    assert len(rows_of(Spark(path=t, filter=pc.field("x") != 3.0))) == 1
+    for name in ("odd", "bytes"):
+        read = spark.read.parquet(str(tmp_path / name)).toArrow().to_pylist()
+        assert sorted(map(str, rows_of(Spark(path=tmp_path / name)))) == sorted(map(str, read)) != []
+
+
 def test_files_that_only_spark_reads_rightly_are_staged(spark: Any, tmp_path: Path) -> None:
     spark.range(3).selectExpr("id", "CAST(id AS DOUBLE) / 2 AS half").write.partitionBy("half").parquet(
         str(tmp_path / "halves")
@@ -135,6 +149,16 @@ def test_two_thousand_tiny_files_are_read(spark: Any, tmp_path: Path) -> None:
     source = Spark(path=tmp_path / "tiny")
     result: list[Any] = mp.collect(mp.Job("job").source("in", source).map("n", lambda row: row["n"]))
     assert sorted(result) == list(range(2000))
+
+
+def test_names_are_those_that_spark_tells_apart(spark: Any) -> None:
+    assert rows_of(Spark(spark.sql("SELECT 1 AS `straße`, 2 AS strasse"))) == [{"straße": 1, "strasse": 2}]
+    assert rows_of(Spark(spark.sql("SELECT 1 AS a, 2 AS Dup, 3 AS dup"), columns=["a"])) == [{"a": 1}]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert rows_of(Spark(spark.sql("SELECT 1 AS a, 2 AS A"))) == [{"a": 1, "A": 2}]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 @pytest.mark.parametrize("frame", ["range(0)", "(SELECT id FROM range(10) WHERE id > 10)", "(SELECT 1 AS id LIMIT 0)"])
@@ -238,6 +262,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "/no/where", "format": "nonsense"}, r"DATA_SOURCE_NOT_FOUND"),
     ({"sql": "SELECT 1 AS a", "columns": ["b"]}, "there is no column 'b': there are a"),
     ({"sql": "SELECT 1 AS a, 2 AS a"}, "there is more than one column named 'a'"),
+    ({"sql": "SELECT 1 AS a, 2 AS a", "filter": pc.field("a") > 1}, "there is more than one column named 'a'"),
+    ({"sql": "SELECT 1 AS a, 2 AS A", "columns": ["a"]}, "there is more than one column named 'a'"),
     ({"sql": "SELECT 1 AS a", "filter": "b > 1"}, "UNRESOLVED_COLUMN"),
     ({"sql": "SELECT 1 AS a", "filter": pc.field("b") > 1}, r"the filter \(b > 1\) cannot be evaluated: No match"),
     ({"sql": "SELECT 1 AS a", "filter": pc.field("a") == "x"}, "cannot be evaluated: Function 'equal' has no kernel"),

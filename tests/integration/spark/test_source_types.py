@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa  # noqa: TC002 - annotations are read by the step
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import malstrom_py as mp
@@ -97,6 +99,26 @@ def test_days_that_were_written_in_the_former_calendar_are_those_that_spark_read
             in_zone.conf.set(name, value)
     read = mp.collect(mp.Job("days").source("in", sources.Spark(path=tmp_path / "old")))
     assert by_id(staged) == by_id(read) == by_id(days.toArrow().to_pylist())
+
+
+def test_files_that_do_not_say_their_calendar_are_in_the_one_that_the_session_says(spark: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"day": [date(1500, 1, 1)]}), tmp_path / "a.parquet")
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY")
+    try:
+        read = mp.collect(mp.Job("days").source("in", sources.Spark(path=tmp_path)))
+        assert read == spark.read.parquet(str(tmp_path)).toArrow().to_pylist() != [{"day": date(1500, 1, 1)}]
+    finally:
+        spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInRead")
+
+
+def test_rows_are_staged_in_the_format_of_today_whatever_the_session_writes(spark: Any) -> None:
+    spark.conf.set("spark.sql.parquet.writeLegacyFormat", "true")
+    try:
+        frame = spark.sql("SELECT array(array(1, NULL)) AS a, map('k', array(1)) AS m, 1.5BD AS d")
+        rows = mp.collect(mp.Job("types").source("in", sources.Spark(frame)))
+        assert rows == frame.toArrow().to_pylist()
+    finally:
+        spark.conf.unset("spark.sql.parquet.writeLegacyFormat")
 
 
 REFUSED = {
