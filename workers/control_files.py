@@ -108,6 +108,11 @@ def names_in(directory: Path) -> list[str]:
     return sorted(name[1] for name in found if name)
 
 
+def check_name(job: str) -> None:
+    """`JobRunning` if a job of that name runs on this machine: before much is done for one that is to take it."""
+    Claim.of(server_directory(), job).release()
+
+
 class Claim:
     """Holds the name of a job, with its two files. Made by `of`; ends with `release`.
 

@@ -91,20 +91,27 @@ class OwnRayJob(RayJob):
 
     def __init__(self, plan: Plan, actor: Any, pins: Pins, *, outlives: bool, control: bool) -> None:
         super().__init__(plan.job, actor)
-        self._control = ControlSocket(plan.job, self._answer) if control else None
         self._here = FinalCommit(plan.job, sinks_here(plan), SystemClock().now_s())
         self._pins = pins
         self._workers = 0
         self._ended: Future[Ending] = Future()
         self._cluster = str(ray.get_runtime_context().gcs_address)
-        self._watching = threading.Thread(
-            target=self._watch, args=(actor.ending.remote(),), name=f"malstrom-ray-{plan.job}", daemon=True
-        )
-        self._here.recover()
-        if not outlives:
-            _OWN.add(self)
-        self._watching.start()
-        actor.begin.remote()
+        self._control = ControlSocket(plan.job, self._answer) if control else None
+        try:
+            asked = actor.ending.remote()
+            actor.begin.remote()
+            self._watching = threading.Thread(
+                target=self._watch, args=(asked,), name=f"malstrom-ray-{plan.job}", daemon=True
+            )
+            if not outlives:
+                _OWN.add(self)
+            self._watching.start()
+        except BaseException:  # there are too many threads, say
+            _OWN.discard(self)
+            if self._control is not None:
+                self._control.release()
+                self._control.close()
+            raise
 
     def ask(self, ask: Ask, what: str) -> Answer:
         """See `AskedJob.ask`; a job that has ended is not asked any more."""
@@ -276,6 +283,14 @@ def check_detached(plan: Plan) -> None:
             f"sink {lost[0]!r} is committed by the program that starts the job, through its Spark, and a detached job "
             f"goes on without it: leave out detached, or write Parquet to a path"
         )
+
+
+def make_ready(plan: Plan, *, every_sink: bool) -> None:
+    """Before the job begins: have the sinks that are committed in this program clear or finish what an earlier run left
+    half done. ``every_sink``: the others too, which do it again where they are committed. `SinkError` if one cannot.
+    """
+    clock = SystemClock()
+    FinalCommit(plan.job, build_sinks(plan, clock) if every_sink else sinks_here(plan), clock.now_s()).recover()
 
 
 def sinks_here(plan: Plan) -> list[WriteSink]:

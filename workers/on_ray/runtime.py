@@ -11,6 +11,7 @@ from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
 from malstrom_py.job import Job
 from malstrom_py.plan import Plan
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.control_files import check_name
 from malstrom_py.workers.handle import JobHandle, RunningJob
 from malstrom_py.workers.in_process import check_job
 from malstrom_py.workers.job_size import check_size
@@ -111,26 +112,32 @@ class RayRuntime:
             raise outermost(error) from error.__cause__
 
     def _started(self, job: Job, *, control: bool) -> RunningJob:
-        from malstrom_py.workers.on_ray.cluster import check_room, joined
+        from malstrom_py.workers.on_ray.cluster import check_room, imported_ray, joined
         from malstrom_py.workers.on_ray.shipment import pack_plan
+
+        imported_ray()
+        from malstrom_py.workers.on_ray.ray_job import check_detached, make_ready
+        from malstrom_py.workers.on_ray.starting import await_name
 
         plan = job.plan()
         packed = pack_plan(plan)  # what cannot be copied is told before anything is begun
+        if self._detached:
+            check_detached(plan)
         cluster = joined(self._address)
         if self._detached and cluster.is_local:
             raise PlanError(
                 "this program has started Ray for itself, so no job outlives it: start a cluster with `ray start "
                 "--head` and pass address='auto', or leave out detached"
             )
-        if self._detached:
-            from malstrom_py.workers.on_ray.ray_job import check_detached
-
-            check_detached(plan)
         if not self._autoscaling:
             check_room(self._workers, self._options.needs)
 
+        await_name(plan.job)
+        if control:
+            check_name(plan.job)
         with ExitStack() as on_failure:
             pins = on_failure.enter_context(Pins(plan, SystemClock()))
+            make_ready(plan, every_sink=pins.any)  # what is pinned may be what a sink has left half done
             pins.pin()
             begun = self._begun(plan, pack_plan(plan) if pins.any else packed, pins, cluster.is_local, control=control)
             on_failure.pop_all()  # from now on the job sees to it

@@ -17,6 +17,17 @@ NAME_S: Final = 5.0
 """How long a job whose predecessor of the same name is just ending waits for the name."""
 
 
+def await_name(job: str) -> None:
+    """Wait until no job of that name runs on the cluster: nothing is done for one that cannot start.
+
+    Raises:
+        JobRunning: one does.
+    """
+    until_s = SystemClock().monotonic_s() + NAME_S
+    while _is_taken(job):
+        _make_way(job, until_s)
+
+
 def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
     """The coordinator's actor, once it is up.
 
@@ -41,12 +52,14 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
             f"the coordinator of job {setup.job!r} could not be started: {in_short(error, end=True)}. See that every "
             f"node has malstrom-py[ray], and what runtime_env asks for"
         ) from error
+    except BaseException:
+        ray.kill(actor, no_restart=True)
+        raise
     return actor
 
 
 def _created(setup: JobSetup, *, detached: bool) -> Any:
-    clock = SystemClock()
-    until_s = clock.monotonic_s() + NAME_S
+    until_s = SystemClock().monotonic_s() + NAME_S
     while True:
         try:
             return (
@@ -62,15 +75,30 @@ def _created(setup: JobSetup, *, detached: bool) -> Any:
         except (ValueError, TypeError) as error:
             if "already taken" not in str(error):
                 raise PlanError(f"RayRuntime: Ray does not take these options: {error}") from error
-            if _buried(setup.job, idle=clock.monotonic_s() >= until_s):
-                continue
-            if clock.monotonic_s() >= until_s:
-                raise JobRunning(
-                    f"a job {setup.job!r} runs already on this Ray cluster: attach to it with "
-                    f"JobHandle.attach({setup.job!r}), stop it, or give this one another name",
-                    job=setup.job,
-                ) from error
-            clock.sleep_s(0.1)
+            _make_way(setup.job, until_s)
+
+
+def _is_taken(job: str) -> bool:
+    try:
+        ray.get_actor(job, namespace=NAMESPACE)
+    except ValueError:
+        return False
+    return True
+
+
+def _make_way(job: str, until_s: float) -> None:
+    """Forget who has the name, if dead, or wait a little; `JobRunning` from ``until_s`` on."""
+    clock = SystemClock()
+    is_late = clock.monotonic_s() >= until_s
+    if _buried(job, idle=is_late):
+        return
+    if is_late:
+        raise JobRunning(
+            f"a job {job!r} runs already on this Ray cluster: attach to it with JobHandle.attach({job!r}), stop it, or "
+            f"give this one another name",
+            job=job,
+        ) from None
+    clock.sleep_s(0.1)
 
 
 def _buried(job: str, *, idle: bool) -> bool:

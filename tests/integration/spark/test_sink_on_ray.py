@@ -70,4 +70,4 @@ def test_a_detached_job_cannot_have_a_sink_that_needs_the_program_that_starts_it
     check_detached(job.plan())
     rows.sink("table", Spark(table="t"))
     with pytest.raises(PlanError, match=r"sink 'table' is committed by the program .* leave out detached"):
-        check_detached(job.plan())
+        mp.RayRuntime(detached=True).start(job)
