@@ -1,4 +1,4 @@
-"""Spark sessions: the user's is used and never stopped; where there is none, one is made and closed.
+"""Spark sessions: the user's, or context, is used and never stopped; where there is none, one is made and closed.
 
 Rule: Spark is needed in the program that starts a job and where its sinks commit; workers know nothing of it.
 """
@@ -6,6 +6,7 @@ Rule: Spark is needed in the program that starts a job and where its sinks commi
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from malstrom_py.spark.waiting import answer_of
 
 _MIN: Final = (4, 0)
 _ANSWER_S: Final = 60.0
+_MARK: Final = "spark.malstrom.made"
 
 
 @contextmanager
@@ -42,13 +44,15 @@ def spark_session(given: Any = None) -> Iterator[Any]:
         check_python(session)
         yield session
         return
-    session = _made()
+    session, is_own = _made()
     try:
         check_python(session)
         yield session
     finally:
-        with suppress(SparkError), spark_errors("close a session of Spark"):
-            session.stop()
+        # To stop the session of a context is to stop the context, and all that others do with it.
+        if is_own:
+            with suppress(SparkError), spark_errors("close a session of Spark"):
+                session.stop()
 
 
 def existing_session() -> Any | None:
@@ -85,19 +89,26 @@ def check_answers(session: Any) -> None:
             _ = session.range(0)
 
 
-def _made() -> Any:
-    """A session of this program's own. Its workers are to be of this very Python, whatever the path says."""
+def _made() -> tuple[Any, bool]:
+    """A session, and whether all of it is of our making: a program may have a context of Spark without a session.
+
+    The workers of one of our making are to be of this very Python, whatever the path says.
+    """
     from pyspark.sql import SparkSession
 
     if not os.environ.get("SPARK_REMOTE", "").startswith("sc://"):
         java = find_java(os.environ)
         if not java.fits:
             raise SparkError(f"Spark cannot be started: Java: {java.said}. {java.what_to_do}")
+    mark = secrets.token_hex(8)
+    builder = SparkSession.builder.appName("malstrom-py").config("spark.ui.enabled", "false").config(_MARK, mark)
     with _own_python(), _same_ctrl_c(), spark_errors("Spark cannot be started"):
-        session = SparkSession.builder.appName("malstrom-py").config("spark.ui.enabled", "false").getOrCreate()
-        if not is_connect(session) and str(session.conf.get("spark.master")).startswith("local"):
+        session = builder.getOrCreate()
+        # A context takes settings when it is made, and never again; a session takes them at any time.
+        is_own = is_connect(session) or session.sparkContext.getConf().get(_MARK) == mark
+        if is_own and not is_connect(session) and str(session.conf.get("spark.master")).startswith("local"):
             trust_python(session)
-        return session
+        return session, is_own
 
 
 @contextmanager

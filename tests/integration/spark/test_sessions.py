@@ -148,6 +148,29 @@ def test_another_python_or_a_dead_server_is_refused(alone: dict[str, str]) -> No
     assert all("Spark has gone away" in line for line in killed)
 
 
+CONTEXT = """
+import os
+from pathlib import Path
+from malstrom_py.spark.session import spark_session
+from tests.integration.spark.local_spark import end_jvm, spark_environ
+
+with spark_environ("classic", Path(os.environ["SPARK_FOLDER"])):
+    from pyspark import SparkContext
+    context = SparkContext("local[1]", "of the user")
+    for _ in range(2):
+        with spark_session() as session:
+            print(session.range(3).count(), session.sparkContext is context, end=" ")
+    print(context.appName, context.range(4).getNumPartitions(), context.getConf().get("spark.malstrom.made"))
+    context.stop()
+    end_jvm()
+"""
+
+
+@pytest.mark.only_classic
+def test_a_context_of_the_user_without_a_session_goes_on(alone: dict[str, str]) -> None:
+    assert told_by(CONTEXT, environ=alone) == "3 True 3 True of the user 2 None\n"
+
+
 AFRESH = """
 import os
 from pathlib import Path
