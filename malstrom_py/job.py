@@ -18,6 +18,7 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
 from malstrom_py.regions import check_regions
 from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.sinks.targets import check_targets
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
 from malstrom_py.stream import StreamBuilder
 
@@ -90,6 +91,7 @@ class Job:
 
     def plan(self) -> Plan:
         """The checked graph; `PlanError` says which step is wrong and what to do. Every runtime calls it first."""
+        check_targets({name: _sink_of(step) for name, step in self._steps.items() if step.kind == "sink"})
         return check_regions(make_plan(self.name, self.slots, list(self._steps.values()), self._types))
 
     def explain(self) -> str:
@@ -126,3 +128,7 @@ class Job:
         last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
         steps = [*ancestors(list(self._steps.values()), {stream.ref.step}), last]
         return check_regions(make_plan(self.name, self.slots, steps, self._types))
+
+
+def _sink_of(step: Step) -> object:
+    return step.factory.keywords.get("sink") if isinstance(step.factory, partial) else None

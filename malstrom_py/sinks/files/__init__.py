@@ -22,6 +22,7 @@ from malstrom_py.sinks.files.staging import Staging, local_path, remove_leftover
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
 from malstrom_py.sinks.files.writer import FilesWriter
 from malstrom_py.sinks.output_record import StepOutput, record_output
+from malstrom_py.sinks.targets import Target
 from malstrom_py.worker_info import WorkerInfo
 
 _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
@@ -120,6 +121,11 @@ class Files:
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process writes to the same folder, wherever that process works."""
         return {**self.__dict__, "_root": self._root.absolute()}
+
+    @property
+    def target(self) -> Target:
+        """The folder, which it adds to."""
+        return Target(self._root, replaces=False)
 
     def open(self, worker: WorkerInfo) -> FilesWriter:
         staging = Staging(self._root, worker.job, worker.step)

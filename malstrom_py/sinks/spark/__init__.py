@@ -34,6 +34,7 @@ from malstrom_py.sinks.spark.publication import (
 from malstrom_py.sinks.spark.swapping import OutcomeUnknown, remove_work
 from malstrom_py.sinks.spark.through_spark import ThroughSpark
 from malstrom_py.sinks.spark.types import given_schema
+from malstrom_py.sinks.targets import Target
 from malstrom_py.spark.own_folder import make_own, own_folder
 from malstrom_py.worker_info import WorkerInfo
 
@@ -146,6 +147,12 @@ class Spark:
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process commits nothing through Spark: it takes no session along, and no function."""
         return {**self.__dict__, "_published": set()}
+
+    @property
+    def target(self) -> Target | None:
+        """What it writes to; None for a function."""
+        place = self._target.path or (self._target.table if isinstance(self._target, ThroughSpark) else None)
+        return None if place is None else Target(place, replaces=self._target.mode != "append")
 
     @property
     def commits_in_driver(self) -> bool:

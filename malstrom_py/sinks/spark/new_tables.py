@@ -48,7 +48,8 @@ def is_created(session: Any, frame: Any, table: str, context: CommitContext) -> 
         return False
     raise SinkError(
         f"table {table!r} is there, and another program made it (its property {PROPERTY!r} is not "
-        f"{_named(context)!r}), so mode 'error' leaves it as it is: rename or drop it, to have this job's rows in a table of that name"
+        f"{_named(context)!r}), so mode 'error' leaves it as it is: rename or drop it, to have this "
+        f"job's rows in a table of that name"
     )
 
 
