@@ -23,6 +23,7 @@ from malstrom_py.sinks.files.staging import Staging, local_path, remove_leftover
 from malstrom_py.sinks.files.writer import FilesWriter
 from malstrom_py.sinks.spark.encoding import SparkEncoder, SparkWriter
 from malstrom_py.sinks.spark.folders import Folder
+from malstrom_py.sinks.spark.pending import settle_pending
 from malstrom_py.sinks.spark.publication import (
     Intent,
     Publication,
@@ -216,6 +217,8 @@ class Spark:
             else:
                 self._finish(publication, intent)
         remove_leftovers(self._root, context, keep)
+        if self.target is not None:
+            settle_pending(self.target)
         self._target.check()
 
     def _finish(self, publication: Publication, intent: Intent) -> None:

@@ -61,13 +61,12 @@ def give_up(work: Path) -> None:
     old = work / "old"
     if not (work / "new").exists() or not holds_something(old):
         return
-    try:
-        target = Path(os.fsdecode((work / "target").read_bytes()))
-    except FileNotFoundError:
+    target = target_of(work)
+    if target is None:
         raise SinkError(
             f"{old} holds all that was in a folder before an overwrite that was interrupted: move it back to where it "
             f"was, remove {work}, and start again"
-        ) from None
+        )
     if target.is_symlink() or target.is_file() or holds_something(target):
         raise SinkError(
             f"{old} holds all that was in {target} before an overwrite that was interrupted, and {target} is there "
@@ -76,6 +75,14 @@ def give_up(work: Path) -> None:
     old.rename(target)
     sync(target.parent)
     sync(work)
+
+
+def target_of(work: Path) -> Path | None:
+    """What a swap in ``work`` puts away; None if none has come so far."""
+    try:
+        return Path(os.fsdecode((work / "target").read_bytes()))
+    except FileNotFoundError:
+        return None
 
 
 def holds_something(folder: Path) -> bool:

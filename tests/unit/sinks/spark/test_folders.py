@@ -321,53 +321,6 @@ def test_an_overwrite_that_is_given_up_leaves_what_was_there_before_wherever_it_
     assert away
 
 
-def between_the_renames(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "overwrite") -> Path:
-    """A folder whose overwrite died when the target was away."""
-    case = Case(folder, kind)
-    for step in range(1, 200):
-        again = case.again()
-        with disk(monkeypatch) as watched, contextlib.suppress(Died):
-            watched.fail = dies_at(step)
-            case.sink(again).commit(context(), case.payloads)
-        if not (again / "out").exists():
-            return again
-    pytest.fail("the target is never away")
-
-
-def test_a_target_that_came_back_while_it_was_overwritten_is_told_and_nothing_of_the_three_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = between_the_renames(tmp_path, monkeypatch)
-    (folder / "out").mkdir()
-    (folder / "out" / "theirs").touch()
-    for _ in range(2):
-        with pytest.raises(SinkError, match=rf"has made {folder}/out again.*Move {folder}/out elsewhere") as raised:
-            Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-        assert f"{folder}/_staging/job/s1.out/old" in str(raised.value)
-    (folder / "out").rename(folder / "theirs")
-    Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-    assert rows(folder / "out") == ALL
-    assert stray(folder) == []
-
-
-def test_an_overwrite_that_is_given_up_though_the_target_came_back_removes_neither(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = between_the_renames(tmp_path, monkeypatch)
-    (folder / "out").mkdir()
-    (folder / "out" / "theirs").touch()
-    (intent,) = intended(folder)
-    intent.unlink()
-    for _ in range(2):
-        with pytest.raises(SinkError, match=r"keep what you need of the two elsewhere") as raised:
-            Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-        assert str(intent.with_name("old")) in str(raised.value)
-    assert rows(intent.with_name("old")) == BEFORE
-    (folder / "out" / "theirs").unlink()
-    Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
-    assert rows(folder / "out") == BEFORE
-
-
 def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "out")
