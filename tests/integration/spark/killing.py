@@ -1,4 +1,7 @@
-"""A program that kills itself while Spark publishes for it: ``killing.py remote folder kind when``."""
+"""A program that kills itself while Spark publishes for it: ``killing.py remote folder kind when``.
+
+Before it does, it writes what it was killed in the middle of to `SEEN`.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,12 @@ from malstrom_py.sinks.spark.through_spark import ThroughSpark
 
 ROWS = 50
 TABLE = "malstrom_killed"
+SEEN = "seen"
+SLOW = {"maxRecordsPerFile": 1}
+"""A file for each row, so that Spark is at it for a while."""
 
 
-def run(spark: Any, folder: Path, kind: str, rows: int) -> None:
+def run(spark: Any, folder: Path, kind: str, rows: int, *, killed_inside: bool = False) -> None:
     def stored(frame: Any, snapshot: str) -> None:
         """Stores the id in the transaction of the rows."""
         found = [(row.n,) for row in frame.collect()]
@@ -28,11 +34,13 @@ def run(spark: Any, folder: Path, kind: str, rows: int) -> None:
             database.execute("create table if not exists stored (n)")
             if database.execute("insert or ignore into snapshots values (?)", (snapshot,)).rowcount:
                 database.executemany("insert into stored values (?)", found)
+            if killed_inside:
+                die_seen(folder, "transaction")
         database.close()
 
     made = {
-        "table": lambda: sinks.Spark(table=TABLE, session=spark, staging=folder),
-        "json": lambda: sinks.Spark(folder / "out", format="json", session=spark),
+        "table": lambda: sinks.Spark(table=TABLE, session=spark, staging=folder, options=SLOW),
+        "json": lambda: sinks.Spark(folder / "out", format="json", session=spark, options=SLOW),
         "function": lambda: sinks.Spark(foreach_snapshot=stored, session=spark, staging=folder),
     }
     job = mp.Job("killed")
@@ -56,21 +64,43 @@ def die(*_args: Any, **_options: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_seen(folder: Path, what: str) -> None:
+    (folder / SEEN).write_text(what)
+    die()
+
+
+def target_of(spark: Any, folder: Path, kind: str) -> Path:
+    """The folder that Spark writes to."""
+    warehouse = spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
+    return folder / "out" if kind == "json" else Path(warehouse) / TABLE
+
+
+def die_inside(target: Path, folder: Path, over: threading.Event) -> None:
+    """Die as soon as Spark writes to ``target``."""
+    while not over.is_set():
+        begun = next(target.glob("_temporary/**/part-*"), None)
+        if begun is not None and not over.is_set():
+            die_seen(folder, str(begun))
+
+
 def main(remote: str, folder: str, kind: str, when: str) -> None:
     from pyspark.sql import SparkSession
 
+    spark = SparkSession.builder.remote(remote).getOrCreate()
     if when == "after":
         Publication.end = die  # type: ignore[method-assign]
-    else:
+    elif kind != "function":
         publish = ThroughSpark.publish
+        target = target_of(spark, Path(folder), kind)
 
         def killed_meanwhile(*args: Any, **options: Any) -> None:
-            threading.Timer(0.2, die).start()
+            over = threading.Event()
+            threading.Thread(target=die_inside, args=(target, Path(folder), over)).start()
             publish(*args, **options)
-            threading.Event().wait(60)
+            over.set()
 
         ThroughSpark.publish = killed_meanwhile  # type: ignore[method-assign]
-    run(SparkSession.builder.remote(remote).getOrCreate(), Path(folder), kind, ROWS)
+    run(spark, Path(folder), kind, ROWS, killed_inside=when == "during")
 
 
 if __name__ == "__main__":

@@ -5,18 +5,34 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.spark.killing import ROWS, TABLE, found, run
+from tests.integration.spark.killing import ROWS, SEEN, TABLE, found, run, target_of
 from tests.tree import ROOT
 
 pytestmark = pytest.mark.only_connect
 
 DEADLINE_S = 100
+
+
+def wait_until_nobody_writes(spark: Any, target: Path, kind: str) -> None:
+    """A server ends what a client that was killed had asked it for, and two that write to a folder are in each
+    other's way."""
+    until_s = time.monotonic() + DEADLINE_S
+
+    def is_written_to() -> bool:
+        if (target / "_temporary").exists():
+            return True
+        return kind == "table" and any(target.glob("part-*")) and not spark.catalog.tableExists(TABLE)
+
+    while is_written_to():
+        assert time.monotonic() < until_s, f"Spark writes to {target} still"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +48,10 @@ def test_a_program_that_is_killed_is_finished_by_the_next_start_of_its_job(
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(list(tmp_path.rglob("commit.json"))) == 1
+    if when == "during":
+        seen = (tmp_path / SEEN).read_text()
+        assert seen == "transaction" if kind == "function" else "/_temporary/" in seen
+    wait_until_nobody_writes(spark, target_of(spark, tmp_path, kind), kind)
     run(spark, tmp_path, kind, 1)
     counts = Counter(found(spark, tmp_path, kind))
     assert counts.keys() == set(range(ROWS))
