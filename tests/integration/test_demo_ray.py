@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 import malstrom_py as mp
@@ -24,9 +25,10 @@ from malstrom_py.workers.result import StepCounts
 from tests.tree import ROOT
 
 
+@pytest.mark.timeout(220)
 def test_the_demo_goes_from_two_workers_to_four_and_back_and_polars_finds_the_same(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.flights.on_ray", "--out", str(tmp_path), "--seconds", "25"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=115)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "336,776 read" in done.stdout
     assert done.stdout.count("\nEQUAL to Polars") == 2

@@ -16,6 +16,7 @@ EVERY = [
     SourceError("no file"),
     MalformedRecord("line 3", record=b"x;y"),
     errors.SinkError("no space left"),
+    errors.SparkError("Spark has gone away"),
     errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),
     errors.PeerError("a gap"),
     errors.DeadlineError("closing took longer", wait="closing", deadline_s=5.0),

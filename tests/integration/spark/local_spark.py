@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -116,4 +117,8 @@ def made_session(kind: Kind) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
-    return (builder.remote("local[2]") if kind == "connect" else builder.master("local[2]")).getOrCreate()
+    before = signal.getsignal(signal.SIGINT)  # a classic session takes Ctrl-C for itself, and other tests press it
+    try:
+        return (builder.remote("local[2]") if kind == "connect" else builder.master("local[2]")).getOrCreate()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -245,7 +245,7 @@ def test_a_job_writes_a_table_and_a_format_and_says_what_it_left(spark: Any, tmp
     assert [count for _, count in seen] == [100]
     output = read_output(tmp_path / "out", "through-spark")
     assert output.snapshot == seen[0][0]
-    assert output.outputs["json"].format == "json"
+    assert output.outputs["json"].format == "spark:json"
     assert all((tmp_path / "out" / name).is_file() for name in output.outputs["json"].files)
     assert len({name.partition("/")[0] for name in output.outputs["json"].files}) == 3
     assert (output.result or {})["steps"]["json"]["rows_in"] == result.steps["json"].rows_in == 100
