@@ -101,7 +101,10 @@ class TransactionalSink(Protocol):
         ...
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """Called before the first writer is opened: clear what an earlier run left half done."""
+        """Called before the first writer is opened: clear, or finish, what an earlier run left half done. Idempotent:
+        it is called where the commit is made, and before that in the program that starts the job, if what a source is
+        to read is pinned there.
+        """
         ...
 
 
