@@ -59,8 +59,9 @@ class Spark:
     default one in the temporary directory of this machine.
 
     Rows become columns as in `sinks.Files`, in types of Spark; a type that it lacks (time, timedelta) is a SinkError.
-    A column keeps its type: only one of None takes another later, and ints may go into floats. Workers that differ are
-    told at the commit, and nothing is published; so is a target of another schema, at the start where it is known.
+    A column keeps its type: only one of None takes another later, and ints may go into floats. Workers that differ (one
+    has had ints alone, another floats) are told at the commit, and nothing is published: give ``schema``. So is a
+    target of another schema, at the start where it is known.
 
     What is promised, when the job or the machine dies at any point:
 
@@ -79,7 +80,7 @@ class Spark:
     interrupted is finished by the next start of the job, before it begins. One that is refused, is taken back.
     Tables, other formats and functions are published in the program that starts the job, which must live until then.
     A ``path`` gets a record of the job's output in ``_malstrom``, as that of `sinks.Files` does. No rows make an empty
-    folder or, with a ``schema``, an empty table.
+    folder or, with a ``schema``, an empty table; ``foreach_snapshot`` is then called with a ``schema`` only.
 
     PlanError: arguments that do not go together. SinkError: a folder cannot be written, or Spark refuses to.
     SparkError, as the cause of a SinkError: Spark cannot be started, or has gone away.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.errors import SinkError, SourceError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile, publish, visible_names
-from malstrom_py.sinks.files.staging import checked, sink_errors
+from malstrom_py.sinks.files.staging import checked, sink_errors, sync
 from malstrom_py.sinks.output_record import StepOutput, read_output, record_output
 from malstrom_py.sinks.spark.swapping import OutcomeUnknown, check_folder, swap
 from malstrom_py.sinks.spark.types import without_nulls
@@ -22,6 +22,7 @@ from malstrom_py.sinks.spark.unifying import (
     empty_file,
     existing_in,
     schema_of_payloads,
+    without,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Folder:
             elif (there := existing_in(self.path)) is not None:
                 check_partitions(self.partition_by, there, self.path)
                 if self.given is not None:
-                    appended_schema(_without(self.given, self.partition_by), self.partition_by, there, self.path)
+                    appended_schema(without(self.given, self.partition_by), self.partition_by, there, self.path)
 
     def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
         """Whether it is published already. Renames can be done again, a swap cannot."""
@@ -91,7 +92,15 @@ class Folder:
     ) -> None:
         """Make ``staged`` visible; ``work`` is the folder of the publication. Can be called again at any point."""
         if self.mode != "append":
-            swap(work, self.path, lambda folder: self._fill(folder, context, staged, schema), replace=self._replaces)
+            swap(
+                work,
+                self.path,
+                lambda folder: self._fill(work, folder, context, staged, schema),
+                replace=self._replaces,
+            )
+            return
+        if not staged and self._is_without_columns(context):
+            self._fill(work, self.path, context, staged, schema)
             return
         try:
             self._publish_in(self.path, context, staged, schema)
@@ -106,6 +115,10 @@ class Folder:
     def _replaces(self) -> bool:
         return self.mode == "overwrite"
 
+    def _is_without_columns(self, context: CommitContext) -> bool:
+        """Whether nothing tells the columns of what is there, or it was ``context`` that told them."""
+        return os.path.lexists(self.path / _empty_name(context)) or existing_in(self.path) is None
+
     def _publish_in(
         self, folder: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None
     ) -> None:
@@ -116,26 +129,34 @@ class Folder:
         publish(folder, context, staged, prefix=_prefix(context), record=record)
 
     def _fill(
-        self, folder: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None
+        self, work: Path, folder: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None
     ) -> None:
         if staged or self.given is None:
             self._publish_in(folder, context, staged, schema)
-            return
-        name = f"{_prefix(context)}-00000.parquet"
-        (folder / name).unlink(missing_ok=True)
-        empty_file(folder / name, self.given)
-        written: bytes = self.given.serialize().to_pybytes()
-        record_output(folder, context, StepOutput("parquet", [name], written))
+        else:
+            self._publish_empty(work, folder, context, self.given)
+
+    def _publish_empty(self, work: Path, folder: Path, context: CommitContext, given: pa.Schema) -> None:
+        """Make a file without rows, in no partition, that tells all columns."""
+        fresh, visible = work / "empty.parquet", folder / _empty_name(context)
+        with sink_errors("cannot commit to", folder):
+            fresh.unlink(missing_ok=True)
+            empty_file(fresh, given)
+            fresh.replace(visible)
+            try:
+                sync(folder)
+                record_output(folder, context, StepOutput("parquet", [visible.name], given.serialize().to_pybytes()))
+            except OSError:
+                visible.unlink()
+                raise
 
 
 def _prefix(context: CommitContext) -> str:
     return f"{checked(context.job)}-{checked(context.step)}-{checked(context.snapshot)}"
 
 
-def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([field for field in schema if field.name not in names])
+def _empty_name(context: CommitContext) -> str:
+    return f"{_prefix(context)}-00000.parquet"
 
 
 def _in_files(schema: pa.Schema) -> pa.Schema:

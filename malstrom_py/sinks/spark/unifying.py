@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What a folder holds: the schema of its files, and the columns that its folders are named by."""
+    """What a folder holds: the schema of its files, and the columns that its folders are named by.
+
+    ``partition_by`` is None where there are no rows yet: ``schema`` has all columns then.
+    """
 
     schema: pa.Schema
-    partition_by: tuple[str, ...]
+    partition_by: tuple[str, ...] | None
 
 
 def schema_of_payloads(payloads: Sequence[bytes]) -> pa.Schema | None:
@@ -56,10 +59,11 @@ def schema_of_payloads(payloads: Sequence[bytes]) -> pa.Schema | None:
 
 
 def existing_in(folder: Path) -> Existing | None:
-    """What ``folder`` holds, as the first of its Parquet files tells; None if it holds none."""
+    """What ``folder`` holds, as the first of its Parquet files with rows tells; None if it holds none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    empty = None
     with sink_errors("cannot look into", folder):
         for here, folders, files in os.walk(folder):
             folders[:] = sorted(name for name in folders if "=" in name or not name.startswith(("_", ".")))
@@ -67,29 +71,40 @@ def existing_in(folder: Path) -> Existing | None:
                 if not name.endswith(".parquet") or name.startswith(("_", ".")):
                     continue
                 try:
-                    schema = pq.read_schema(Path(here) / name)
+                    footer = pq.read_metadata(Path(here) / name)
                 except pa.ArrowException as error:
                     raise SinkError(f"{Path(here) / name} is no Parquet file that can be read: {error}") from None
                 parts = Path(here).relative_to(folder).parts
                 named = tuple(unquote(part.partition("=")[0]) for part in parts if "=" in part)
-                return Existing(_as_spark_reads(schema), named)
-    return None
+                schema = _as_spark_reads(footer.schema.to_arrow_schema())
+                if footer.num_rows or named:
+                    return Existing(schema, named)
+                empty = empty or Existing(schema, None)
+    return empty
 
 
 def appended_schema(schema: pa.Schema, partition_by: Sequence[str], there: Existing, folder: Path) -> pa.Schema:
     """The schema in which files of ``schema`` are appended to what is in ``folder``; `SinkError` if it is another."""
     check_partitions(partition_by, there, folder)
-    joined = joined_schema(there.schema, schema, of_known=f"in {folder}", of_found="now")
-    changed = [name for name in joined.names if joined.field(name).type != there.schema.field(name).type]
+    known = there.schema if there.partition_by is not None else without(there.schema, partition_by)
+    joined = joined_schema(known, schema, of_known=f"in {folder}", of_found="now")
+    changed = [name for name in joined.names if joined.field(name).type != known.field(name).type]
     if changed:
         told = ", ".join(map(repr, changed))
         raise SinkError(f"the columns {told} are narrower in {folder} than what is appended: cast them in a map step")
     return joined
 
 
+def without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """``schema`` without the columns ``names``."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in schema if field.name not in names])
+
+
 def check_partitions(partition_by: Sequence[str], there: Existing, folder: Path) -> None:
     """`SinkError` if the folders there are named by other columns."""
-    if tuple(partition_by) != there.partition_by:
+    if there.partition_by is not None and tuple(partition_by) != there.partition_by:
         raise SinkError(
             f"{folder} is partitioned by {list(there.partition_by)}, and partition_by is {list(partition_by)}: "
             f"give the same columns, in that order"

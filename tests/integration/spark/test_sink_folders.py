@@ -191,3 +191,14 @@ def test_an_empty_output_with_a_schema_can_be_read(spark: Any, tmp_path: Path) -
     run(Spark(tmp_path / "out", mode="overwrite", schema=pa.schema([("n", pa.int64()), ("t", pa.string())])))
     frame = spark.read.parquet(str(tmp_path / "out"))
     assert (frame.count(), frame.dtypes) == (0, [("n", "bigint"), ("t", "string")])
+
+
+def test_an_empty_table_that_is_appended_to_in_partitions_is_read_with_its_columns(spark: Any, tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("t", pa.string())])
+    run(Spark(tmp_path / "out", partition_by="t", schema=schema), [])
+    assert spark.read.parquet(str(tmp_path / "out")).dtypes == [("n", "bigint"), ("t", "string")]
+    run(Spark(tmp_path / "out", partition_by="t"), [{"n": 1, "t": "a"}], snapshot="s2")
+    assert [tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).collect()] == [(1, "a")]
+    assert mp.collect(mp.Job("docs").source("in", sources.Spark(path=tmp_path / "out", session=spark))) == [
+        {"n": 1, "t": "a"}
+    ]
