@@ -13,7 +13,7 @@ from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.tables import ParquetEncoder
 from malstrom_py.sinks.files.writer import FilesWriter
 from malstrom_py.sinks.spark.given_columns import GivenColumns
-from malstrom_py.sinks.spark.types import joined_schema, spark_schema, without_nulls
+from malstrom_py.sinks.spark.types import joined_schema, schema_for_spark, without_nulls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ class SparkEncoder(ParquetEncoder):
     def _check(self, schema: pa.Schema) -> None:
         if self._seen is not None and self._seen.equals(schema):
             return
-        found = spark_schema(schema)
+        found = schema_for_spark(schema)
         if self.known is not None:
             found = joined_schema(self.known, found, of_known="before", of_found="now")
         self._seen, self.known = schema, found
@@ -38,7 +38,7 @@ class SparkEncoder(ParquetEncoder):
     def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
         import pyarrow as pa
 
-        return without_nulls(spark_schema(pa.schema([("", kind)])).field(0).type)
+        return without_nulls(schema_for_spark(pa.schema([("", kind)])).field(0).type)
 
 
 class SparkWriter:

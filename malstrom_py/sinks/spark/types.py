@@ -19,11 +19,11 @@ _DIGITS_MAX: Final = 38
 _LISTED_MAX: Final = 10
 
 
-def spark_schema(schema: pa.Schema) -> pa.Schema:
+def schema_for_spark(schema: pa.Schema) -> pa.Schema:
     """``schema`` in types that Spark reads; a column of None only stays of no type.
 
     >>> import pyarrow as pa
-    >>> spark_schema(pa.schema([("n", pa.uint8()), ("t", pa.timestamp("ns"))])).types
+    >>> schema_for_spark(pa.schema([("n", pa.uint8()), ("t", pa.timestamp("ns"))])).types
     [DataType(int16), TimestampType(timestamp[us])]
 
     Raises:
@@ -52,7 +52,7 @@ def without_nulls(kind: pa.DataType) -> pa.DataType:
 
 
 def joined_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
-    """The one type of a column that was of both, which are types of `spark_schema`; None if it has drifted.
+    """The one type of a column that was of both, which are types of `schema_for_spark`; None if it has drifted.
 
     >>> import pyarrow as pa
     >>> joined_type(pa.null(), pa.int64()), joined_type(pa.int64(), pa.float64())
@@ -117,7 +117,7 @@ def given_schema(schema: Any) -> pa.Schema:
     if len(set(asked.names)) < len(asked) or not asked.names:
         raise PlanError("sinks.Spark: schema names a column twice, or none at all")
     try:
-        found = spark_schema(pa.schema([(field.name, plain_type(field.type)) for field in asked]))
+        found = schema_for_spark(pa.schema([(field.name, plain_type(field.type)) for field in asked]))
     except SinkError as error:
         raise PlanError(f"sinks.Spark: schema: {error}") from None
     return pa.schema([(field.name, without_nulls(field.type)) for field in found])

@@ -17,7 +17,7 @@ from malstrom_py.column_types import recast
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.files.staging import sink_errors, sync
-from malstrom_py.sinks.spark.types import joined_schema, spark_schema, without_nulls
+from malstrom_py.sinks.spark.types import joined_schema, schema_for_spark, without_nulls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,7 +155,7 @@ def _as_spark_reads(schema: pa.Schema) -> pa.Schema:
 
     instants = pa.timestamp("ns")
     fields = [(field.name, pa.timestamp("us", "UTC") if field.type == instants else field.type) for field in schema]
-    return spark_schema(pa.schema(fields))
+    return schema_for_spark(pa.schema(fields))
 
 
 def empty_file(path: Path, schema: pa.Schema) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.spark.types import given_schema, joined_schema, joined_type, spark_schema, without_nulls
+from malstrom_py.sinks.spark.types import given_schema, joined_schema, joined_type, schema_for_spark, without_nulls
 
 SAME = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.string(),
@@ -40,7 +40,7 @@ def schema(**columns: pa.DataType) -> pa.Schema:
 
 @pytest.mark.parametrize(("kind", "found"), [*((kind, kind) for kind in SAME), *CHANGED], ids=str)
 def test_a_type_becomes_one_that_spark_reads(kind: pa.DataType, found: pa.DataType) -> None:
-    assert spark_schema(schema(c=kind)).field("c").type == found
+    assert schema_for_spark(schema(c=kind)).field("c").type == found
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_a_type_becomes_one_that_spark_reads(kind: pa.DataType, found: pa.DataTy
 )  # fmt: skip
 def test_a_type_that_spark_lacks_names_the_column(kind: pa.DataType) -> None:
     with pytest.raises(SinkError, match=r"column 'c.*, for which Spark has no type"):
-        spark_schema(schema(c=kind))
+        schema_for_spark(schema(c=kind))
 
 
 def test_names_that_spark_takes_for_one_are_refused() -> None:
     with pytest.raises(SinkError, match="the columns 'a' and 'A' differ in case only"):
-        spark_schema(schema(a=pa.int64(), A=pa.int64()))
+        schema_for_spark(schema(a=pa.int64(), A=pa.int64()))
     with pytest.raises(SinkError, match="the fields of column 's' 'x' and 'X' differ"):
-        spark_schema(schema(s=pa.struct([("x", pa.int64()), ("X", pa.int64())])))
+        schema_for_spark(schema(s=pa.struct([("x", pa.int64()), ("X", pa.int64())])))
 
 
 def test_what_is_of_no_type_is_text_in_a_file() -> None:
