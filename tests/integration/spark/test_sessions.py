@@ -184,7 +184,8 @@ def publish(frame, snapshot):
 
 with spark_environ("classic", Path(os.environ["SPARK_FOLDER"])):
     job = mp.Job("again")
-    job.source("in", sources.Memory([{"n": 1}])).sink("out", sinks.Spark(foreach_snapshot=publish))
+    staging = os.environ["SPARK_FOLDER"] + "/staging"
+    job.source("in", sources.Memory([{"n": 1}])).sink("out", sinks.Spark(foreach_snapshot=publish, staging=staging))
     theirs = []
     for _ in range(2):
         session = made_session("classic")
