@@ -317,10 +317,9 @@ if os.fork() == 0:
 assert os.wait()[1] == 0
 assert handle.status().state == "running"
 assert mp.JobHandle.attach("other").status().state == "running"
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # it has let go of what is its parent's by now
     time.sleep(600)
-print(child, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
