@@ -9,11 +9,12 @@ SEEDS  ?= 100000
 SECONDS ?= 600
 SIZES  ?= 8
 PROCESSES ?= 2
+KILLS ?= 500
 
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-ray demo-spark java test lint types format docs docs-check coverage bench fuzz soak mutants matrix exhaustive clean distclean
+.PHONY: help demo demo-ray demo-spark java test lint types format docs docs-check coverage bench fuzz soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +32,7 @@ help:
 	@echo "                 BENCH=bench.macro.throughput: workers on Ray; BENCH=bench.macro.rescale: rescales beside stop-and-restart"
 	@echo "make fuzz        damage stored values, $(N) times (N=...), and read them: typed errors, bounded memory"
 	@echo "make soak        $(SEEDS) random runs of the rescale model, and of whole jobs in the simulator (SEEDS=...)"
+	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
@@ -83,6 +85,9 @@ fuzz: $(VENV)/.dev
 soak: $(VENV)/.dev
 	@$(PY) -m tests.sim.soak --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak --seeds $(SEEDS)
+
+chaos: $(VENV)/.dev
+	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS)
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.sim.mutants

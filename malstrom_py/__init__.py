@@ -18,6 +18,7 @@ from malstrom_py.errors import (
     ControlError,
     DagError,
     DeadlineError,
+    FencedError,
     InternalError,
     JobEnded,
     JobNotFound,
@@ -31,6 +32,7 @@ from malstrom_py.errors import (
     PlanError,
     RestoreFailed,
     SinkError,
+    SnapshotError,
     SourceError,
     SparkError,
 )
@@ -53,13 +55,15 @@ from malstrom_py.messages import (
 from malstrom_py.plan import Plan
 from malstrom_py.rescale.channel import Credit
 from malstrom_py.resources import PerWorker, per_worker
+from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.in_process import InProcess, collect, run
-from malstrom_py.workers.job_status import JobStatus
+from malstrom_py.workers.job_status import JobStatus, SnapshotStatus
 from malstrom_py.workers.on_ray.runtime import RayRuntime
 from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.restart import Restart
 from malstrom_py.workers.result import RunResult, StepCounts
 from malstrom_py.workers.simulation import SimulatedResult, Simulation
 
@@ -82,6 +86,7 @@ __all__ = [
     "Epoch",
     "EpochGenerator",
     "EpochTracker",
+    "FencedError",
     "InProcess",
     "InternalError",
     "Interrogate",
@@ -107,11 +112,15 @@ __all__ = [
     "RayRuntime",
     "Rescale",
     "RescaleReport",
+    "Restart",
     "RestoreFailed",
     "RunResult",
     "SimulatedResult",
     "Simulation",
     "SinkError",
+    "SnapshotError",
+    "SnapshotStatus",
+    "Snapshots",
     "SourceError",
     "SparkError",
     "StatefulLogic",

@@ -24,7 +24,7 @@ import cloudpickle
 import typer
 
 import malstrom_py as mp
-from malstrom_py import cli_jobs
+from malstrom_py import cli_jobs, cli_snapshots
 from malstrom_py.cli_telling import (
     FAILED,
     UserCodeFailed,
@@ -101,21 +101,27 @@ def run(
         str | None, typer.Option("--address", help="Of the Ray cluster, or auto.", show_default=False)
     ] = None,
     num_cpus: Annotated[float, typer.Option("--num-cpus", min=0, help="What each worker on Ray needs.")] = 1.0,
+    snapshots: cli_snapshots.SnapshotsOption = None,
+    interval_s: cli_snapshots.IntervalOption = None,
+    resume: cli_snapshots.ResumeOption = None,
+    allow_dropped_state: cli_snapshots.AllowDroppedStateOption = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Run a job to its end.
 
     It runs in this process, or on Ray. Progress and the counts of the run go to standard error. Meanwhile the commands
-    status, rescale and stop find it by the name of the job, also in another terminal.
+    status, rescale and stop find it by the name of the job, also in another terminal. With --snapshots it goes on where
+    it was when it ended before its end.
     """
     with telling(traceback):
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
+        kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
         if runtime is Runtime.RAY:
             shown = False if quiet else None
-            on_ray = mp.RayRuntime(workers, address=address, num_cpus=num_cpus, batch=batching, progress=shown)
+            on_ray = mp.RayRuntime(workers, address=address, num_cpus=num_cpus, batch=batching, progress=shown, **kept)
             result = on_ray.run(load_job(job))
         else:
-            here = mp.InProcess(workers, batch=batching, progress=False if quiet else None)
+            here = mp.InProcess(workers, batch=batching, progress=False if quiet else None, **kept)
             result = here.run(load_job(job), control=not no_control)
         if not quiet:
             typer.echo(str(result), err=True)
@@ -149,6 +155,7 @@ def doctor() -> None:
 
 
 cli_jobs.add_commands(app)
+app.add_typer(cli_snapshots.app, name="snapshots")
 
 
 def load_job(spec: str) -> mp.Job:

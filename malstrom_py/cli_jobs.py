@@ -73,7 +73,11 @@ def status(
 def stop(
     job: NameArgument,
     no_drain: Annotated[
-        bool, typer.Option("--no-drain", help="Stop where it is: its sinks discard what is not committed.")
+        bool,
+        typer.Option(
+            "--no-drain",
+            help="Stop where it is, with snapshots after a last one: its sinks discard what is not committed.",
+        ),
     ] = False,
     timeout_s: TimeoutOption = 120.0,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
@@ -85,8 +89,11 @@ def stop(
     stopped.
     """
     with telling(traceback=False):
-        _attached(job, address).stop(drain=not no_drain, wait=not no_wait, timeout_s=timeout_s)
-        ended = "is being stopped" if no_wait else "has stopped; nothing was committed" if no_drain else "has finished"
+        handle = _attached(job, address)
+        has_snapshots = no_drain and handle.status().snapshots is not None
+        handle.stop(drain=not no_drain, wait=not no_wait, timeout_s=timeout_s)
+        left = "it can go on from its last snapshot" if has_snapshots else "nothing was committed"
+        ended = "is being stopped" if no_wait else f"has stopped; {left}" if no_drain else "has finished"
         print_out(f"job {job} {ended}")
 
 

@@ -36,6 +36,7 @@ OPTIONAL: Final = {
     "pyzmq": Wanted("malstrom-py[ray]", "jobs on Ray", at_least=(26,)),
     "pyspark": Wanted("malstrom-py[spark]", "sources.Spark and sinks.Spark", at_least=(4, 0)),
     "pandas": Wanted("malstrom-py[spark]", "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
+    "obstore": Wanted("malstrom-py[objects]", "snapshots in object stores", at_least=(0, 6)),
     "grpcio": Wanted("pyspark[connect]", "sessions of Spark Connect"),
     "grpcio-status": Wanted("pyspark[connect]", "sessions of Spark Connect"),
     "googleapis-common-protos": Wanted("pyspark[connect]", "sessions of Spark Connect"),

@@ -7,6 +7,8 @@ MalstromError
 │   └── MalformedRecord  one record could not be read; the part stands behind it and can be polled on
 ├── SinkError            a sink could not be opened, written or committed
 ├── SparkError           Spark cannot be started or reached, or has gone away
+├── SnapshotError        a snapshot could not be written, read or found; says which one, and what is to be done
+│   └── FencedError      another start of this job has taken over: nothing can be committed here any more
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 ├── PeerError            another worker broke the rules of a channel, or is gone
 ├── DeadlineError        a wait took longer than it may; says which one, and how long
@@ -93,6 +95,14 @@ class SparkError(MalstromError):
     """Spark cannot be used: no Java that fits, another Python than this one, it did not come up, it has gone away."""
 
 
+class SnapshotError(MalstromError):
+    """A snapshot could not be written, read or found, or does not fit the job that is to go on from it."""
+
+
+class FencedError(SnapshotError):
+    """Another start of the job has taken over: this one is stale, and cannot commit any more (S3)."""
+
+
 class CodecError(MalstromError):
     """A key, value or state cannot be encoded or hashed.
 
@@ -169,7 +179,8 @@ class JobEnded(MalstromError):
 class OperationInProgress(MalstromError):
     """A wait ran out while what was waited for goes on, or one operation stands in the way of another.
 
-    Attributes: ``job`` (its name) and ``operation`` (what goes on: "run", "rescale" or "stop").
+    Attributes: ``job`` (its name) and ``operation`` (what goes on: "run", "rescale", "snapshot", "savepoint" or
+    "stop").
     """
 
     def __init__(self, message: str, *, job: str = "", operation: str = "") -> None:

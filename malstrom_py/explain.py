@@ -15,6 +15,10 @@ def explain(plan: Plan) -> str:
             notes.append(f"on_error={step.on_error}")
         if step.kind == "key_by":
             notes.append("exchange: a keyed region begins")
+        if step.renamed_from is not None:
+            notes.append(f"renamed from {step.renamed_from}")
+        if step.migration is not None:
+            notes.append(f"migrate={step.migration.name}")
         inputs = ", ".join(_stream(plan, ref.step, ref.port) for ref in step.inputs)
         arrow = f" <- {inputs}" if inputs else ""
         lines.append(f"  {rank:>2}  {step.name:<{width}}  {step.kind}{arrow}" + _bracketed(notes))

@@ -21,6 +21,7 @@ from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sinks.targets import check_targets
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
 from malstrom_py.stream import StreamBuilder
+from malstrom_py.upgrades import former_name
 
 C = TypeVar("C", bound=type)
 V = TypeVar("V")
@@ -53,8 +54,13 @@ class Job:
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {len(self._steps)} steps)"
 
-    def source(self, name: str, source: Source[V], *, on_error: OnError = "fail") -> StreamBuilder[None, V]:
-        """A stream of what ``source`` reads. ``on_error`` is for records that cannot be read."""
+    def source(
+        self, name: str, source: Source[V], *, on_error: OnError = "fail", renamed_from: str | None = None
+    ) -> StreamBuilder[None, V]:
+        """A stream of what ``source`` reads. ``on_error`` is for records that cannot be read.
+
+        ``renamed_from``: the name that the step had, to go on from a snapshot where it is called so.
+        """
         check_name(name, "step")
         refuse_class(source, name)
         if not isinstance(source, PartitionedSource | StatelessSource):
@@ -66,7 +72,8 @@ class Job:
             raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         ports = (Port(), Port("dead_letters", epochs=False)) if on_error == "dead-letter" else (Port(),)
         factory = partial(ReadSource, source=source)
-        ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source)))
+        former = former_name(renamed_from, name)
+        ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source), renamed_from=former))
         return StreamBuilder(self, ref, Traits())
 
     def register_type(self, kind: C) -> C:

@@ -5,34 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from malstrom_py.agg import Aggregation
-from malstrom_py.arguments import at_least, field_getter, function_of, is_coroutine_function, kind_of_default, sides_of
+from malstrom_py.arguments import at_least, function_of, is_coroutine_function, sides_of
 from malstrom_py.cache import Cache
 from malstrom_py.errors import PlanError
 from malstrom_py.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.names import check_name
-from malstrom_py.operators.aggregate import Aggregate
-from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.operators.base import OnError
 from malstrom_py.operators.calls import Asking
 from malstrom_py.operators.collect import Collect
-from malstrom_py.operators.count import Count
-from malstrom_py.operators.distinct import Distinct
 from malstrom_py.operators.enrich import Enrich
-from malstrom_py.operators.fold import Fold
-from malstrom_py.operators.max import Max
-from malstrom_py.operators.mean import Mean
-from malstrom_py.operators.min import Min
-from malstrom_py.operators.reduce import Reduce
 from malstrom_py.operators.stateful_flat_map import StatefulFlatMap
 from malstrom_py.operators.stateful_map import StatefulMap
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.operators.sum import Sum
-from malstrom_py.operators.top_n import TopN
 from malstrom_py.operators.ttl_map import TtlMap
-from malstrom_py.stream import StreamBuilder
+from malstrom_py.running_figures import By, RunningFigures, number_of
 from malstrom_py.time import to_span
+from malstrom_py.upgrades import Upgrade
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,11 +35,8 @@ W = TypeVar("W")
 S = TypeVar("S")
 Info = TypeVar("Info")
 
-By = Callable[[V], W] | str | None
-"""Which number of a value an aggregate takes: a function, a column's name, or None for the value itself."""
 
-
-class KeyedStreamBuilder(StreamBuilder[K, V_co]):
+class KeyedStreamBuilder(RunningFigures[K, V_co]):
     """A stream whose records have keys of type ``K``. All records of a key meet the same state, in order."""
 
     @overload
@@ -60,6 +47,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         *,
         default: Callable[[], S],
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
     def stateful_map(
@@ -69,6 +57,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         *,
         default: None = ...,
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]: ...
     def stateful_map(
         self,
@@ -77,13 +66,14 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         *,
         default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]:
         """One output per record: ``fn(key, value, state) -> (output, new state, or None to drop it)``.
 
         ``default`` makes the state of a key that has none; without it such a key's state is None.
         """
         factory = partial(StatefulMap, fn=function_of(fn, name), default=self._default(default, name))
-        return self._then("stateful_map", name, factory, fn, on_error=on_error)
+        return self._then("stateful_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
 
     @overload
     def stateful_flat_map(
@@ -93,6 +83,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         *,
         default: Callable[[], S],
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
     def stateful_flat_map(
@@ -102,6 +93,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         *,
         default: None = ...,
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]: ...
     def stateful_flat_map(
         self,
@@ -110,10 +102,11 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         *,
         default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]:
         """Any number of outputs per record: ``fn(key, value, state) -> (outputs, new state, or None to drop it)``."""
         factory = partial(StatefulFlatMap, fn=function_of(fn, name), default=self._default(default, name))
-        return self._then("stateful_flat_map", name, factory, fn, on_error=on_error)
+        return self._then("stateful_flat_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
 
     @overload
     def ttl_map(
@@ -124,6 +117,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         ttl: timedelta | int,
         default: Callable[[], S],
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
     def ttl_map(
@@ -134,6 +128,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         ttl: timedelta | int,
         default: None = ...,
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]: ...
     def ttl_map(
         self,
@@ -143,6 +138,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         ttl: timedelta | int,
         default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]:
         """`stateful_map`, whose state goes once the frontier passes its last record + ``ttl`` (event time)."""
         self._needs_epochs(name, "ttl_map")
@@ -152,7 +148,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         if span <= 0:
             raise PlanError(f"step {name!r}: ttl must be positive, got {ttl!r}")
         factory = partial(TtlMap, fn=function_of(fn, name), ttl=span, default=self._default(default, name))
-        return self._then("ttl_map", name, factory, fn, on_error=on_error)
+        return self._then("ttl_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
 
     @overload
     def stateful_op(
@@ -162,6 +158,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         *,
         default: Callable[[], S] | None = ...,
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
     def stateful_op(
@@ -172,6 +169,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         default: Callable[[], S] | None = ...,
         sides: Sequence[str],
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> tuple[KeyedStreamBuilder[K, Any], ...]: ...
     def stateful_op(
         self,
@@ -181,6 +179,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         default: Callable[[], S] | None = None,
         sides: Any = None,
         on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> Any:
         """Any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``.
 
@@ -197,77 +196,10 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
             )
         made = self._default(default, name)
         factory = partial(StatefulOp, logic=logic, default=made, sides=sides_of(sides, name))
-        return self._with_sides("stateful_op", name, factory, logic, sides, on_error=on_error)
-
-    def reduce(
-        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail"
-    ) -> KeyedStreamBuilder[K, V_co]:
-        """Per record its key's values so far, combined by ``fn(accumulated, value)``."""
-        return self._then("reduce", name, partial(Reduce, fn=function_of(fn, name)), fn, on_error=on_error)
-
-    def fold(
-        self, name: str, fn: Callable[[S, V_co], S], *, default: Callable[[], S], on_error: OnError = "fail"
-    ) -> KeyedStreamBuilder[K, S]:
-        """Per record ``fn(accumulated, value)``, from ``default()`` on."""
-        factory = partial(Fold, fn=function_of(fn, name), default=self._default(default, name))
-        return self._then("fold", name, factory, fn, on_error=on_error)
-
-    def count(self, name: str) -> KeyedStreamBuilder[K, int]:
-        """Per record the number of records of its key so far."""
-        return self._then("count", name, Count, None)
-
-    def sum(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
-        """Per record the sum of its key's values so far."""
-        return self._then("sum", name, partial(Sum, by=_by(by, name)), by, on_error=on_error)
-
-    def min(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
-        """Per record the smallest of its key's values so far."""
-        return self._then("min", name, partial(Min, by=_by(by, name)), by, on_error=on_error)
-
-    def max(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, Any]:
-        """Per record the largest of its key's values so far."""
-        return self._then("max", name, partial(Max, by=_by(by, name)), by, on_error=on_error)
-
-    def mean(self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail") -> KeyedStreamBuilder[K, float]:
-        """Per record the mean of its key's values so far."""
-        return self._then("mean", name, partial(Mean, by=_by(by, name)), by, on_error=on_error)
-
-    def aggregate(
-        self, name: str, /, *, on_error: OnError = "fail", **aggs: Aggregation[Any, Any]
-    ) -> KeyedStreamBuilder[K, dict[str, Any]]:
-        """Per record a dict of figures over its key's records so far: ``total=agg.sum("price"), n=agg.count()``.
-
-        See `malstrom_py.agg` for what there is. A record that one of them cannot take leaves all of them as they were.
-        """
-        check_name(name, "step")
-        if not aggs:
-            raise PlanError(f"step {name!r}: name at least one aggregate, such as n=agg.count()")
-        for label, one in aggs.items():
-            if not isinstance(one, Aggregation):
-                raise PlanError(
-                    f"step {name!r}: {label} is an aggregate, which agg.count() or agg.sum('price') return, "
-                    f"got {type(one).__name__}"
-                )
-            self._default(one.init, name, f"init of {label}")
-        detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
-        factory = partial(Aggregate, aggregations=aggs)
-        return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail)
-
-    def top_n(
-        self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail"
-    ) -> KeyedStreamBuilder[K, list[V_co]]:
-        """Per record the list of its key's ``n`` largest values so far, largest first."""
-        factory = partial(TopN, n=at_least(1, n, name), by=_by(by, name))
-        return self._then("top_n", name, factory, by, on_error=on_error)
-
-    def distinct(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail"
-    ) -> KeyedStreamBuilder[K, V_co]:
-        """The first record of each value (or of each ``by``) per key."""
-        return self._then("distinct", name, partial(Distinct, by=_by(by, name)), by, on_error=on_error)
+        return self._with_sides("stateful_op", name, factory, logic, sides, on_error=on_error, upgrade=upgrade)
 
     def collect(
-        self, name: str, *, size: int | None = None, every: timedelta | None = None
+        self, name: str, *, size: int | None = None, every: timedelta | None = None, **upgrade: Unpack[Upgrade]
     ) -> KeyedStreamBuilder[K, list[V_co]]:
         """A key's values as lists: of ``size`` values, or of what came in ``every`` (the runtime's clock)."""
         if size is None and every is None:
@@ -276,7 +208,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         if every is not None and (not isinstance(every, timedelta) or every <= timedelta(0)):
             raise PlanError(f"step {name!r}: every is a timedelta above 0, got {every!r}")
         every_s = None if every is None else every.total_seconds()
-        return self._then("collect", name, partial(Collect, size=size, every_s=every_s), None)
+        return self._then("collect", name, partial(Collect, size=size, every_s=every_s), None, upgrade=upgrade)
 
     @overload
     def enrich(
@@ -292,6 +224,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         retry_backoff_s: float = ...,
         timeout_s: float = ...,
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
     def enrich(
@@ -307,6 +240,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         retry_backoff_s: float = ...,
         timeout_s: float = ...,
         on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, tuple[V_co, Info]]: ...
     def enrich(
         self,
@@ -321,6 +255,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         timeout_s: float = 30.0,
         combine: Callable[[V_co, Any], Any] | None = None,
         on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, Any]:
         """``(value, await async_fn(key))`` per record, in order, with at most ``concurrency`` calls at a time.
 
@@ -339,8 +274,8 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
             raise PlanError(f"step {name!r}: combine is an ordinary function of value and info: let async_fn await")
         if combine is not None:
             function_of(combine, name)
-        factory = partial(Enrich, asking=asking, by=_by(by, name), cache=kept, combine=combine)
-        return self._then("enrich", name, factory, async_fn, on_error=on_error)
+        factory = partial(Enrich, asking=asking, by=number_of(by, name), cache=kept, combine=combine)
+        return self._then("enrich", name, factory, async_fn, on_error=on_error, upgrade=upgrade)
 
     def _needs_epochs(self, name: str, what: str) -> None:
         if not self.traits.epochs:
@@ -348,13 +283,6 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
                 f"step {name!r}: {what} runs on event time, but the stream has no epochs: put assign_timestamps "
                 f"and generate_epochs before key_by, and go on with its on-time stream"
             )
-
-    def _default(self, default: object, step: str, what: str = "default") -> Any:
-        """``default`` if it can make a state. It is called here once, so that what it makes may be persisted."""
-        if default is None:
-            return None
-        self.job.register_state(kind_of_default(default, step, what=what))
-        return default
 
     if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again
 
@@ -386,10 +314,3 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
         def map_batches(
             self, name: str, fn: Callable[[pa.RecordBatch], pa.RecordBatch]
         ) -> KeyedStreamBuilder[K, dict[str, Any]]: ...
-        def _then(
-            self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
-        ) -> KeyedStreamBuilder[K, Any]: ...
-
-
-def _by(by: Callable[[Any], Any] | str | None, step: str) -> Callable[[Any], Any] | None:
-    return None if by is None else field_getter(by, step)

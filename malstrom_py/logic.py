@@ -131,8 +131,8 @@ class StatefulLogic(Protocol[K, VI, VO, S]):
 class KeyedLogic(Generic[K, VI, VO, S]):
     """Base class of logics: override ``on_data`` or, for speed, ``on_batch``; and ``on_epoch`` if you need it.
 
-    ``state`` maps the keys that have state here to it. Change it by assignment only, and drop a key with
-    ``del state[key]`` (assigning None drops it too).
+    ``state`` maps the keys that have state here to it. Change it by assignment only, for what is assigned is what a
+    snapshot writes, and drop a key with ``del state[key]`` (assigning None drops it too). Keys get state by records.
 
     >>> class Latest(KeyedLogic[str, int, int, int]):
     ...     def on_data(self, message, key_state, output):

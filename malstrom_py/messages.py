@@ -132,10 +132,16 @@ class PersistenceBackend(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AbsBarrier:
-    """A cut through the stream (asynchronous barrier snapshot): each operator persists its state as it passes."""
+    """A cut through the stream (asynchronous barrier snapshot): each operator persists its state as it passes.
+
+    ``snapshot`` is its id. ``parent``: the last snapshot that was committed by this start of the job, to which what is
+    persisted may be relative (S2); None: it has to be complete. ``incarnation`` counts the starts of the job.
+    """
 
     snapshot: str
     backend: PersistenceBackend
+    parent: str | None = None
+    incarnation: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

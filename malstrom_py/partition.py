@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from malstrom_py.errors import PlanError
+
 
 class Bindable(Protocol):
     """A partitioner as the builder knows it: something that can be bound to a number of slots."""
@@ -16,3 +18,13 @@ class Bindable(Protocol):
 
 PartitionerLike = Bindable | Callable[[Any], int]
 """A partitioner, or a function of your own: key -> slot."""
+
+
+def check_partitioner(partitioner: object, step: str) -> Any:
+    """``partitioner`` if it may be one, or None, else `PlanError` naming ``step``."""
+    if partitioner is not None and not (callable(partitioner) or hasattr(partitioner, "bind")):
+        raise PlanError(
+            f"step {step!r}: partitioner is one of malstrom_py.partitioners or a function key -> slot, "
+            f"got {type(partitioner).__name__}"
+        )
+    return partitioner

@@ -10,6 +10,7 @@ from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.partition import PartitionerLike
 from malstrom_py.time import Unit
+from malstrom_py.upgrades import Migration
 
 SOURCE_REGION = "source"
 
@@ -51,7 +52,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a plan. ``detail`` is for people: a source, a file:line, a bound."""
+    """One step of a plan. ``detail`` is for people: a source, a file:line, a bound.
+
+    ``renamed_from`` and ``migration`` are what it says of its former self, to go on from a snapshot of that.
+    """
 
     name: str
     kind: str
@@ -61,6 +65,8 @@ class Step:
     on_error: OnError = "fail"
     traits: Traits = field(default_factory=Traits)
     detail: str = ""
+    renamed_from: str | None = None
+    migration: Migration | None = None
 
     @property
     def dead_letter_port(self) -> int | None:
@@ -110,8 +116,23 @@ def _timing(traits: Traits) -> str:
     return f"timestamps in {traits.unit}, {'with' if traits.epochs else 'without'} epochs"
 
 
+def epochs_traits(name: str, traits: Traits) -> Traits:
+    """The traits of what ``generate_epochs`` sends on time, of a stream of ``traits``; `PlanError` if it cannot be."""
+    if traits.region != SOURCE_REGION:
+        raise PlanError(
+            f"step {name!r}: generate_epochs stands behind key_by {traits.region!r}, but lateness belongs "
+            f"to the source's parts (T1): put it between the source and the first key_by"
+        )
+    if traits.unit is None:
+        raise PlanError(f"step {name!r}: the stream has no timestamps: put assign_timestamps before it")
+    if traits.split:
+        raise PlanError(f"step {name!r}: generate_epochs stands upstream already; lateness is decided once (T1)")
+    return replace(traits, epochs=True, split=True)
+
+
 def make_plan(job: str, slots: int, steps: Sequence[Step], types: TypeTable | None = None) -> Plan:
-    """Check a graph as a whole: `PlanError` for an empty job, or a source from which no path leads to a sink."""
+    """Check a graph as a whole: `PlanError` for an empty job, a source from which no path leads to a sink, or a step
+    that was renamed from one that is there, or from which another was renamed too."""
     if not any(step.kind == "source" for step in steps):
         raise PlanError(f"job {job!r} is empty: start with job.source('name', …)")
     useful = _leading_to_a_sink(steps)
@@ -121,6 +142,7 @@ def make_plan(job: str, slots: int, steps: Sequence[Step], types: TypeTable | No
                 f"job {job!r}: no path leads from source {step.name!r} to a sink, so it would be read for "
                 f"nothing: end its stream with .sink('name', …), or use mp.collect(stream) to see its values"
             )
+    _check_renamed(steps)
     return Plan(job, slots, tuple(steps), types or TypeTable())
 
 
@@ -131,6 +153,25 @@ def ancestors(steps: Sequence[Step], names: set[str]) -> list[Step]:
         if step.name in wanted:
             wanted.update(ref.step for ref in step.inputs)
     return [step for step in steps if step.name in wanted]
+
+
+def _check_renamed(steps: Sequence[Step]) -> None:
+    names, heirs = {step.name for step in steps}, dict[str, str]()
+    for step in steps:
+        former = step.renamed_from
+        if former is None:
+            continue
+        if former in names:
+            raise PlanError(
+                f"step {step.name!r}: renamed_from={former!r}, but the job still has a step {former!r}, to which the "
+                f"state of that name belongs: leave renamed_from out, or give the other step another name"
+            )
+        if former in heirs:
+            raise PlanError(
+                f"step {step.name!r}: renamed_from={former!r}, as step {heirs[former]!r} has it already, and only one "
+                f"of them can have its state"
+            )
+        heirs[former] = step.name
 
 
 def _leading_to_a_sink(steps: Sequence[Step]) -> set[str]:

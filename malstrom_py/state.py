@@ -2,19 +2,29 @@
 
 Rule: everything a step keeps per key is in here, so that moving a key, persisting it and dropping it is done in
 one place. Values change by assignment only. A key whose value is None has no state.
+
+Whoever changes values says so by `KeyedState.note`, before or after: once the state is tracked, a barrier writes what
+was noted (S2). Timers, and what control messages do, are noted here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress, repeat
 from operator import is_, is_not
 from typing import Any
 
 from malstrom_py.codec import Codec
-from malstrom_py.errors import InternalError, shown
+from malstrom_py.errors import InternalError, SnapshotError, shown
 from malstrom_py.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
+from malstrom_py.snapshot.changes import Changes, SlotsOf
+from malstrom_py.snapshot.entries import encoded_entries
+from malstrom_py.snapshot.keyed import Opened, artefact, by_slot
+from malstrom_py.snapshot.keyed_image import SlotImage, slots_in
+
+Migrate = Callable[[Any, Any], Any]
+"""Key and state -> the state by which the job goes on; None drops the key."""
 
 
 class Timers:
@@ -27,9 +37,11 @@ class Timers:
     ([('a', 3), ('b', 5)], [9])
     """
 
-    __slots__ = ("_by_key", "_count", "_order", "_queue")
+    __slots__ = ("_by_key", "_count", "_order", "_queue", "noted")
 
     def __init__(self) -> None:
+        self.noted: set[Any] | None = None
+        """Takes the keys whose timers change, where there is one."""
         # key -> time -> the number of the timer that stands: entries of the queue with other numbers count no more.
         self._by_key: dict[Any, dict[int, int]] = {}
         self._queue: list[tuple[int, int, Any]] = []
@@ -44,6 +56,8 @@ class Timers:
             self._count += 1
             times[time] = self._order
             heappush(self._queue, (time, self._order, key))
+            if self.noted is not None:
+                self.noted.add(key)
 
     def due(self, frontier: int) -> Iterator[tuple[Any, int]]:
         """Take out the (key, time) pairs up to ``frontier``, by time, then in the order they were set."""
@@ -62,6 +76,8 @@ class Timers:
         """The same, and take them out."""
         times = sorted(self._by_key.pop(key, ()))
         self._count -= len(times)
+        if times and self.noted is not None:
+            self.noted.add(key)
         if len(self._queue) > 64 and len(self._queue) > 4 * self._count:
             # Only those that stand are left, so this pays off four times before it is done again.
             self._queue = list(filter(self._stands, self._queue))
@@ -80,6 +96,8 @@ class Timers:
         return self._by_key.get(key, {}).get(time) == order
 
     def _forget(self, key: Any, time: int) -> None:
+        if self.noted is not None:
+            self.noted.add(key)
         times = self._by_key[key]
         del times[time]
         self._count -= 1
@@ -110,11 +128,12 @@ class Defaulting(dict[Any, Any]):
 class KeyedState:
     """``values``: key -> state, a plain dict that the loops of the steps work on; ``timers``: when keys wake."""
 
-    __slots__ = ("_codec", "_step", "timers", "values")
+    __slots__ = ("_changes", "_codec", "_step", "timers", "values")
 
     def __init__(self, step: str, codec: Codec) -> None:
         self._step = step
         self._codec = codec
+        self._changes: Changes | None = None
         self.values: dict[Any, Any] = {}
         self.timers = Timers()
 
@@ -122,8 +141,24 @@ class KeyedState:
         """The keys with state: a value that is not None, or a timer."""
         return {key for key, value in self.values.items() if value is not None} | set(self.timers.keys())
 
-    def handle(self, message: StateMessage) -> None:
-        """Do what a control message asks of this step's state."""
+    @property
+    def tracked(self) -> bool:
+        """Whether it is noted which keys change."""
+        return self._changes is not None
+
+    def track(self, slots_of: SlotsOf) -> None:
+        """From now on persist keyed artefacts, by the slots that ``slots_of`` gives, and note which keys change."""
+        self._changes = Changes(slots_of)
+
+    def note(self, keys: Iterable[Any]) -> None:
+        """The values of ``keys`` may change, or have changed. Costs nothing as long as nothing is tracked."""
+        changes = self._changes
+        if changes is not None and changes.noted is not None:
+            changes.note(keys, len(self.values))
+            self.timers.noted = changes.noted
+
+    def handle(self, message: StateMessage, *, remark: bytes = b"") -> None:
+        """Do what a control message asks of this step's state. ``remark``: what `install` is to give back."""
         match message:
             case Interrogate():
                 self.interrogate(message.predicate, message.keys)
@@ -135,7 +170,8 @@ class KeyedState:
                 if self._step in message.states:
                     self.acquire(message.states[self._step])
             case AbsBarrier():
-                message.backend.persist(self._step, self.snapshot())
+                made = self.artefact(message, remark=remark) if self._changes is not None else self.snapshot()
+                message.backend.persist(self._step, made)
             case _:
                 """`Rescale` and `SuspendMarker` change no state."""
 
@@ -164,21 +200,49 @@ class KeyedState:
         if any(map(is_, values, repeat(None))):
             held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
             taken, values = list(compress(taken, held)), list(compress(values, held))
+        self.note(taken)
         return self._codec.encode_states_in_flight(taken, values, times, step=self._step) if taken else None
 
     def acquire(self, states: bytes) -> None:
         """Install what `collect` gave on another worker. `InternalError` if a key has state here already (R5)."""
         keys, values, times = self._codec.decode_in_flight(states, step=self._step)
-        held: set[Any] = set()
-        self.interrogate(AnyOf(set(keys)), held)
-        for key in held:
-            raise InternalError(
-                f"step {self._step!r}: state of key {shown(key)} was acquired onto state of its own (R5)"
-            )
-        self.values.update(zip(keys, values, strict=True))
-        for key, woken in times.items():
-            for time in woken:
-                self.timers.set(key, time)
+        self._take_in(keys, values, times, "acquired onto state of its own (R5)")
+
+    def artefact(self, barrier: AbsBarrier, *, remark: bytes = b"") -> bytes:
+        """What changed since the barrier's parent, or all there is, as a keyed artefact (S2). Only if it is tracked."""
+        changes = self._changes
+        if changes is None:
+            raise InternalError(f"step {self._step!r}: its state is not tracked")
+        due = changes.due(barrier.parent)
+        made = None if due is None else self._written(changes, list(due), full=False, remark=remark)
+        if made is None:
+            due = None
+            made = self._written(changes, self._held(), full=True, remark=remark)
+        if made is None:
+            raise InternalError(f"step {self._step!r}: its keys have no names in a chain that begins anew")
+        changes.written(barrier.snapshot, barrier.parent, due)
+        self.timers.noted = changes.noted
+        return made
+
+    def install(
+        self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None
+    ) -> tuple[list[Any], bytes]:
+        """Take over the keys of ``slots`` from what one worker wrote, a full artefact and deltas behind it (S5).
+
+        Returns these keys, and what was last remarked. ``migrate`` is called for each that has a value.
+
+        Raises:
+            SnapshotError, CodecError: the artefacts are damaged, or hold what is not registered.
+            InternalError: another worker has given a state for one of these keys.
+        """
+        installed: list[Any] = []
+        for image in slots_in(chain, self._codec, slots=slots, step=self._step):
+            if len(set(image.keys)) != len(image.keys):
+                raise SnapshotError(f"step {self._step!r}: what is to be restored holds a key twice: it is damaged")
+            taken = image if migrate is None else _migrated(image, migrate)
+            self._take_in(taken.keys, taken.values, taken.times, "restored from two workers")
+            installed += taken.keys
+        return installed, Opened(chain[-1]).note
 
     def snapshot(self) -> bytes:
         """All state, encoded at rest."""
@@ -200,3 +264,50 @@ class KeyedState:
             self.values[key] = value
         for time in times:
             self.timers.set(key, time)
+
+    def _held(self) -> list[Any]:
+        """The keys with state, in the order in which they got it, not in that of a set, which differs by process."""
+        woken = self.timers.keys()
+        values = self.values
+        held = [key for key, value in values.items() if value is not None]
+        return [*held, *(key for key in woken if values.get(key) is None)]
+
+    def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
+        """``keys`` as an artefact; None if it has to be a full one (`Changes.names`)."""
+        codec, step = self._codec, self._step
+        woken = self.timers.keys()
+        times = {key: self.timers.times(key) for key in keys if key in woken} if woken else {}
+        gone: list[Any] = []
+        values = list(map(self.values.get, keys))
+        if any(map(is_, values, repeat(None))):
+            there = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
+            gone = [key for key, stays in zip(keys, there, strict=True) if not stays]
+            keys, values = list(compress(keys, there)), list(compress(values, there))
+        names = changes.names([*keys, *gone], len(self.values), full=full)
+        if names is None:
+            return None
+        entries = encoded_entries(codec, keys, values, times, step=step)
+        entries += repeat(b"", len(gone))
+        forms = codec.encode_each_at_rest(names, step=step, keys=names)
+        return artefact(by_slot(changes.slots_of(names), forms, entries), delta=not full, note=remark)
+
+    def _take_in(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Any], how: str) -> None:
+        held: set[Any] = set()
+        self.interrogate(AnyOf(set(keys)), held)
+        for key in held:
+            raise InternalError(f"step {self._step!r}: state of key {shown(key)} was {how}")
+        self.note(keys)
+        self.values.update(zip(keys, values, strict=True))
+        for key, woken in times.items():
+            for time in woken:
+                self.timers.set(key, time)
+
+
+def _migrated(image: SlotImage, migrate: Migrate) -> SlotImage:
+    """What goes on of ``image``. A key that has timers and no value has nothing to be migrated."""
+    slot, keys, values, times = image
+    states = [None if value is None else migrate(key, value) for key, value in zip(keys, values, strict=True)]
+    kept = [new is not None or old is None for new, old in zip(states, values, strict=True)]
+    left = list(compress(keys, kept))
+    stay = set(left)
+    return SlotImage(slot, left, list(compress(states, kept)), {key: at for key, at in times.items() if key in stay})

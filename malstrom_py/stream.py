@@ -50,10 +50,11 @@ from malstrom_py.operators.union import Union
 from malstrom_py.operators.with_columns import WithColumns
 from malstrom_py.operators.write_parts import KeyByPart, WriteParts
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.partition import PartitionerLike
-from malstrom_py.plan import SOURCE_REGION, Port, Step, StreamRef, Traits, union_traits
+from malstrom_py.partition import PartitionerLike, check_partitioner
+from malstrom_py.plan import Port, Step, StreamRef, Traits, epochs_traits, union_traits
 from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink
 from malstrom_py.time import Unit, check_unit
+from malstrom_py.upgrades import Upgrade, former_name, migration_of, refuse_unknown
 
 if TYPE_CHECKING:
     import polars as pl
@@ -202,7 +203,13 @@ class StreamBuilder(Generic[K, V_co]):
 
     @overload
     def key_by(
-        self, name: str, key: str, *, partitioner: PartitionerLike | None = ..., on_error: OnError = ...
+        self,
+        name: str,
+        key: str,
+        *,
+        partitioner: PartitionerLike | None = ...,
+        on_error: OnError = ...,
+        renamed_from: str | None = ...,
     ) -> KeyedStreamBuilder[Any, V_co]: ...
     @overload
     def key_by(
@@ -212,6 +219,7 @@ class StreamBuilder(Generic[K, V_co]):
         *,
         partitioner: PartitionerLike | None = ...,
         on_error: OnError = ...,
+        renamed_from: str | None = ...,
     ) -> KeyedStreamBuilder[K2, V_co]: ...
     def key_by(
         self,
@@ -220,6 +228,7 @@ class StreamBuilder(Generic[K, V_co]):
         *,
         partitioner: PartitionerLike | None = None,
         on_error: OnError = "fail",
+        renamed_from: str | None = None,
     ) -> KeyedStreamBuilder[Any, V_co]:
         """Key each record by ``key(value)``, or by the column of that name, and distribute by key.
 
@@ -227,15 +236,12 @@ class StreamBuilder(Generic[K, V_co]):
         """
         from malstrom_py.keyed_stream import KeyedStreamBuilder
 
-        if partitioner is not None and not (callable(partitioner) or hasattr(partitioner, "bind")):
-            raise PlanError(
-                f"step {name!r}: partitioner is one of malstrom_py.partitioners or a function key -> slot, "
-                f"got {type(partitioner).__name__}"
-            )
-        traits = replace(self.traits, keyed=True, local=False, region=name, partitioner=partitioner)
+        checked = check_partitioner(partitioner, name)
+        traits = replace(self.traits, keyed=True, local=False, region=name, partitioner=checked)
         function = field_getter(key, name)
         factory = partial(KeyBy, fn=function, column=key if isinstance(key, str) else None)
-        ref = self._add("key_by", name, factory, function, traits=traits, on_error=on_error)
+        options: dict[str, Any] = {"on_error": on_error, "upgrade": {"renamed_from": renamed_from}}
+        ref = self._add("key_by", name, factory, function, traits=traits, **options)
         return KeyedStreamBuilder(self.job, ref, traits)
 
     key_distribute = key_by
@@ -272,6 +278,7 @@ class StreamBuilder(Generic[K, V_co]):
         *,
         idle_after: timedelta | None = None,
         max_ahead: timedelta | int | None = None,
+        renamed_from: str | None = None,
     ) -> tuple[Self, Self]:
         """Two streams: the records that are on time, with epochs, and the late ones, without (T1).
 
@@ -279,42 +286,34 @@ class StreamBuilder(Generic[K, V_co]):
         ``idle_after`` does not hold event time back. A record more than ``max_ahead`` (a timedelta, or an int in the
         stream's unit) in the future counts as late, and moves no epoch. Both are by the runtime's clock.
         """
-        traits = self.traits
-        if traits.region != SOURCE_REGION:
-            raise PlanError(
-                f"step {name!r}: generate_epochs stands behind key_by {traits.region!r}, but lateness belongs "
-                f"to the source's parts (T1): put it between the source and the first key_by"
-            )
-        if traits.unit is None:
-            raise PlanError(f"step {name!r}: the stream has no timestamps: put assign_timestamps before it")
-        if traits.split:
-            raise PlanError(f"step {name!r}: generate_epochs stands upstream already; lateness is decided once (T1)")
+        traits, unit = epochs_traits(name, self.traits), self.traits.unit or "ms"
         if not callable(getattr(generator, "tracker", None)):
             raise PlanError(f"step {name!r}: pass a generator, for instance mp.limit_out_of_orderness(…)")
-        idle_s, ahead = idle_after_s(idle_after, name), max_ahead_of(max_ahead, traits.unit, name)
-        factory = partial(GenerateEpochs, generator=generator, unit=traits.unit, idle_after_s=idle_s, max_ahead=ahead)
+        idle_s, ahead = idle_after_s(idle_after, name), max_ahead_of(max_ahead, unit, name)
+        factory = partial(GenerateEpochs, generator=generator, unit=unit, idle_after_s=idle_s, max_ahead=ahead)
         limits = {"idle_after": idle_after, "max_ahead": max_ahead}
         told = [short(generator), *(f"{limit}={span}" for limit, span in limits.items() if span is not None)]
         ports = (Port("on_time"), Port("late", epochs=False))
-        traits = replace(traits, epochs=True, split=True)
-        ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, detail=", ".join(told))
+        options: dict[str, Any] = {"detail": ", ".join(told), "upgrade": {"renamed_from": renamed_from}}
+        ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, **options)
         return self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
 
-    def sink(self, name: str, sink: Sink) -> None:
+    def sink(self, name: str, sink: Sink, *, renamed_from: str | None = None) -> None:
         """Write the stream to ``sink``. For a `PartitionedSink` it is distributed by part first."""
         check_name(name, "step")
         refuse_class(sink, name)
+        upgrade: Upgrade = {"renamed_from": renamed_from}
         if isinstance(sink, PartitionedSink):
-            self._sink_parts(name, sink)
+            self._sink_parts(name, sink, former_name(renamed_from, name))
             return
         if not isinstance(sink, TransactionalSink | StatelessSink):
             raise PlanError(
                 f"step {name!r}: {type(sink).__name__} is no sink: it has neither build(worker) nor "
                 f"open(worker), commit, abort and recover"
             )
-        self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink))
+        self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink), upgrade=upgrade)
 
-    def _sink_parts(self, name: str, sink: PartitionedSink) -> None:
+    def _sink_parts(self, name: str, sink: PartitionedSink, former: str | None) -> None:
         parts, keyed = f"{name}-parts", self.traits.keyed or self.traits.local
         if len(parts) > NAME_MAX:
             raise PlanError(
@@ -322,10 +321,12 @@ class StreamBuilder(Generic[K, V_co]):
                 f"the step that distributes by part is called <name>-parts"
             )
         traits = replace(self.traits, keyed=True, local=False, region=parts, partitioner=None)
-        ref = self._add("key_by", parts, partial(KeyByPart, sink=sink), sink.assign_part, traits=traits)
+        moved: Upgrade = {"renamed_from": None if former is None else f"{former}-parts"}
+        by_part_of = partial(KeyByPart, sink=sink)
+        ref = self._add("key_by", parts, by_part_of, sink.assign_part, traits=traits, upgrade=moved)
         by_part = StreamBuilder[Any, Any](self.job, ref, traits)
         factory = partial(WriteParts, sink=sink, keyed=keyed)
-        by_part._add("sink", name, factory, None, ports=(), detail=short(sink))
+        by_part._add("sink", name, factory, None, ports=(), detail=short(sink), upgrade={"renamed_from": former})
 
     if not TYPE_CHECKING:
 
@@ -358,16 +359,20 @@ class StreamBuilder(Generic[K, V_co]):
         on_error: OnError = "fail",
         detail: str | None = None,
         also: tuple[StreamRef, ...] = (),
+        upgrade: Upgrade | None = None,
     ) -> StreamRef:
         check_name(name, "step")
+        upgrade = upgrade or {}
+        refuse_unknown(upgrade, name)
         if on_error not in get_args(OnError):
             raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         if on_error == "dead-letter":
             ports = (*ports, Port("dead_letters", epochs=False))
         if detail is None:
             detail = describe_function(function) if function is not None else ""
-        step = Step(name, kind, factory, (self.ref, *also), ports, on_error, traits or self.traits, detail)
-        return self.job.add(step)
+        former, migration = former_name(upgrade.get("renamed_from"), name), migration_of(upgrade.get("migrate"), name)
+        inputs, traits = (self.ref, *also), traits or self.traits
+        return self.job.add(Step(name, kind, factory, inputs, ports, on_error, traits, detail, former, migration))
 
     def _at(self, ref: StreamRef, port: int, traits: Traits | None = None) -> Self:
         return type(self)(self.job, StreamRef(ref.step, port), traits or self.traits)

@@ -132,3 +132,16 @@ def _kinds_of_type(kind: pa.DataType) -> set[str]:
         (pa.types.is_fixed_size_binary, "bytes"),
     )
     return {told for is_kind, told in tests if is_kind(kind)}
+
+
+def is_unicode(text: str) -> bool:
+    r"""Whether ``text`` has an encoding: no halves of surrogate pairs, which neither Arrow nor a file's name takes.
+
+    >>> is_unicode("é"), is_unicode("\ud800")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -29,9 +29,13 @@ class ChannelId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """An `AbsBarrier` on its way between workers: the receiver persists to its own backend."""
+    """An `AbsBarrier` on its way between workers: the receiver persists to its own backend.
+
+    ``parent``: the snapshot that deltas go by (S2); None: everything is persisted.
+    """
 
     snapshot: str
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,15 @@ class Leave:
     """R8: the last move has ended for you: say Bye on every channel and stop."""
 
 
-Order = Rescale | OpenSlots | PollParts | Leave
+@dataclass(frozen=True, slots=True)
+class InjectBarrier:
+    """S1: the barrier of ``snapshot`` goes in at your sources. ``parent``: the snapshot that deltas go by (S2)."""
+
+    snapshot: str
+    parent: str | None = None
+
+
+Order = Rescale | OpenSlots | PollParts | Leave | InjectBarrier
 
 # From workers to the coordinator.
 
@@ -195,4 +203,16 @@ class ByeTaken:
     leaver: int
 
 
-Report = MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByeTaken
+@dataclass(frozen=True, slots=True)
+class BarrierPassed:
+    """S1: the barrier of ``snapshot`` has gone through all regions of the worker; what it holds is being saved.
+
+    ``paused_s``: for how long the worker did nothing else but make an image of what it holds.
+    """
+
+    snapshot: str
+    worker: int
+    paused_s: float = field(default=0.0, compare=False)
+
+
+Report = MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByeTaken | BarrierPassed

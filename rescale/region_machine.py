@@ -149,6 +149,12 @@ class RegionMachine:
         """What has been let in at ``exchange``."""
         return self._sides[exchange].emitted
 
+    def continue_at(self, exchange: str, time: int) -> None:
+        """A snapshot was taken where ``time`` had been let in: nobody promises less from there on (S1)."""
+        side = self._sides[exchange]
+        side.emitted = time
+        side.frontier = dict.fromkeys(side.frontier, time)
+
     def active(self, exchange: str) -> int | None:
         """T2: the smallest that senders which are neither idle nor finished have reached. None: there are none."""
         side = self._sides[exchange]

@@ -11,8 +11,19 @@ from concurrent.futures import Future
 from typing import Any
 
 from malstrom_py.errors import InternalError, MalstromError
-from malstrom_py.workers.control_messages import Answer, Ask, AskRescale, AskStatus, AskStop, AskWait, Done
-from malstrom_py.workers.controls import Controls, in_progress
+from malstrom_py.workers.control_messages import (
+    Answer,
+    Ask,
+    AskRescale,
+    AskSnapshot,
+    AskStatus,
+    AskStop,
+    AskWait,
+    Done,
+    SnapshotMade,
+)
+from malstrom_py.workers.controls import Controls
+from malstrom_py.workers.in_progress import in_progress
 from malstrom_py.workers.rescale_report import RescaleReport
 
 
@@ -30,6 +41,8 @@ async def answer_to(ask: Ask, controls: Controls) -> Answer:
                 return status.result() if await _settled(status, ask.timeout_s) else controls.known()
             case AskRescale():
                 return await _rescaled(ask, controls)
+            case AskSnapshot():
+                return await _saved(ask, controls)
             case AskStop():
                 return await _stopped(ask, controls)
             case AskWait():
@@ -46,6 +59,13 @@ async def _rescaled(ask: AskRescale, controls: Controls) -> Answer:
     if not await _settled(awaited, ask.timeout_s):
         return in_progress(controls.job, "rescale", ask.timeout_s)
     return awaited.result() or Done()
+
+
+async def _saved(ask: AskSnapshot, controls: Controls) -> Answer:
+    done = controls.save(ask.uri).done
+    if not await _settled(done, ask.timeout_s):
+        return in_progress(controls.job, "snapshot" if ask.uri is None else "savepoint", ask.timeout_s)
+    return SnapshotMade(done.result())
 
 
 async def _stopped(ask: AskStop, controls: Controls) -> Answer:

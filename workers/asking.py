@@ -6,7 +6,18 @@ from abc import ABC, abstractmethod
 from typing import TypeVar
 
 from malstrom_py.errors import ControlError, MalstromError
-from malstrom_py.workers.control_messages import Answer, Ask, AskRescale, AskStatus, AskStop, AskWait, Done
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.workers.control_messages import (
+    Answer,
+    Ask,
+    AskRescale,
+    AskSnapshot,
+    AskStatus,
+    AskStop,
+    AskWait,
+    Done,
+    SnapshotMade,
+)
 from malstrom_py.workers.job_status import JobStatus
 from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.result import RunResult
@@ -32,6 +43,11 @@ class AskedJob(ABC):
             return self._expect(RescaleReport, ask, what)
         self._expect(Done, ask, what)
         return None
+
+    def save(self, uri: str | None, *, timeout_s: float) -> SnapshotId:
+        """See `JobHandle.snapshot` and `JobHandle.savepoint`."""
+        what = "saved in a snapshot" if uri is None else f"saved to {uri}"
+        return SnapshotId(self._expect(SnapshotMade, AskSnapshot(uri, timeout_s), what).id)
 
     def status(self, *, timeout_s: float) -> JobStatus:
         """See `JobHandle.status`."""

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from malstrom_py.rescale.protocol import ByeTaken, MarkersIn, PartsPolled, RegionDone, Report, ShippedIn, Switched
+from malstrom_py.rescale.protocol import (
+    BarrierPassed,
+    ByeTaken,
+    MarkersIn,
+    PartsPolled,
+    RegionDone,
+    Report,
+    ShippedIn,
+    Switched,
+)
 
-_ORDER: Final = (Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
+_ORDER: Final = (BarrierPassed, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
 """Each waits for those before it, or for nothing."""
 
 
@@ -18,6 +27,8 @@ def in_order(report: Report) -> tuple[int, int, str]:
 def as_awaited(report: Report) -> str:
     """What ``report`` will tell of, when it comes."""
     match report:
+        case BarrierPassed():
+            return f"the barrier of snapshot {report.snapshot} to pass worker {report.worker}"
         case Switched():
             return f"worker {report.worker} to switch to version {report.version}"
         case MarkersIn():

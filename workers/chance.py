@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from malstrom_py.rescale.channel import Credit
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.batching import Batching
 
 T = TypeVar("T")
@@ -16,6 +18,7 @@ _SPEEDS: Final = (1.0, 1.0, 1.0, 0.3, 0.05)
 _SIZE_MAX: Final = 5
 _TURNS: Final = (10, 40, 120, 400)
 """Within how many turns the seed asks for things."""
+_BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "recovering", "kept", "kept", "kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,26 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """A snapshot that somebody asks for, not before ``turn``, and then as ``when`` says, as in `Asked`."""
+
+    turn: int
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
 class Crash:
-    """The loss of a worker or of the coordinator, not before ``turn``; ``moving``: in the middle of a rescale."""
+    """The loss of a worker or of the coordinator, not before ``turn``, and then as ``when`` says.
+
+    ``when``: "turn": at once, "moving": in the middle of a rescale, "saving": while a snapshot is being made,
+    "storing": while its manifest is about to be written, "stored": when that stands, and nobody knows, "kept": behind a
+    snapshot, "writing": between two operations of the store, "recovering": in the same way while the job begins again.
+    Of a job without snapshots all but "moving" are as "turn".
+    """
 
     turn: int
     who: str
-    moving: bool
+    when: str
 
 
 class Chance:
@@ -46,6 +63,7 @@ class Chance:
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
+        self._kept = random.Random(f"snapshots {seed}")  # so that a job without them runs as if there were none
         self._speeds: dict[Hashable, float] = {}
 
     def batching(self) -> Batching:
@@ -77,16 +95,46 @@ class Chance:
         ]
         return sorted(asked, key=lambda request: request.turn)
 
-    def crashes(self, count: int | None) -> list[Crash]:
-        """``count`` crashes, or as many as the seed says: mostly none."""
+    def crashes(self, count: int | None, *, kept: bool) -> list[Crash]:
+        """``count`` crashes, or as many as the seed says: mostly none. ``kept``: whether the job has snapshots."""
         rng = self._rng
         if count is None:
             count = rng.choice((0, 0, 0, 0, 1, 2))
         drawn = [
-            Crash(rng.randint(0, rng.choice(_TURNS)), rng.choice(("worker", "coordinator")), rng.random() < 0.5)
+            Crash(
+                rng.randint(0, rng.choice(_TURNS)),
+                rng.choice(("worker", "coordinator")),
+                "moving" if rng.random() < 0.5 else "turn",
+            )
             for _ in range(count)
         ]
+        if kept:
+            drawn = [replace(crash, when=self._kept.choice(_BREAKS)) for crash in drawn]
         return sorted(drawn, key=lambda crash: crash.turn)
+
+    def snapshots(self) -> Snapshots | None:
+        """How the job is snapshotted, if it is, in a store of its own."""
+        rng = self._kept
+        made = Snapshots(
+            MemoryStore(),
+            interval_s=rng.choice((None, 0.001, 0.01, 0.1)),
+            keep=rng.choice((1, 1, 2, 3)),
+            chain_max=rng.choice((1, 1, 2, 8)),
+        )
+        return made if rng.random() < 0.5 else None
+
+    def wanted(self) -> list[Wanted]:
+        """What snapshots are asked for."""
+        rng = self._kept
+        whens: Sequence[str] = ("turn", "turn", "moving", "moving", "full", "quiet", "end")
+        wanted = [
+            Wanted(rng.randint(0, rng.choice(_TURNS)), rng.choice(whens)) for _ in range(rng.choice((0, 1, 2, 4)))
+        ]
+        return sorted(wanted, key=lambda request: request.turn)
+
+    def size(self) -> int:
+        """With how many workers a job goes on from a snapshot."""
+        return self._kept.randint(1, _SIZE_MAX)
 
     def one_of(self, things: Sequence[T]) -> T:
         """Any of ``things``."""

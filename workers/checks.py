@@ -92,6 +92,9 @@ class Checked(Operator):
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
         self._inner.on_schedule(out, clock)
 
+    def continue_at(self, epoch: int) -> None:
+        self._inner.continue_at(epoch)
+
     def rewind(self, epoch: Epoch) -> Epoch:
         return self._inner.rewind(epoch)
 

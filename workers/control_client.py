@@ -27,7 +27,7 @@ from malstrom_py.workers.control_messages import (
     encode_request,
     length_of,
 )
-from malstrom_py.workers.controls import goes_on
+from malstrom_py.workers.in_progress import goes_on
 
 ANSWER_S: Final = 10.0
 """How long the other side may be silent; it says something every two seconds."""

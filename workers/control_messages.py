@@ -51,6 +51,14 @@ class AskRescale:
 
 
 @dataclass(frozen=True, slots=True)
+class AskSnapshot:
+    """Make a snapshot; with ``uri`` a savepoint there. The answer comes when it is committed."""
+
+    uri: str | None
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class AskStop:
     """End. The answer comes when that is done, or without ``wait`` at once."""
 
@@ -66,7 +74,7 @@ class AskWait:
     timeout_s: float | None
 
 
-Ask = AskStatus | AskRescale | AskStop | AskWait
+Ask = AskStatus | AskRescale | AskSnapshot | AskStop | AskWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +95,26 @@ class Done:
     """It was done, and there is nothing to tell of it."""
 
 
-Answer = Waiting | Done | JobStatus | RescaleReport | RunResult | MalstromError
+@dataclass(frozen=True, slots=True)
+class SnapshotMade:
+    """The snapshot ``id`` is committed."""
+
+    id: str
+
+
+Answer = Waiting | Done | SnapshotMade | JobStatus | RescaleReport | RunResult | MalstromError
 
 _ASKS: Final[Mapping[str, type[Any]]] = {
     "status": AskStatus,
     "rescale": AskRescale,
+    "snapshot": AskSnapshot,
     "stop": AskStop,
     "wait": AskWait,
 }
 _ANSWERS: Final[Mapping[str, type[Any]]] = {
     "waiting": Waiting,
     "done": Done,
+    "snapshot": SnapshotMade,
     "status": JobStatus,
     "report": RescaleReport,
     "result": RunResult,

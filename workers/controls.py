@@ -10,56 +10,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import JobEnded, MalstromError, OperationInProgress, PlanError
+from malstrom_py.errors import JobEnded, MalstromError, OperationInProgress, PlanError, SnapshotError
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.workers.commands import Commanded, Rescaling, Saving, future
 from malstrom_py.workers.job_size import check_size
-from malstrom_py.workers.job_status import Ending, JobStatus, State
+from malstrom_py.workers.job_status import Ending, JobStatus, SnapshotStatus, State
 from malstrom_py.workers.rescale_report import Moving, RescaleReport
-from malstrom_py.workers.rescales import Done
 from malstrom_py.workers.result import RunResult
 
 ASKED_MAX: Final = 1_000
 """How many commands may wait for the run to take them."""
 
 SUSPEND_S: Final = 5.0
-"""How long workers may take to stop behind what is on its way, a rescale among it. As long as nothing is kept of a run
-that stops without drain, nothing is lost where they have not."""
+"""How long workers may take to stop behind what is on its way, a rescale among it. Where nothing is kept of a run that
+stops without drain, nothing is lost if they have not."""
+
+SAVE_S: Final = 300.0
+"""The same where a last snapshot comes first. Past it the job can go on from the one before."""
 
 _STEADY: Final = "steady"
-
-
-class Commanded(Protocol):
-    """The workers of a run, as they can be commanded by its own thread."""
-
-    @property
-    def members(self) -> tuple[int, ...]: ...
-
-    @property
-    def phase(self) -> str: ...
-
-    @property
-    def moving(self) -> Moving | None: ...
-
-    @property
-    def suspended(self) -> bool: ...
-
-    def rescale(self, size: int, done: Done) -> None: ...
-
-    def drain(self) -> None: ...
-
-    def suspend(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Rescaling:
-    """A rescale that was asked for: ``taken`` once the run has begun with it, ``done`` when it has ended."""
-
-    size: int
-    taken: Future[None]
-    done: Future[RescaleReport]
+_RECOVERING: Final = "recovering"
 
 
 class Controls:
@@ -79,18 +52,20 @@ class Controls:
     def __init__(self, job: str) -> None:
         self.job = job
         self.wake = threading.Event()
-        self.ended: Future[Ending] = _future()
+        self.ended: Future[Ending] = future()
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
-        self._rescales: list[Rescaling] = []
-        self._unanswered: list[Rescaling] = []
+        self._asked: list[Rescaling | Saving] = []
+        self._unanswered: list[Rescaling | Saving] = []
         self._status: Future[JobStatus] | None = None
         self._drain: bool | None = None
         self._drain_told = False
         self._suspending_s = 0.0
         self._abandoned = ""
         self._answering = False
+        self._restarts = 0
+        self._snapshots: SnapshotStatus | None = None
         self._publish("opening", RunResult(job, {}, 0.0), 0)
 
     # Any thread.
@@ -103,17 +78,27 @@ class Controls:
             JobEnded: the job has.
         """
         check_size(size)
-        asked = Rescaling(size, _future(), _future())
+        asked = Rescaling(size, future(), future())
         with self._lock:
-            self._refuse_if_ended(f"rescaled to {size}")
-            if len(self._rescales) >= ASKED_MAX:
-                raise OperationInProgress(
-                    f"job {self.job!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for those first",
-                    job=self.job,
-                    operation="rescale",
-                )
-            self._rescales.append(asked)
-            self.pending = True
+            self._ask(asked, "rescale")
+        self.wake.set()
+        return asked
+
+    def save(self, uri: str | None = None) -> Saving:
+        """Ask for a snapshot; with ``uri`` for a savepoint there.
+
+        Raises:
+            OperationInProgress: the job is being stopped, or another savepoint is being made.
+            JobEnded: the job has ended.
+        """
+        asked = Saving(uri, future())
+        operation = "snapshot" if uri is None else "savepoint"
+        with self._lock:
+            if self._drain is not None and not self.ended.done():
+                raise self._in_the_way(operation, "stop")
+            if uri is not None and self._savepoint() is not None:
+                raise self._in_the_way(operation, "savepoint")
+            self._ask(asked, operation)
         self.wake.set()
         return asked
 
@@ -121,11 +106,13 @@ class Controls:
         """Ask the run to end; what is returned is answered when it has. To be asked again is nothing new.
 
         Raises:
-            OperationInProgress: it is being stopped in the other way.
+            OperationInProgress: it is being stopped in the other way, or a savepoint is being made.
         """
         with self._lock:
             if self.ended.done():
                 return self.ended
+            if self._drain is None and self._savepoint() is not None:
+                raise self._in_the_way("stop", "savepoint")
             if self._drain is not None and self._drain != drain:
                 raise OperationInProgress(
                     f"job {self.job!r} is being stopped {'with' if self._drain else 'without'} drain already: let that "
@@ -149,11 +136,11 @@ class Controls:
         """Ask how the job stands. All who ask before the run has answered get the same answer."""
         with self._lock:
             if self.ended.done() or not self._answering:
-                answer: Future[JobStatus] = _future()
+                answer: Future[JobStatus] = future()
                 answer.set_result(self._known())
                 return answer
             if self._status is None:
-                self._status = _future()
+                self._status = future()
             asked = self._status
             self.pending = True
         self.wake.set()
@@ -176,11 +163,27 @@ class Controls:
         if status is not None:
             status.set_result(known)
 
+    def note_snapshots(self, snapshots: SnapshotStatus | None) -> None:
+        """How it stands with the snapshots of the run, which may not come by before it ends."""
+        with self._lock:
+            self._snapshots = snapshots
+
     def loop(self) -> None:
         """From now on the run comes by to `obey`."""
         with self._lock:
             self._answering = True
             self._phase = _STEADY
+            self.pending = self.pending or bool(self._asked) or self._drain is not None
+
+    def recover(self, counts: RunResult, workers: int, *, times: int = 1) -> None:
+        """The run goes back to its last snapshot, with ``workers`` others: these are asked for all that is not done.
+        ``times``: how often it has.
+        """
+        with self._lock:
+            self._restarts += times
+            self._asked, self._unanswered = self._unanswered + self._asked, []
+            self._drain_told = False
+        self.enter(_RECOVERING, counts, workers)
 
     def obey(self, crew: Commanded, count: Callable[[], RunResult]) -> None:
         """Do what was asked for, as far as it can be done between two steps. Call it while ``pending``.
@@ -190,12 +193,13 @@ class Controls:
         """
         with self._lock:
             self.pending = False
+            self._snapshots = crew.snapshots
             drain, drain_told, self._drain_told = self._drain, self._drain_told, self._drain is not None
-            rescales: list[Rescaling] = []
+            taken: list[Rescaling | Saving] = []
             # What is being stopped begins no move any more: requests without end would keep it from its end.
             if drain is None:
-                rescales, self._rescales = self._rescales, []
-                self._unanswered += rescales
+                taken, self._asked = self._asked, []
+                self._unanswered += taken
         self._refuse_if_abandoned()
         if drain is not None and not drain_told:
             if drain:
@@ -203,8 +207,11 @@ class Controls:
             else:
                 crew.suspend()
                 self._suspending_s = self._clock.monotonic_s()
-        for asked in rescales:
-            self._rescale(crew, asked)
+        for asked in taken:
+            if isinstance(asked, Rescaling):
+                self._rescale(crew, asked)
+            else:
+                self._save(crew, asked)
         counts = count()
         with self._lock:
             self._publish(crew.phase, counts, len(crew.members), crew.moving)
@@ -213,7 +220,8 @@ class Controls:
         if status is not None:
             status.set_result(known)
         if drain is False:
-            if crew.suspended or self._clock.monotonic_s() - self._suspending_s >= SUSPEND_S:
+            limit_s = SUSPEND_S if crew.snapshots is None else SAVE_S
+            if crew.suspended or self._clock.monotonic_s() - self._suspending_s >= limit_s:
                 raise self._stopped()
             self.pending = True  # come by after the next step, until everyone is
 
@@ -229,28 +237,28 @@ class Controls:
         """The run has ended: answer everyone who waits. (Once; whatever is asked later is answered at once.)"""
         with self._lock:
             self._publish("ended", ending.counts, self._workers)
-            unanswered = self._rescales + self._unanswered
-            self._rescales, self._unanswered = [], []
+            unanswered = self._asked + self._unanswered
+            self._asked, self._unanswered = [], []
             status, self._status = self._status, None
             # Set under the lock: nobody finds the job ended and yet unanswered.
             self.ended.set_result(ending)
             known = self._known()
         for asked in unanswered:
-            refusal = ending.refusal(f"rescaled to {asked.size}")
-            for future in (asked.taken, asked.done):
-                if not future.done():
-                    future.set_exception(refusal)
+            asked.refuse(ending.refusal(asked.what))
         if status is not None:
             status.set_result(known)
 
     def _rescale(self, crew: Commanded, asked: Rescaling) -> None:
+        restarts = self._restarts
+
         def done(ended: RescaleReport | MalstromError) -> None:
+            if not self._is_answered(asked, restarts):
+                return
             if isinstance(ended, MalstromError):
-                self._called_off(asked, ended)
+                asked.refuse(ended)
                 return
             if not asked.taken.done():
                 asked.taken.set_result(None)
-            self._unanswered.remove(asked)
             with self._lock:
                 self._workers = len(ended.members)
             asked.done.set_result(ended)
@@ -258,16 +266,61 @@ class Controls:
         try:
             crew.rescale(asked.size, done)
         except PlanError as error:
-            self._called_off(asked, error)
+            done(error)
             return
         if not asked.taken.done():
             asked.taken.set_result(None)
 
-    def _called_off(self, asked: Rescaling, error: MalstromError) -> None:
-        self._unanswered.remove(asked)
-        for future in (asked.taken, asked.done):
-            if not future.done():
-                future.set_exception(error)
+    def _save(self, crew: Commanded, asked: Saving) -> None:
+        restarts = self._restarts
+
+        def done(ended: SnapshotId | MalstromError) -> None:
+            if not self._is_answered(asked, restarts):
+                return
+            if isinstance(ended, MalstromError):
+                asked.refuse(ended)
+            else:
+                asked.done.set_result(ended)
+
+        try:
+            if asked.uri is None:
+                crew.snapshot(done)
+            else:
+                crew.savepoint(asked.uri, done)
+        except (PlanError, SnapshotError) as error:
+            done(error)
+
+    def _is_answered(self, asked: Rescaling | Saving, restarts: int) -> bool:
+        """Note that ``asked`` is done with; False if the workers that say so are gone, and others were asked."""
+        with self._lock:
+            if self._restarts != restarts:
+                return False
+            self._unanswered.remove(asked)
+            return True
+
+    def _ask(self, asked: Rescaling | Saving, operation: str) -> None:
+        self._refuse_if_ended(asked.what)
+        if len(self._asked) >= ASKED_MAX:
+            raise OperationInProgress(
+                f"job {self.job!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for those first",
+                job=self.job,
+                operation=operation,
+            )
+        self._asked.append(asked)
+        self.pending = True
+
+    def _savepoint(self) -> Saving | None:
+        """The savepoint that is being made, or is to be."""
+        savings = (asked for asked in self._asked + self._unanswered if isinstance(asked, Saving))
+        return next((asked for asked in savings if asked.uri is not None), None)
+
+    def _in_the_way(self, wanted: str, operation: str) -> OperationInProgress:
+        told = {"stop": "is being stopped", "savepoint": "is making a savepoint"}
+        return OperationInProgress(
+            f"job {self.job!r} {told[operation]}, so there can be no {wanted} now: let that end first",
+            job=self.job,
+            operation=operation,
+        )
 
     def _publish(self, phase: str, counts: RunResult, workers: int, moving: Moving | None = None) -> None:
         self._phase, self._counts, self._workers, self._moving = phase, counts, workers, moving
@@ -286,6 +339,8 @@ class Controls:
             None if error is None else str(error),
             age_s,
             self._moving,
+            self._restarts,
+            self._snapshots,
         )
 
     def _state(self) -> State:
@@ -293,6 +348,8 @@ class Controls:
             return self.ended.result().how
         if self._drain is not None:
             return "stopping"
+        if self._phase == _RECOVERING:
+            return "recovering"
         return "rescaling" if self._phase in {"joining", "moving", "leaving"} else "running"
 
     def _refuse_if_ended(self, what: str) -> None:
@@ -301,12 +358,16 @@ class Controls:
 
     def _refuse_if_abandoned(self) -> None:
         if self._abandoned:
-            raise JobEnded(f"job {self.job!r} was stopped: {self._abandoned}", job=self.job, how="stopped")
+            said = f"job {self.job!r} was stopped: {self._abandoned}, and {self._left_behind()}"
+            raise JobEnded(said, job=self.job, how="stopped")
 
     def _stopped(self) -> JobEnded:
-        return JobEnded(
-            f"job {self.job!r} was stopped without drain: nothing was committed", job=self.job, how="stopped"
-        )
+        said = f"job {self.job!r} was stopped without drain: {self._left_behind()}"
+        return JobEnded(said, job=self.job, how="stopped")
+
+    def _left_behind(self) -> str:
+        last = None if self._snapshots is None else self._snapshots.last
+        return "nothing was committed" if last is None else f"it can go on from snapshot {last}"
 
 
 class WakefulClock(SystemClock):
@@ -319,32 +380,3 @@ class WakefulClock(SystemClock):
         wake = self._controls.wake
         if wake.wait(duration_s):
             wake.clear()
-
-
-def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgress:
-    """That a wait for ``operation`` ("run", "rescale" or "stop") has run out, and the operation goes on.
-
-    >>> print(in_progress("flights", "rescale", 5))
-    job 'flights' has not been rescaled within 5 s; the rescale goes on: see status(), or allow more with timeout_s=
-    """
-    told = {
-        "run": "has not ended within {} s; it goes on: see",
-        "rescale": "has not been rescaled within {} s; the rescale goes on: see",
-        "stop": "has not stopped within {} s; it is still being stopped: see",
-    }
-    text = told[operation].format(f"{timeout_s:g}")
-    return OperationInProgress(
-        f"job {job!r} {text} status(), or allow more with timeout_s=", job=job, operation=operation
-    )
-
-
-def goes_on(job: str) -> str:
-    """What is noted on a Ctrl-C that has stopped the waiting, and not what was waited for."""
-    return f"job {job!r} goes on, and does what it was asked to: only the waiting was interrupted"
-
-
-def _future() -> Future[Any]:
-    """One that nobody who waits for it can cancel."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future

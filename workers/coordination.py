@@ -6,18 +6,27 @@ come back as messages, for whoever carries them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, PlanError
+from malstrom_py.errors import DeadlineError, PlanError, SnapshotError
 from malstrom_py.plan import Plan
 from malstrom_py.rescale.pacing import Pacing
 from malstrom_py.rescale.placement import first_table
+from malstrom_py.snapshot.job_changes import plan_image
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.workers import coordinator_events as events
 from malstrom_py.workers import coordinator_machine as coordinator
+from malstrom_py.workers.background import Background
+from malstrom_py.workers.beginning import Beginning
+from malstrom_py.workers.commit import SinkCommits
+from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.outgoing import Message
 from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.rescales import Done, Rescales
+from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.snapshotting import Request, Snapshotting
 from malstrom_py.workers.topology import topology_of
 
 MOVE_DEADLINE_S: Final = 120.0
@@ -27,7 +36,7 @@ MOVE_DEADLINE_S: Final = 120.0
 class Workforce(Protocol):
     """Who starts workers and lets them go."""
 
-    def start(self, start: coordinator.StartWorkers) -> Sequence[Message]:
+    def start(self, start: events.StartWorkers) -> Sequence[Message]:
         """R1: start joiners, built from the table of now and connected both ways; what there is to say of it."""
         ...
 
@@ -58,6 +67,7 @@ class Coordination:
         self._next_worker = max(members) + 1
         self._got_on_s = clock.monotonic_s()
         self._first = tuple(members)
+        self.snapshotting: Snapshotting | None = None
         self.deal({})
 
     def deal(self, parts: Mapping[tuple[str, str], int]) -> None:
@@ -102,6 +112,16 @@ class Coordination:
         return self._machine.phase is coordinator.Phase.STEADY
 
     @property
+    def readers(self) -> Mapping[tuple[str, str], int]:
+        """(source, part) -> the worker that reads it, of the parts that can move."""
+        return self._machine.parts
+
+    @property
+    def is_between_moves(self) -> bool:
+        """Whether a barrier passes, and the moves of a rescale go on behind it."""
+        return self._machine.phase is coordinator.Phase.BARRIER and self._machine.moves_follow
+
+    @property
     def moving(self) -> Moving | None:
         """How far the rescale under way has come; None while nothing moves."""
         return self._rescales.moving
@@ -134,35 +154,114 @@ class Coordination:
         """Go to just these ``members``; ``done`` is told when that has ended, or was overtaken (R9)."""
         members = tuple(members)
         self._rescales.asked(members, self._clock.monotonic_s(), done)
-        return self.handle(coordinator.Requested(members))
+        return self.handle(events.Requested(members))
 
-    def handle(self, event: coordinator.Event) -> list[Message]:
+    def handle(self, event: events.Event) -> list[Message]:
         """Let the machine decide, and do what it decides: the orders and news that come of it."""
         messages: list[Message] = []
         self.got_on()
         for effect in self._machine.handle(event):
             match effect:
-                case coordinator.StartWorkers():
+                case events.StartWorkers():
                     messages += self._workforce.start(effect)
-                case coordinator.Send():
+                case events.Send():
                     messages.append((effect.worker, effect.order))
-                case coordinator.Ended():
+                case events.Ended():
                     self._workforce.remove_all_but(effect.members)
                     self._rescales.ended(self._clock.monotonic_s(), effect.error)
+                case events.BarrierBegun() if self.snapshotting is not None:
+                    self.snapshotting.barrier_begun(effect)
+                case events.CutMade() if self.snapshotting is not None:
+                    self.snapshotting.cut_made(effect)
         self._machine.check()
         return messages
+
+    def keep_snapshots(
+        self,
+        begun: Beginning,
+        snapshots: Snapshots,
+        background: Background,
+        commits: SinkCommits,
+        pins: Mapping[str, Any],
+        count: Callable[[], RunResult],
+    ) -> None:
+        """From now on make snapshots of what runs. ``count``: what it has done so far."""
+        self.snapshotting = Snapshotting(
+            self._plan.job,
+            plan_image(self._plan),
+            snapshots,
+            begun.checkpointer,
+            incarnation=begun.incarnation,
+            sequence=begun.sequence,
+            background=background,
+            commits=commits,
+            clock=self._clock,
+            pins=pins,
+            count=count,
+            begun_from=None if begun.resumption is None else begun.resumption.manifest,
+        )
+
+    def ask_snapshot(self, request: Request) -> None:
+        """Have a snapshot made. `SnapshotError` if the job has none."""
+        if self.snapshotting is None:
+            raise SnapshotError(
+                f"job {self._plan.job!r} runs without snapshots: start it with snapshots=mp.Snapshots(uri)"
+            )
+        self.snapshotting.ask(request)
+
+    def before_suspending(self, suspend: Callable[[], None]) -> None:
+        """Call ``suspend`` once a last snapshot stands; at once if the job has none."""
+        if self.snapshotting is None:
+            suspend()
+        else:
+            self.snapshotting.ask(Request(lambda ended: suspend()))
+
+    def close(self) -> None:
+        """The run has ended, one way or another."""
+        if self.snapshotting is not None:
+            self.snapshotting.close()
+
+    @property
+    def snapshots(self) -> SnapshotStatus | None:
+        """How it stands with the snapshots; None for a job without."""
+        return None if self.snapshotting is None else self.snapshotting.status
+
+    @property
+    def kept(self) -> RunResult | None:
+        """What the job has come to, once its last snapshot stands, behind which nothing comes."""
+        return None if self.snapshotting is None else self.snapshotting.result
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether something is being written in the background."""
+        return self.snapshotting is not None and self.snapshotting.background.pending > 0
+
+    def due_s(self) -> list[float]:
+        """When something is to be done of itself, on the clock's monotonic time."""
+        due_s = None if self.snapshotting is None else self.snapshotting.due_s()
+        return [] if due_s is None else [due_s]
+
+    def turn(self) -> list[Message]:
+        """Between two steps: have the barrier of a snapshot go if it is time, and take in what has been saved."""
+        if self.snapshotting is None:
+            return []
+        return [message for wanted in self.snapshotting.turn() for message in self.handle(wanted)]
 
     def got_on(self) -> None:
         """Somebody has got on with something."""
         self._got_on_s = self._clock.monotonic_s()
 
     def check_deadline(self) -> None:
-        """R7: a rescale with which nobody gets on ends the job, for without snapshots there is no way back (S6)."""
+        """R7: a rescale or a barrier with which nobody gets on ends the run, which goes back to the last snapshot;
+        without snapshots there is no way back (S6).
+        """
         if self.is_steady or self._clock.monotonic_s() - self._got_on_s <= MOVE_DEADLINE_S:
             return
+        what = "a snapshot" if self._machine.phase is coordinator.Phase.BARRIER else "a rescale"
+        remedy = "Start the job afresh." if self.snapshotting is None else "It goes on from its last snapshot."
         raise DeadlineError(
-            f"job {self._plan.job!r}: nothing has happened for {MOVE_DEADLINE_S:g} s in the middle of a rescale, "
-            f"which waits for {self.waiting_for()}. Start the job afresh.",
+            f"job {self._plan.job!r}: nothing has happened for {MOVE_DEADLINE_S:g} s in the middle of {what}, which "
+            f"waits for {self.waiting_for()}. {remedy}",
             wait=self.waiting_for(),
             deadline_s=MOVE_DEADLINE_S,
         )

@@ -1,14 +1,15 @@
-"""Coordinator machine: the one place that decides on a rescale, move by move.
+"""Coordinator machine: the one place that decides on a rescale, move by move, and when the barrier of a snapshot goes.
 
 Every state change is in TRANSITIONS; nothing here does I/O. Requests during a rescale are coalesced, the last one wins
 (R9). A move ends when everyone has reported everything (R7), a rescale when all leavers' Byes have been taken (R8). It
-can be called off only while workers join, for until then nobody but them knows of it.
+can be called off only while workers join, for until then nobody but them knows of it. No barrier is on its way while a
+move is (R7): it goes when nothing moves, or between two moves of a rescale, and the next move waits until it has passed
+everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -16,12 +17,13 @@ from malstrom_py.errors import InternalError, MalstromError
 from malstrom_py.rescale.pacing import Pacing, pause_by_size
 from malstrom_py.rescale.placement import opening_move, plan_moves
 from malstrom_py.rescale.protocol import (
+    BarrierPassed,
     ByeTaken,
+    InjectBarrier,
     Leave,
     MarkersIn,
     Move,
     OpenSlots,
-    Order,
     PartsPolled,
     PollParts,
     RegionDone,
@@ -32,6 +34,21 @@ from malstrom_py.rescale.protocol import (
     Table,
 )
 from malstrom_py.workers.awaited import as_awaited, in_order
+from malstrom_py.workers.coordinator_events import (
+    BarrierBegun,
+    CalledOff,
+    Connected,
+    CutMade,
+    Effect,
+    Ended,
+    Event,
+    Reported,
+    Requested,
+    Send,
+    SnapshotWanted,
+    StartWorkers,
+    Topology,
+)
 
 
 class Phase(StrEnum):
@@ -41,6 +58,7 @@ class Phase(StrEnum):
     JOINING = "joining"
     MOVING = "moving"
     LEAVING = "leaving"
+    BARRIER = "barrier"
 
 
 TRANSITIONS: Final = {
@@ -52,78 +70,13 @@ TRANSITIONS: Final = {
     (Phase.MOVING, "last move ended, someone leaves"): Phase.LEAVING,
     (Phase.MOVING, "last move ended"): Phase.STEADY,
     (Phase.LEAVING, "all Byes taken"): Phase.STEADY,
+    (Phase.STEADY, "snapshot"): Phase.BARRIER,
+    (Phase.MOVING, "move ended, snapshot"): Phase.BARRIER,
+    (Phase.BARRIER, "barrier passed"): Phase.STEADY,
+    (Phase.BARRIER, "barrier passed, moves follow"): Phase.MOVING,
 }
 """All changes of phase."""
 
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """What the coordinator must know of the job: its exchanges, and which of them each region and source feeds."""
-
-    exchanges: tuple[str, ...]
-    regions: Mapping[str, tuple[str, ...]]
-    sources: Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Requested:
-    """Rescale to ``members``."""
-
-    members: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """A joiner has been built from the old table and connected both ways (R1)."""
-
-    worker: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A worker reports."""
-
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
-class CalledOff:
-    """Joiners have not come up: the rescale under way is not to be, for what ``error`` says."""
-
-    error: MalstromError
-
-
-Event = Requested | Connected | Reported | CalledOff
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
-    """Start and connect ``workers``: built with ``members``, ``table`` and ``version`` of now."""
-
-    workers: tuple[int, ...]
-    members: tuple[int, ...]
-    table: tuple[int, ...]
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send an order to a worker."""
-
-    worker: int
-    order: Order
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A rescale has ended: ``members`` are there, and nobody else. ``error``: it was called off, nothing changed."""
-
-    members: tuple[int, ...]
-    version: int
-    error: MalstromError | None = None
-
-
-Effect = StartWorkers | Send | Ended
 
 AWAITED_MAX: Final = 4
 """So many of the things that are waited for are named."""
@@ -175,6 +128,9 @@ class CoordinatorMachine:
         self._before_move = (0, 0)
         self._pause_s = 0.0
         self._wanted: tuple[int, ...] | None = None
+        self._barrier: SnapshotWanted | None = None
+        self.moves_follow = False
+        self._paused_s = 0.0
         self._target: tuple[int, ...] = tuple(members)
         self._joining: set[int] = set()
         self._move: Move | None = None
@@ -193,6 +149,12 @@ class CoordinatorMachine:
                 return self._connected(event.worker)
             case CalledOff():
                 return self._called_off(event.error)
+            case SnapshotWanted():
+                self._require(self._barrier is None and self.phase is not Phase.BARRIER, "one snapshot at a time")
+                self._barrier = event
+                return self._cut("snapshot") if self.phase is Phase.STEADY else []
+            case Reported(report=BarrierPassed() as report):
+                return self._barrier_passed(report)
             case Reported(report=ByeTaken() as report):
                 return self._bye_taken(report)
             case Reported():
@@ -201,7 +163,8 @@ class CoordinatorMachine:
     @property
     def target(self) -> tuple[int, ...]:
         """The members that the rescale under way leads to. What waits behind it may be overtaken yet (R9)."""
-        return self.members if self.phase is Phase.STEADY else self._target
+        nothing_moves = self.phase is Phase.STEADY or (self.phase is Phase.BARRIER and not self.moves_follow)
+        return self.members if nothing_moves else self._target
 
     def waiting_for(self) -> str:
         """R7: what has to be reported before a rescale goes on, for people: what other things wait for comes first.
@@ -231,8 +194,30 @@ class CoordinatorMachine:
         self._require((self.phase is Phase.MOVING) == (self._move is not None), "a phase without its move")
         self._require(set(self.table) <= set(self.members), "a slot belongs to nobody")
         self._require((self.phase is Phase.JOINING) == bool(self._joining), "a phase without those who join")
+        self._require(self.phase is not Phase.STEADY or self._barrier is None, "a snapshot is wanted and nobody goes")
+
+    def _cut(self, what: str) -> list[Effect]:
+        barrier, self._barrier = self._barrier, None
+        assert barrier is not None
+        self._to(what)
+        self._paused_s = 0.0
+        self._missing = {BarrierPassed(barrier.snapshot, worker) for worker in self.members}
+        orders = (Send(worker, InjectBarrier(barrier.snapshot, barrier.parent)) for worker in self.members)
+        return [BarrierBegun(barrier.snapshot, self.members), *orders]
+
+    def _barrier_passed(self, report: BarrierPassed) -> list[Effect]:
+        self._require(self.phase is Phase.BARRIER and report in self._missing, f"{report} was not expected")
+        self._missing.discard(report)
+        self._paused_s = max(self._paused_s, report.paused_s)
+        if self._missing:
+            return []
+        follow, self.moves_follow = self.moves_follow, False
+        self._to("barrier passed, moves follow" if follow else "barrier passed")
+        return [CutMade(report.snapshot, self._paused_s), *(self._order_move() if follow else self._begin())]
 
     def _begin(self) -> list[Effect]:
+        if self._barrier is not None:
+            return self._cut("snapshot")
         wanted, self._wanted = self._wanted, None
         if wanted is None or wanted == self.members:
             return [] if wanted is None else [Ended(self.members, self.version)]
@@ -341,6 +326,9 @@ class CoordinatorMachine:
         leavers = tuple(worker for worker in move.old if worker not in move.new)
         self.version, self.members, self.table = move.version, move.new, move.table
         self.parts |= {(part.source, part.part): part.taker for part in move.parts}
+        if move.more and self._barrier is not None:
+            self.moves_follow = True
+            return self._cut("move ended, snapshot")
         if move.more:
             self._to("move ended")
             return self._order_move()

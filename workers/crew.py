@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import InternalError
+from malstrom_py.operators.read_source import Begun
 from malstrom_py.plan import Plan
-from malstrom_py.rescale.channel import Grant, Suspend
+from malstrom_py.rescale.channel import Grant
 from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.protocol import Report
-from malstrom_py.workers import coordinator_machine as coordinator
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.sources.base import Part
+from malstrom_py.workers import coordinator_events as events
+from malstrom_py.workers.background import Background, ThreadBackground
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.commit import FinalCommit, pre_committed
+from malstrom_py.workers.beginning import Beginning, Keeping, begin, listed, restore
+from malstrom_py.workers.commands import SnapshotDone
+from malstrom_py.workers.commit import SinkCommits, pre_committed
 from malstrom_py.workers.coordination import Coordination
 from malstrom_py.workers.graph import Membership, build_sinks, movable_parts
 from malstrom_py.workers.job_size import check_size
+from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
 from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.rescales import Done
-from malstrom_py.workers.result import StepCounts, merged_counts
+from malstrom_py.workers.result import RunResult, StepCounts, merged_counts
+from malstrom_py.workers.snapshotting import Request
 from malstrom_py.workers.worker import Worker
 
 WATCH_S: Final = 1.0
@@ -39,7 +47,10 @@ _NAP_S: Final = 0.01
 
 
 class Crew:
-    """``workers`` workers over one plan, and those that join them. ``incarnation``: which start of the job this is."""
+    """``workers`` workers over one plan, and those that join them. ``keeping``: how the job is snapshotted, if it is.
+
+    ``incarnation``: which start of the job this is, where no snapshot tells.
+    """
 
     def __init__(
         self,
@@ -48,6 +59,7 @@ class Crew:
         workers: int,
         batching: Batching,
         clock: Clock,
+        keeping: Keeping | None = None,
         checks: bool = False,
         incarnation: int = 1,
         slots_per_move: int | None = None,
@@ -59,36 +71,59 @@ class Crew:
         self._checks = checks
         self._incarnation = incarnation
         self._keys_per_parcel = keys_per_parcel
+        self._keeping = keeping
         self.wake = threading.Event()
-        members = tuple(range(workers))
-        table = first_table(plan.slots, members)
-        self._workers = {worker: self._built(worker, members, table, 0) for worker in members}
-        self.coordination = Coordination(plan, self, members=members, clock=clock, slots_per_move=slots_per_move)
+        self._workers: dict[int, Worker] = {}
+        self.coordination = Coordination(plan, self, members=range(workers), clock=clock, slots_per_move=slots_per_move)
+        self._begun: Beginning | None = None
         self._left: list[dict[str, StepCounts]] = []
         self._draining = False
         self._suspending = False
-        self.commit = FinalCommit(plan.job, build_sinks(plan, clock), clock.now_s())
+        self._started_s = clock.monotonic_s()
+        self.commit = SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
 
-    def open(self) -> None:
-        """Open the sinks of every worker, then deal the parts of the sources and open these."""
+    def begin(self) -> Beginning | None:
+        """Before anything else: claim the job and choose where it goes on from; have sinks made ready."""
+        if self._keeping is None:
+            self.commit.recover()
+            return None
+        self._begun = begin(self._plan, self._keeping, self.commit, self._clock)
+        self._incarnation = self._begun.incarnation
+        return self._begun
+
+    def open(self, pins: Mapping[str, Any] | None = None) -> None:
+        """Build the workers and open their sinks, then deal the parts of the sources and open these."""
+        members = self.coordination.members
+        table = first_table(self._plan.slots, members)
+        self._workers = {worker: self._built(worker, members, table, 0) for worker in members}
         for worker in self._workers.values():
             worker.open_sinks()
         dealt = self._workers[0].list_parts(list(self._workers))
         self.coordination.deal(movable_parts(dealt, self._workers[0].reading.movable))
+        begun: dict[str, dict[Part, Begun]] = {}
+        if self._begun is not None:
+            if self._begun.resumption is not None:
+                restore(self._begun.resumption, self._begun.checkpointer, list(self._workers.values()))
+                begun = self._begun.resumption.begun(listed(dealt))
+            self._keep_snapshots(self._begun, pins or {})
         for worker in self._workers.values():
-            self._carry(worker.id, worker.open_sources(dealt[worker.id]))
+            self._carry(worker.id, worker.open_sources(dealt[worker.id], begun))
 
     def step(self, *, until_s: float | None = None) -> None:
         """Step every worker once; when none has anything to do, let the time pass until one has, or ``until_s``."""
-        busy = self._suspend_when_steady()
+        turned = self.coordination.turn()
+        self._carry(COORDINATOR, turned)
+        busy = self._suspend_when_steady() or bool(turned)
         for worker in list(self._workers.values()):
             if worker.id not in self._workers:
                 continue  # it has left by what the one before it has done
             done, outgoing = worker.step()
             busy = busy or bool(done or outgoing)
+            self._save_cut(worker)
             self._carry(worker.id, outgoing)
         self._watch(busy=busy)
-        if not busy and not self.finished and not any(worker.ready for worker in self._workers.values()):
+        finished = self.finished and not self.coordination.is_saving
+        if not busy and not finished and not any(worker.ready for worker in self._workers.values()):
             self._pass_time(until_s)
 
     def rescale(self, size: int, done: Done) -> None:
@@ -105,6 +140,31 @@ class Crew:
         self.coordination.check_leavers(members, fixed)
         self._carry(COORDINATOR, self.coordination.request(members, done))
 
+    @property
+    def snapshots(self) -> SnapshotStatus | None:
+        """How it stands with the snapshots; None for a job without."""
+        return self.coordination.snapshots
+
+    def snapshot(self, done: SnapshotDone) -> None:
+        """Have a snapshot made; ``done`` is told when it stands and sinks have committed it. `SnapshotError` if the job
+        has none.
+        """
+        self.coordination.ask_snapshot(Request(done))
+
+    def savepoint(self, uri: str, done: SnapshotDone) -> None:
+        """The same, and have it copied to ``uri``."""
+        self.coordination.ask_snapshot(Request(done, Snapshots(uri)))
+
+    @property
+    def kept(self) -> RunResult | None:
+        """What the job has come to, once its last snapshot stands."""
+        return self.coordination.kept
+
+    def finish(self) -> None:
+        """All is read and written: have the last snapshot made, with the job's result in it."""
+        assert self.coordination.snapshotting is not None
+        self.coordination.snapshotting.finish()
+
     def drain(self) -> None:
         """Have the sources read nothing more, so that the job comes to its end."""
         for worker in self._workers.values():
@@ -112,7 +172,12 @@ class Crew:
         self._draining = True
 
     def suspend(self) -> None:
-        """Have every worker stop behind all that is on its way: once nothing moves any more (R7)."""
+        """Have every worker stop behind all that is on its way: once nothing moves any more (R7), and behind one more
+        snapshot, if the job has them.
+        """
+        self.coordination.before_suspending(self._suspend_now)
+
+    def _suspend_now(self) -> None:
         self._suspending = True
 
     @property
@@ -124,6 +189,11 @@ class Crew:
     def members(self) -> tuple[int, ...]:
         """The workers that are there."""
         return self.coordination.members
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The workers that there will be."""
+        return self.coordination.target
 
     @property
     def phase(self) -> str:
@@ -142,7 +212,8 @@ class Crew:
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far, on all workers together, those that have left among them."""
-        return merged_counts([worker.counts() for worker in self._workers.values()], self._left)
+        here = [worker.counts() for worker in self._workers.values()]
+        return merged_counts(here, self._left) if here else {}
 
     def rows_in(self, step: str) -> int:
         """How many records a step has taken so far, on all workers together."""
@@ -160,6 +231,7 @@ class Crew:
 
     def close(self) -> None:
         """Close every worker; the first error is raised when all have been closed."""
+        self.coordination.close()
         _each(worker.close for worker in self._workers.values())
 
     def _built(self, worker: int, members: tuple[int, ...], table: tuple[int, ...], version: int) -> Worker:
@@ -169,6 +241,7 @@ class Crew:
             batching=self._batching,
             clock=self._clock,
             codec=Codec(self._plan.types),
+            tracked=self._keeping is not None,
             checks=self._checks,
             wake=self.wake,
             keys_per_parcel=self._keys_per_parcel,
@@ -183,10 +256,10 @@ class Crew:
 
     def _hand(self, receiver: int, message: Content) -> Sequence[Message]:
         """Give a message to its receiver: what it has to say to that."""
-        if isinstance(message, coordinator.Connected):
+        if isinstance(message, events.Connected):
             return self.coordination.handle(message)
         if isinstance(message, Report):
-            return self.coordination.handle(coordinator.Reported(message))
+            return self.coordination.handle(events.Reported(message))
         worker = self._workers.get(receiver)
         if worker is not None:
             return worker.receive(message)  # type: ignore[arg-type]  # news are for coordinators of other processes
@@ -194,7 +267,7 @@ class Crew:
             return []  # its sender has left, and needs no credit any more
         raise InternalError(f"{type(message).__name__} is for worker {receiver}, which is not there")
 
-    def start(self, start: coordinator.StartWorkers) -> list[Message]:
+    def start(self, start: events.StartWorkers) -> list[Message]:
         """R1: joiners are built from the table of now and connected both ways."""
         for joiner in start.workers:
             worker = self._built(joiner, start.members, start.table, start.version)
@@ -206,7 +279,7 @@ class Crew:
             worker.open_sinks()
             if self._draining:
                 worker.reading.stop()
-        return [(COORDINATOR, coordinator.Connected(joiner)) for joiner in start.workers]
+        return [(COORDINATOR, events.Connected(joiner)) for joiner in start.workers]
 
     def remove_all_but(self, members: Sequence[int]) -> None:
         """R8: what those that leave have not committed waits for the commit at the end."""
@@ -225,8 +298,26 @@ class Crew:
             return False
         self._suspending = False
         for worker in list(self._workers.values()):
-            self._carry(worker.id, worker.barrier(Suspend()))
+            self._carry(worker.id, worker.suspend())
         return True
+
+    def _keep_snapshots(self, begun: Beginning, pins: Mapping[str, Any]) -> None:
+        assert self._keeping is not None
+        self.coordination.keep_snapshots(
+            begun, self._keeping.snapshots, self._background(), self.commit, pins, self._result
+        )
+
+    def _background(self) -> Background:
+        return ThreadBackground(self.wake)
+
+    def _result(self) -> RunResult:
+        made = 0 if self.snapshots is None else self.snapshots.made
+        return RunResult(self._plan.job, self.counts(), self._clock.monotonic_s() - self._started_s, snapshots=made)
+
+    def _save_cut(self, worker: Worker) -> None:
+        cut = worker.take_cut()
+        if cut is not None and self.coordination.snapshotting is not None:
+            self.coordination.snapshotting.save(cut)
 
     def _watch(self, *, busy: bool) -> None:
         """R7: what a step awaits has deadlines of its own, and may hold up what stands behind it for as long."""
@@ -238,9 +329,10 @@ class Crew:
         """Nobody has anything to do: let the time pass until somebody has, or something has come back."""
         now_s = self._clock.monotonic_s()
         due_s = [due for worker in self._workers.values() if (due := worker.due_s()) is not None]
+        due_s += self.coordination.due_s()
         # What is overdue and not done waits for a region that is full: it is nothing to wait for.
         waits_s = [due - now_s for due in (*due_s, *(() if until_s is None else (until_s,))) if due > now_s]
-        if any(worker.awaiting for worker in self._workers.values()):
+        if self.coordination.is_saving or any(worker.awaiting for worker in self._workers.values()):
             self._await(waits_s)
         elif not all(worker.at_rest for worker in self._workers.values()):
             return

@@ -50,7 +50,7 @@ class SendToExchange(Operator):
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         """Barriers and suspension cross to the next region; what acts on this region's state ends here."""
         if isinstance(message, AbsBarrier):
-            self._router.control(Barrier(message.snapshot))
+            self._router.control(Barrier(message.snapshot, message.parent))
         elif isinstance(message, SuspendMarker):
             self._router.control(Suspend())
 

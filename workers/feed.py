@@ -8,14 +8,14 @@ exchanges and, where the region has sources, at these too. What a rescale asks o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import AbsBarrier, Epoch, StateMessage, SuspendMarker
+from malstrom_py.messages import Epoch, StateMessage, SuspendMarker
 from malstrom_py.rescale import region_events as events
 from malstrom_py.rescale.channel import MOVING, Barrier, Grant, Loopback, Share, Suspend
 from malstrom_py.rescale.protocol import InBand, Marker, Move, OpenSlots, Parcel, RegionDone, Report, Shipped
@@ -42,10 +42,22 @@ class Backlog(Protocol):
     def backlogged(self) -> bool: ...
 
 
+class Holding(Backlog, Protocol):
+    """A step that holds records back, and the epochs between them."""
+
+    @property
+    def holds_epochs(self) -> bool: ...
+
+
 class Moved(Protocol):
     """What has to know when keys come and go."""
 
     def moved(self, version: int) -> None: ...
+
+
+PassBarrier = Callable[[Barrier, Mapping[str, int], Callable[[StateMessage], None]], None]
+"""Makes an `AbsBarrier` of a barrier that has come on all channels, and passes it to the function that lets it in; is
+told the epoch that each exchange of the region has let in."""
 
 
 class Entry(NamedTuple):
@@ -78,8 +90,8 @@ class Feed:
         entries: Sequence[Entry],
         sources: list[int],
         exits: list[Router],
-        make_barrier: Callable[[str], AbsBarrier],
-        holding: Sequence[Backlog] = (),
+        pass_barrier: PassBarrier,
+        holding: Sequence[Holding] = (),
         *,
         sinks: Sequence[Moved] = (),
         machine: RegionMachine,
@@ -92,7 +104,8 @@ class Feed:
         self.sources = sources
         self._exits = exits
         self._limits: list[Backlog] = [*exits, *holding]
-        self._make_barrier = make_barrier
+        self._holding = holding
+        self._pass_barrier = pass_barrier
         self._sinks = sinks
         self.machine = machine
         self._shipping = shipping
@@ -104,6 +117,7 @@ class Feed:
         self._first: tuple[str, int] | None = None
         self._waiting: Barrier | Suspend | None = None
         self._sources_wait = False
+        self._aligned = False
         self.suspended = False
 
     @property
@@ -172,6 +186,8 @@ class Feed:
     def take(self) -> tuple[int, list[Grant]]:
         """Take one item from each channel, as long as the region is open: how many, and the credit they free."""
         taken = 0
+        if self._aligned:
+            self._maybe_pass()
         waits: tuple[str, int] | None = None
         for entry, sender, lane in self._channels():
             if not len(lane):
@@ -339,16 +355,27 @@ class Feed:
             raise InternalError(f"{message} came while {self._waiting} was being aligned (R7: one at a time)")
         self._waiting = message
         lanes = [lane for entry in self._entries.values() for lane in entry.inbox.lanes.values()]
-        if not all(lane.blocked for lane in lanes) or (self.sources and not self._sources_wait):
+        if all(lane.blocked for lane in lanes) and (self._sources_wait or not self.sources):
+            self._aligned = True
+            self._maybe_pass()
+
+    def _maybe_pass(self) -> None:
+        """Let in what has come on all channels. A barrier waits for epochs that a step holds: behind it all steps of
+        the region have seen the same ones, on every worker (S5).
+        """
+        message = self._waiting
+        assert message is not None
+        if isinstance(message, Barrier) and any(operator.holds_epochs for operator in self._holding):
             return
-        self._waiting, self._sources_wait = None, False
-        for lane in lanes:
-            lane.blocked = False
+        self._waiting, self._sources_wait, self._aligned = None, False, False
+        for entry in self._entries.values():
+            for lane in entry.inbox.lanes.values():
+                lane.blocked = False
         if isinstance(message, Suspend):
             self.suspended = True
             self._let_in(SuspendMarker())
         else:
-            self._let_in(self._make_barrier(message.snapshot))
+            self._pass_barrier(message, {name: self.machine.frontier(name) for name in self._entries}, self._let_in)
 
     def _let_in(self, message: StateMessage) -> None:
         for node in self.sources:

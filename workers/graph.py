@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import AbsBarrier
 from malstrom_py.operators.base import Operator, StepContext
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
@@ -26,10 +25,13 @@ from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.checks import Checked
 from malstrom_py.workers.exchange import Inbox, SendToExchange
-from malstrom_py.workers.feed import Entry, Feed
+from malstrom_py.workers.feed import Entry, Feed, PassBarrier
 from malstrom_py.workers.following import Follower, followers_of
 from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
 from malstrom_py.workers.shipping import Keyed, Shipping
+
+SlotsOf = Callable[[Sequence[Any]], list[int]]
+"""The slots of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class Graph:
     """What a worker runs. ``operators`` are by step; ``nodes`` tells where a step stands in the executor.
 
     ``followers``: what to ask after each message whether it follows other workers (T2). ``letters``: what regions have
-    for other workers and the coordinator, outside the channels.
+    for other workers and the coordinator, outside the channels. ``slots_of``: for each step that may have keyed state
+    the slots of its keys. ``entries``: where each exchange comes in.
     """
 
     executor: Executor
@@ -63,6 +66,8 @@ class Graph:
     receiving: tuple[int, ...]
     followers: list[Follower]
     letters: list[Outgoing]
+    slots_of: dict[str, SlotsOf]
+    entries: dict[str, int]
 
 
 def build_graph(
@@ -72,7 +77,7 @@ def build_graph(
     batching: Batching,
     codec: Codec,
     clock: Clock,
-    make_barrier: Callable[[str], AbsBarrier],
+    pass_barrier: PassBarrier,
     checks: bool = False,
     keys_per_parcel: int | None = None,
 ) -> Graph:
@@ -88,13 +93,16 @@ def build_graph(
     executor = Executor(specs)
     regions = regions_of(plan)
     letters: list[Outgoing] = []
+    keyed = {region.name: _keyed(plan, region, nodes, routers) for region in regions}
+    names = {node: name for name, node in nodes.items()}
+    slots_of = {names[node]: group.slots_of for groups in keyed.values() for group in groups for node in group.nodes}
     feeds = [
         Feed(
             executor,
             [Entry(inboxes[name], entries[name], routers[name].slots) for name in region.entries],
             [nodes[name] for name in region.sources],
             [routers[name] for name in region.exits],
-            make_barrier,
+            pass_barrier,
             [operator for name in region.steps if (operator := operators[name]).holding],
             sinks=[sink for name in region.steps if isinstance(sink := operators[name], WriteSink)],
             machine=_machine(region, member),
@@ -102,7 +110,7 @@ def build_graph(
                 region.name,
                 member.worker,
                 executor,
-                _keyed(plan, region, nodes, routers),
+                keyed[region.name],
                 keys_first=keys_per_parcel,
                 keys_indexed=keys_per_parcel,
             ),
@@ -113,7 +121,14 @@ def build_graph(
     ]
     exchanges = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
-    return Graph(executor, operators, nodes, inboxes, routers, feeds, tuple(entries.values()), followers, letters)
+    receiving = tuple(entries.values())
+    return Graph(executor, operators, nodes, inboxes, routers, feeds, receiving, followers, letters, slots_of, entries)
+
+
+def track_keys(graph: Graph) -> None:
+    """Have each step that keeps state by key note which keys change (S2)."""
+    for step, slots_of in graph.slots_of.items():
+        graph.operators[step].track(slots_of)
 
 
 def build_sinks(plan: Plan, clock: Clock) -> list[WriteSink]:

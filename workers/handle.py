@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Final, Literal, Protocol, overload
 
 from malstrom_py.errors import JobNotFound, MalstromError, PlanError
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.control_client import find
 from malstrom_py.workers.control_messages import TIMEOUT_S_MAX
 from malstrom_py.workers.job_status import JobStatus
@@ -14,6 +17,11 @@ from malstrom_py.workers.tracebacks import outermost
 
 TIMEOUT_S: Final = 120.0
 
+URI_MAX: Final = 2_000
+"""How many characters where a savepoint is to be may take."""
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
 
 class RunningJob(Protocol):
     """A job in some process, behind a handle. Arguments have been checked."""
@@ -22,6 +30,8 @@ class RunningJob(Protocol):
     def name(self) -> str: ...
 
     def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None: ...
+
+    def save(self, uri: str | None, *, timeout_s: float) -> SnapshotId: ...
 
     def status(self, *, timeout_s: float) -> JobStatus: ...
 
@@ -100,6 +110,33 @@ class JobHandle:
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
+    def snapshot(self, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
+        """Have the job make a snapshot, besides those that it makes by interval: its id, once it is committed.
+
+        Raises:
+            SnapshotError: the job runs without ``snapshots=``, or the snapshot could not be made.
+            OperationInProgress: it has taken longer than ``timeout_s``, and goes on; or the job is being stopped.
+            JobEnded: the job has, maybe meanwhile.
+        """
+        return self._saved(None, timeout_s)
+
+    def savepoint(self, uri: str, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
+        """Have the job make a snapshot that stands alone, in the store ``uri``, and is never pruned: its id.
+
+        A job goes on from it that is started with ``snapshots=mp.Snapshots(uri)``. ``uri`` is as `Snapshots` takes it;
+        a path is one of the machine, or a folder that all machines share.
+
+        Raises:
+            SnapshotError: the job runs without ``snapshots=``, or the savepoint could not be made.
+            OperationInProgress: it has taken longer than ``timeout_s``, and goes on; or the job is being stopped, or
+                makes another savepoint.
+            JobEnded: the job has, maybe meanwhile.
+        """
+        if not isinstance(uri, str) or not 0 < len(uri) <= URI_MAX:
+            raise PlanError(f"uri says where the savepoint is to be, in 1 to {URI_MAX:,} characters")
+        # The job may run elsewhere, and in another folder.
+        return self._saved(uri if _SCHEME.match(uri) else str(Path(uri).expanduser().resolve()), timeout_s)
+
     def status(self, *, timeout_s: float = 5.0) -> JobStatus:
         """How the job stands: at once, unless a function of the job keeps its thread busy.
 
@@ -117,12 +154,13 @@ class JobHandle:
 
         With ``drain`` the sources stop, what is in flight is finished, the maximum epoch is emitted, and the sinks
         commit: the job is finished, and `wait` returns its result. Without, all workers stop where they are and the
-        sinks discard what is not committed; `wait` raises `JobEnded`. Blocks until the job has ended, unless ``wait``
-        is False. To ask again for the same is nothing new; nor is it if the job has ended that way already.
+        sinks discard what is not committed; with ``snapshots=`` a last snapshot comes first, from which the job goes on
+        when it is started again. `wait` raises `JobEnded` then. Blocks until the job has ended, unless ``wait`` is
+        False. To ask again for the same is nothing new; nor is it if the job has ended that way already.
 
         Raises:
             OperationInProgress: it has taken longer than ``timeout_s``, and goes on; or the job is being stopped in the
-                other way.
+                other way, or makes a savepoint.
             JobEnded: it had ended in another way before it could be stopped.
             Exception: the job failed meanwhile; its own error.
         """
@@ -145,6 +183,13 @@ class JobHandle:
         timeout_s = None if timeout_s is None else _seconds(timeout_s)
         try:
             return self._job.wait(timeout_s=timeout_s)
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
+    def _saved(self, uri: str | None, timeout_s: float) -> SnapshotId:
+        timeout_s = _seconds(timeout_s)
+        try:
+            return self._job.save(uri, timeout_s=timeout_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from malstrom_py import sinks
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.job import Job
 from malstrom_py.plan import Plan
+from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.answering import answering
+from malstrom_py.workers.attempts import Attempts
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.beginning import LATEST, begun_again, keeping_of
 from malstrom_py.workers.control_socket import ControlSocket
 from malstrom_py.workers.controls import Controls, WakefulClock
 from malstrom_py.workers.crew import Crew
@@ -20,6 +23,7 @@ from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.job_run import JobRun
 from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.progress import Progress, progress_for
+from malstrom_py.workers.restart import Restart, restart_of
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.started import LocalJob, conduct
 from malstrom_py.workers.tracebacks import outermost
@@ -37,6 +41,11 @@ class InProcess:
     value or state that is changed in place, what cannot be encoded at an exchange or as state, and a partitioner that
     would fail on several workers are errors.
 
+    ``snapshots``: where snapshots of the job are kept, and how often they are made; None: there are none. ``resume``:
+    from which of them it goes on: "latest", the newest, if there is one; "none": it starts afresh; or an id.
+    ``restart``: how it goes on from the last one when a function fails, `Restart`, or "never". ``allow_dropped_state``:
+    state of steps that the job does not have any more may be left behind.
+
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
     >>> job, out = mp.Job("docs"), sinks.Memory()
@@ -53,6 +62,10 @@ class InProcess:
         clock: Clock | None = None,
         progress: bool | None = None,
         checks: bool = False,
+        snapshots: Snapshots | None = None,
+        resume: str = LATEST,
+        restart: Restart | Literal["never"] | None = None,
+        allow_dropped_state: bool = False,
     ) -> None:
         check_size(workers)
         if batch is not None and not isinstance(batch, Batching):
@@ -66,6 +79,8 @@ class InProcess:
         self._clock = clock or SystemClock()
         self._progress = progress
         self._checks = checks
+        self._keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
+        self._restart = restart_of(restart, kept=self._keeping is not None)
 
     def run(self, job: Job, *, control: bool = False) -> RunResult:
         """Run ``job`` to its end, then commit its sinks.
@@ -75,10 +90,10 @@ class InProcess:
         """
         try:
             plan = check_job(job, "InProcess.run").plan()
-            if not control:
-                return self.run_plan(plan)
             controls = Controls(plan.job)
             run = self._controlled(plan, controls, progress_for(plan, self._progress))
+            if not control:
+                return run.execute()
             return conduct(run, controls, ControlSocket(controls.job, answering(controls)))
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
@@ -113,22 +128,31 @@ class InProcess:
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
-    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> JobRun[Crew]:
+    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> Attempts[JobRun[Crew]]:
         clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
-        return JobRun(plan, self._crew(plan, clock), clock, controls=controls, progress=progress)
 
-    def _crew(self, plan: Plan, clock: Clock) -> Crew:
-        return Crew(plan, workers=self._workers, batching=self._batching, clock=clock, checks=self._checks)
+        def make(again: bool, workers: int | None) -> JobRun[Crew]:
+            crew = Crew(
+                plan,
+                workers=workers or self._workers,
+                batching=self._batching,
+                clock=clock,
+                keeping=begun_again(self._keeping) if again else self._keeping,
+                checks=self._checks,
+            )
+            return JobRun(plan, crew, clock, controls=controls, progress=progress)
+
+        return Attempts(make, controls, self._restart, clock)
 
     def run_plan(
         self, plan: Plan, *, until: Callable[[Crew], bool] | None = None, until_s: float | None = None
     ) -> RunResult:
-        """The same for a plan. Ends early, and commits, once ``until(crew)`` is true after a step, or the clock's
-        monotonic time is ``until_s``.
+        """The same for a plan, without snapshots. Ends early, and commits, once ``until(crew)`` is true after a step,
+        or the clock's monotonic time is ``until_s``.
         """
         try:
-            progress = progress_for(plan, self._progress)
-            run = JobRun(plan, self._crew(plan, self._clock), self._clock, progress=progress)
+            crew = Crew(plan, workers=self._workers, batching=self._batching, clock=self._clock, checks=self._checks)
+            run = JobRun(plan, crew, self._clock, progress=progress_for(plan, self._progress))
             return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
@@ -150,6 +174,10 @@ def run(
     clock: Clock | None = None,
     progress: bool | None = None,
     checks: bool = False,
+    snapshots: Snapshots | None = None,
+    resume: str = LATEST,
+    restart: Restart | Literal["never"] | None = None,
+    allow_dropped_state: bool = False,
 ) -> RunResult:
     """Run ``job`` in this process to its end, on ``workers`` workers in turn.
 
@@ -164,7 +192,17 @@ def run(
     (2, ['A', 'B'])
     """
     try:
-        runtime = InProcess(workers, batch=batch, clock=clock, progress=progress, checks=checks)
+        runtime = InProcess(
+            workers,
+            batch=batch,
+            clock=clock,
+            progress=progress,
+            checks=checks,
+            snapshots=snapshots,
+            resume=resume,
+            restart=restart,
+            allow_dropped_state=allow_dropped_state,
+        )
         return runtime.run(check_job(job, "mp.run"))
     except (MalstromError, KeyboardInterrupt) as error:
         raise outermost(error) from error.__cause__

@@ -8,16 +8,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
 from malstrom_py.plan import Plan
-from malstrom_py.workers.commit import FinalCommit
-from malstrom_py.workers.controls import Commanded, Controls
+from malstrom_py.workers.beginning import Beginning
+from malstrom_py.workers.commands import Commanded
+from malstrom_py.workers.commit import SinkCommits
+from malstrom_py.workers.controls import Controls
 from malstrom_py.workers.interrupts import Interrupts
 from malstrom_py.workers.pinning import Pins
 from malstrom_py.workers.progress import Progress
-from malstrom_py.workers.result import RunResult, StepCounts
+from malstrom_py.workers.result import RunResult, StepCounts, from_plain
 
 
 class Staff(Commanded, Protocol):
@@ -27,12 +29,22 @@ class Staff(Commanded, Protocol):
     def wake(self) -> threading.Event: ...
 
     @property
-    def commit(self) -> FinalCommit: ...
+    def commit(self) -> SinkCommits: ...
 
     @property
     def finished(self) -> bool: ...
 
-    def open(self) -> None: ...
+    @property
+    def kept(self) -> RunResult | None: ...
+
+    @property
+    def target(self) -> tuple[int, ...]: ...
+
+    def begin(self) -> Beginning | None: ...
+
+    def open(self, pins: Mapping[str, Any]) -> None: ...
+
+    def finish(self) -> None: ...
 
     def step(self, *, until_s: float | None) -> None: ...
 
@@ -70,34 +82,72 @@ class JobRun(Generic[S]):
         self._interrupts = Interrupts()
         self._commit = self._crew.commit
         self._pins = Pins(plan, clock)
+        self.has_begun = False
+        """Whether it has got as far as to take over the job."""
         self._enter("opening")
 
     def execute(self, until: Callable[[S], bool] | None = None, until_s: float | None = None) -> RunResult:
         """To its end, or until ``until(crew)`` is true after a step, or the clock's monotonic time is ``until_s``."""
         with self._interrupts, self._pins:
             try:
-                self._commit.recover()
-                self._pins.pin()
+                begun = self._crew.begin()
+                self.has_begun = True
+                if begun is not None and begun.finished is not None:
+                    return from_plain(begun.finished.result or {})
+                # What was staged for a job that has snapshots stays until it has finished: it may be gone on with.
+                self._pins.keep = begun is not None
+                self._pins.pin(None if begun is None or begun.resumption is None else begun.resumption.fit.pins)
                 with self._progress or nullcontext():
-                    self._crew.open()
+                    self._crew.open(self._pins.records())
+                    self._controls.note_snapshots(self._crew.snapshots)
                     self._loop(until, until_s)
-                self._controls.refuse_if_stopped()
+                self._refuse_if_stopped()
                 self._enter("committing")
-                self._crew.pre_commit()
-                self._crew.close_before_commit()
-                with self._interrupts.held():
-                    self._commit.commit(self.result())
+                kept: RunResult | None = None
+                if begun is None:
+                    self._commit_at_end()
+                else:
+                    kept = self._snapshot_at_end()
+                self._pins.keep = False
                 self._crew.close()
             except BaseException as error:
                 self._undo(error)
                 raise
-        return self.result()
+        return kept or self.result()
+
+    def _commit_at_end(self) -> None:
+        self._crew.pre_commit()
+        self._crew.close_before_commit()
+        with self._interrupts.held():
+            self._commit.commit(self.result())
+
+    def _snapshot_at_end(self) -> RunResult:
+        """S7: what has been written since the last snapshot is committed with one that says how the job has ended."""
+        self._crew.finish()
+        while (kept := self._crew.kept) is None:
+            self._crew.step(until_s=None)
+            self._interrupts.check()
+            self._refuse_if_stopped()
+        return kept
 
     def result(self) -> RunResult:
         """What it has done so far."""
-        return RunResult(self._plan.job, self._crew.counts(), self._clock.monotonic_s() - self._started_s)
+        status = self._crew.snapshots
+        made = 0 if status is None else status.made
+        duration_s = self._clock.monotonic_s() - self._started_s
+        return RunResult(self._plan.job, self._crew.counts(), duration_s, snapshots=made)
+
+    @property
+    def workers(self) -> int:
+        """How many there are, or will be once a rescale under way has ended."""
+        return len(self._crew.target)
+
+    def _refuse_if_stopped(self) -> None:
+        self._controls.note_snapshots(self._crew.snapshots)
+        self._controls.refuse_if_stopped()
 
     def _enter(self, phase: str) -> None:
+        self._controls.note_snapshots(self._crew.snapshots)
         self._controls.enter(phase, self.result(), len(self._crew.members))
 
     def _loop(self, until: Callable[[S], bool] | None, until_s: float | None) -> None:

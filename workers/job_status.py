@@ -7,6 +7,7 @@ a foreign one only the type is told, for its text may hold values of records.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError
@@ -15,19 +16,44 @@ from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.tracebacks import outermost
 
 How = Literal["finished", "failed", "stopped"]
-State = Literal["running", "rescaling", "stopping", "finished", "failed", "stopped"]
+State = Literal["running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStatus:
+    """How it stands with the snapshots of a job that makes them.
+
+    ``last``: the id of the last one, from which the job would go on, and ``at_s``: when it was made, in seconds since
+    1970; both None if there is none yet. ``made``: how many this run has completed.
+
+    >>> print(SnapshotStatus("20261122T042242123456Z-1a2b3c4d", 1795321362.1, 3))
+    3 snapshots, the last one is 20261122T042242123456Z-1a2b3c4d of 2026-11-22 04:22:42 UTC
+    """
+
+    last: str | None
+    at_s: float | None
+    made: int
+
+    def __str__(self) -> str:
+        made = f"{self.made:,} snapshot{'' if self.made == 1 else 's'}"
+        if self.last is None or self.at_s is None:
+            return f"{made}, none to go on from yet"
+        at = datetime.fromtimestamp(self.at_s, UTC)
+        return f"{made}, the last one is {self.last} of {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """How a job stands, as `JobHandle.status` tells it.
 
-    ``state``: "running", "rescaling" or "stopping"; once it has ended "finished" (its sinks have committed), "failed"
-    or "stopped" (without drain: nothing was committed). ``workers``: how many there are. ``phase``: what the run is
-    at, "opening", "steady", "joining", "moving", "leaving", "committing" or "ended". ``counts``: the rows so far.
-    ``error``: what it failed of, else None. ``age_s``: how old the figures are, in seconds; above 0 only if a
-    function of the job has kept its thread from telling newer ones. ``moving``: how far a rescale has come that moves
-    slots, else None.
+    ``state``: "running", "rescaling", "recovering" (it goes back to its last snapshot, for a worker was lost) or
+    "stopping"; once it has ended "finished" (its sinks have committed), "failed" or "stopped" (without drain: nothing
+    was committed but what stands in its last snapshot). ``workers``: how many there are. ``phase``: what the run is
+    at, "opening", "steady", "joining", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
+    ``counts``: the rows so far. ``error``: what it failed of, else None. ``age_s``: how old the figures are, in
+    seconds; above 0 only if a function of the job has kept its thread from telling newer ones. ``moving``: how far a
+    rescale has come that moves slots, else None. ``restarts``: how often it went back to a snapshot. ``snapshots``: how
+    it stands with them, None if it runs without.
 
     >>> counts = RunResult("flights", {}, 2.0)
     >>> print(JobStatus("flights", "rescaling", 4, "moving", counts, None))
@@ -43,11 +69,17 @@ class JobStatus:
     error: str | None
     age_s: float = 0.0
     moving: Moving | None = None
+    restarts: int = 0
+    snapshots: SnapshotStatus | None = None
 
     def __str__(self) -> str:
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         moving = "" if self.moving is None else f": {self.moving}"
         lines = [f"job {self.job}: {self.state}, {workers} ({self.phase}{moving})", str(self.counts)]
+        if self.snapshots is not None:
+            lines.append(str(self.snapshots))
+        if self.restarts:
+            lines.append(f"{self.restarts:,} restart{'' if self.restarts == 1 else 's'} from a snapshot")
         if self.error is not None:
             lines.append(f"error: {self.error}")
         if self.age_s:

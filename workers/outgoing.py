@@ -6,7 +6,8 @@ from typing import Final
 
 from malstrom_py.rescale.channel import Frame, Grant
 from malstrom_py.rescale.protocol import Order, Parcel, PartHandedOver, Report
-from malstrom_py.workers.coordinator_machine import Connected
+from malstrom_py.workers.coordinator_events import Connected
+from malstrom_py.workers.cut import Saved
 from malstrom_py.workers.standing import News
 
 COORDINATOR: Final = -1
@@ -18,7 +19,7 @@ Letter = Parcel | PartHandedOver
 Outgoing = tuple[int, Frame | Grant | Letter | Report]
 """What is meant for another worker or the coordinator, and for which."""
 
-Content = Frame | Grant | Letter | Order | Report | Connected | News
+Content = Frame | Grant | Letter | Order | Report | Connected | News | Saved
 """All that is carried."""
 
 Message = tuple[int, Content]

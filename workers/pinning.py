@@ -1,12 +1,14 @@
 """Holds still what the sources of a job are to read, from its start to its end.
 
-Rule: what was pinned is unpinned once, however the job ends, and behind everything else that its end brings about.
+Rule: what was pinned is unpinned once, however the job ends, and behind everything else that its end brings about. What
+a job that goes on reads is what stands in the manifest, and not what the sources would find now.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from malstrom_py.clock import Clock
 from malstrom_py.operators.read_source import ReadSource
@@ -16,7 +18,8 @@ from malstrom_py.workers.graph import build_sources
 
 
 class Pins:
-    """The sources of ``plan`` that are to be pinned, each once, however many steps read it. As a context: unpins them.
+    """The sources of ``plan`` that are to be pinned, each once, however many steps read it. As a context: unpins them,
+    and has them keep what they staged if ``keep`` is set by then: the job has a snapshot, and has not finished.
 
     >>> from malstrom_py.clock import SystemClock
     >>> from malstrom_py.plan import Plan
@@ -27,27 +30,41 @@ class Pins:
     """
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
-        read = [step for step in build_sources(plan, clock) if isinstance(step.source, PinnedSource)]
-        self._steps = list({id(step.source): step for step in reversed(read)}.values())[::-1]
+        self._read = [step for step in build_sources(plan, clock) if isinstance(step.source, PinnedSource)]
+        self._steps = list({id(step.source): step for step in reversed(self._read)}.values())[::-1]
         self._pinned: list[ReadSource] = []
+        self.keep = False
 
     @property
     def any(self) -> bool:
         """Whether there is a source to be pinned."""
         return bool(self._steps)
 
-    def pin(self) -> None:
-        """Pin them all, in the order of the steps. `SourceError` names the step whose source cannot be."""
-        for step in self._steps:
-            step.pin()
+    def pin(self, records: Mapping[str, Any] | None = None) -> None:
+        """Pin them all, in the order of the steps. `SourceError` names the step whose source cannot be.
+
+        ``records``: those of the manifest that the job goes on from. A source that has none is new, and pinned anew,
+        behind the others: what it stages clears away what nobody holds.
+        """
+        known = {step: self._record(step, records or {}) for step in self._steps}
+        for step in sorted(self._steps, key=lambda step: known[step] is None):
+            step.pin(known[step])
             self._pinned.append(step)
 
-    def unpin(self) -> None:
-        """Unpin those that have been pinned; the first error is raised when all have been. Again at will."""
+    def records(self) -> dict[str, Any]:
+        """What is pinned, in plain types, by the names of all steps that read it."""
+        told = {id(step.source): step.pin_record() for step in self._pinned}
+        return {step.context.step: told[id(step.source)] for step in self._read if id(step.source) in told}
+
+    def unpin(self, *, keep: bool = False) -> None:
+        """Unpin those that have been pinned; the first error is raised when all have been. Again at will.
+
+        ``keep``: what they staged stays, for the job is to be gone on with.
+        """
         errors: list[Exception] = []
         while self._pinned:
             try:
-                self._pinned.pop().unpin()
+                self._pinned.pop().unpin(keep=keep)
             except Exception as error:
                 errors.append(error)
         if errors:
@@ -60,8 +77,13 @@ class Pins:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.unpin()
+            self.unpin(keep=self.keep)
         except Exception as failure:
             if error is None:
                 raise
             error.add_note(str(failure))
+
+    def _record(self, step: ReadSource, records: Mapping[str, Any]) -> Any:
+        """The record of ``step``'s source, by whichever of its steps it is known."""
+        names = (reader.context.step for reader in self._read if reader.source is step.source)
+        return next((records[name] for name in names if name in records), None)

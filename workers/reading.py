@@ -11,9 +11,11 @@ from functools import partial
 from typing import Final
 
 from malstrom_py.clock import Clock
+from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.column_step import ColumnStep
-from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.generate_epochs import GenerateEpochs
+from malstrom_py.operators.read_source import NOTHING_BEGUN, Begun, ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.graph import Graph
@@ -32,13 +34,20 @@ class Reading:
         self._stopping = False
         feed_of = {node: feed for feed in graph.feeds for node in feed.sources}
         operators, nodes = graph.operators, graph.nodes
+        self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
         self._sources = [(nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
         self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
 
-    def open(self, parts: Mapping[str, Sequence[Part]]) -> None:
-        """Open the sources, each with those of its ``parts`` (by step) that live here."""
+    def open(self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]]) -> None:
+        """Open the sources, each with those of its ``parts`` (by step) that live here; ``begun``: where those stand
+        that were read before.
+        """
         for node, source in self._sources:
-            self._executor.call(node, partial(source.open, parts=parts[source.context.step]))
+            step = source.context.step
+            self._executor.call(node, partial(source.open, parts=parts[step], begun=begun.get(step, NOTHING_BEGUN)))
+        self._executor.run()
+        for node, generator in self._generators:
+            self._executor.call(node, generator.advance)
         self._executor.run()
 
     def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
@@ -64,8 +73,12 @@ class Reading:
                 executor.run()
                 continue
             routed = feed.routed_rows
-            read = executor.call(node, poll)
-            executor.run()
+            try:
+                read = executor.call(node, poll)
+                executor.run()
+            except OperatorError as error:
+                error.add_note(source.read_last())
+                raise
             source.made(read, feed.routed_rows - routed)
             done += read
         if waiting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -66,6 +66,8 @@ def _merged(here: Sequence[StepCounts], left: Sequence[StepCounts]) -> StepCount
 class RunResult:
     """The counts of a run. ``steps`` is in the order of the plan; the other figures are sums over the steps.
 
+    ``snapshots``: how many it has completed. A run that went on from a snapshot counts what it did itself.
+
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
     >>> job = mp.Job("docs")
@@ -78,6 +80,7 @@ class RunResult:
     job: str
     steps: Mapping[str, StepCounts]
     duration_s: float
+    snapshots: int = field(default=0, kw_only=True)
 
     @property
     def read(self) -> int:
@@ -118,7 +121,8 @@ class RunResult:
         ahead = ("ahead",) if self.ahead else ()
         figures = ("read", "written", "filtered", "late", *ahead, "skipped", "dead_letters")
         sums = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in figures)
-        return f"job {self.job}: {sums} in {self.duration_s:.2f} s"
+        snapshots = f", {self.snapshots:,} snapshot{'s' if self.snapshots > 1 else ''}" if self.snapshots else ""
+        return f"job {self.job}: {sums}{snapshots} in {self.duration_s:.2f} s"
 
 
 def as_plain(result: RunResult) -> dict[str, Any]:
@@ -128,4 +132,14 @@ def as_plain(result: RunResult) -> dict[str, Any]:
     3
     """
     steps = {name: {**asdict(counts), "ports": dict(counts.ports)} for name, counts in result.steps.items()}
-    return {"job": result.job, "duration_s": result.duration_s, "steps": steps}
+    return {"job": result.job, "duration_s": result.duration_s, "snapshots": result.snapshots, "steps": steps}
+
+
+def from_plain(plain: Mapping[str, Any]) -> RunResult:
+    """The result that `as_plain` made ``plain`` of.
+
+    >>> from_plain(as_plain(RunResult("docs", {"in": StepCounts("source", 3, {"out": 3})}, 0.5))).read
+    3
+    """
+    steps = {name: StepCounts(**counts) for name, counts in plain["steps"].items()}
+    return RunResult(plain["job"], steps, plain["duration_s"], snapshots=plain["snapshots"])

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Final, NamedTuple, NoReturn
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanError
+from malstrom_py.errors import InternalError, PeerError, PlanError
 from malstrom_py.plan import Plan
 from malstrom_py.rescale.channel import Frame, Grant
+from malstrom_py.rescale.protocol import BarrierPassed
+from malstrom_py.workers.background import Background
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.chance import Asked, Chance, Crash
+from malstrom_py.workers.beginning import Beginning
+from malstrom_py.workers.chance import Asked, Chance, Crash, Wanted
 from malstrom_py.workers.crew import WATCH_S, Crew
-from malstrom_py.workers.outgoing import Content, Message
-from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.graph import build_sinks
+from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
 from malstrom_py.workers.rescales import Done
+from malstrom_py.workers.simulated_saving import SimulatedCommits, SimulatedSaving
+from malstrom_py.workers.snapshot_machine import Phase
 from malstrom_py.workers.witness import Witness
+from malstrom_py.workers.worker import Worker
 
 _TICKS_S: Final = (0.001, 0.01, 0.2)
 _TICK: Final = 0.02
@@ -40,12 +46,19 @@ Queues = dict[Hashable, deque[Sent]]
 """Way -> what is on it, first sent first."""
 
 
+COORDINATE: Final = ("coordinator",)
+"""The coordinator takes in what has been written, or has a barrier go."""
+
+
 class SimulatedCrash(PeerError):
     """The simulator has made a worker or the coordinator crash. Without snapshots the job ends by it (S6)."""
 
 
 class SimulatedCrew(Crew):
-    """Runs ``plan`` as ``chance`` decides. ``zombies``: what earlier incarnations of the job have still on its way."""
+    """Runs ``plan`` as ``chance`` decides. ``zombies``: what earlier incarnations of the job have still on its way.
+
+    ``saving``: how the job is snapshotted, if it is; ``wanted``: when somebody asks for a snapshot.
+    """
 
     def __init__(
         self,
@@ -61,12 +74,15 @@ class SimulatedCrew(Crew):
         rescales: list[Asked],
         crashes: list[Crash],
         zombies: Queues,
+        saving: SimulatedSaving | None = None,
+        wanted: list[Wanted] | None = None,
     ) -> None:
         super().__init__(
             plan,
             workers=workers,
             batching=batching,
             clock=clock,
+            keeping=None if saving is None else saving.keeping,
             checks=checks,
             incarnation=incarnation,
             slots_per_move=chance.slots_per_move(plan.slots),
@@ -78,6 +94,9 @@ class SimulatedCrew(Crew):
         self._crashes = crashes
         self._queues: Queues = {}
         self._zombies = zombies
+        self._saving = saving
+        self._wanted = [] if wanted is None else wanted
+        self.commit: SimulatedCommits = SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self._turn = 0
         # Who had nothing to do, and has got nothing since.
         self._resting: set[int] = set()
@@ -95,9 +114,28 @@ class SimulatedCrew(Crew):
         mine: Queues = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
         return {**self._zombies, **mine}
 
+    def begin(self) -> Beginning | None:
+        saving, crashes = self._saving, self._crashes
+        if saving is None:
+            return super().begin()
+        saving.begins()
+        if saving.is_recovery and crashes and crashes[0].when == "recovering":
+            crash = crashes.pop(0)
+            saving.tear(self._chance.one_of(range(25)), lambda: self.crash(crash.who))
+        begun = super().begin()
+        if begun is not None and begun.resumption is not None:
+            self._witness.resumed(begun.resumption.manifest, len(self.members), again=saving.is_recovery)
+        return begun
+
+    def open(self, pins: Mapping[str, Any] | None = None) -> None:
+        super().open(pins)
+        if self._saving is not None:
+            self._saving.has_begun()
+            self._witness.opened(self._workers.values(), self.coordination.readers)
+
     @property
     def finished(self) -> bool:
-        return not self._asked and self._at_end
+        return not self._asked and not self._wanted and self._at_end
 
     def step(self, *, until_s: float | None = None) -> None:
         """Let one thing happen."""
@@ -108,10 +146,7 @@ class SimulatedCrew(Crew):
         if action is None:
             return
         self._digest.update(repr((self._turn, action)).encode())
-        if isinstance(action, int):
-            self.work(action)
-        else:
-            self.arrive(action)
+        self.act(action)
 
     # What can happen, one by one: for those who want to decide it themselves.
 
@@ -129,12 +164,43 @@ class SimulatedCrew(Crew):
             self._resting_at_s = now_s
         return [worker for worker in self._workers if worker not in self._resting]
 
+    @property
+    def chores(self) -> list[Hashable]:
+        """What there is to be done for snapshots: by the coordinator, in its background, or by those who are dead."""
+        snapshotting, saving = self.coordination.snapshotting, self._saving
+        if snapshotting is None or saving is None:
+            return []
+        chores: list[Hashable] = [COORDINATE] if saving.background.is_back or snapshotting.is_due else []
+        return [*chores, *saving.writes]
+
+    def act(self, action: Hashable) -> None:
+        """Let one thing happen: a worker's step, by its number, a chore, or an arrival."""
+        if isinstance(action, int):
+            self.work(action)
+        elif action in self.chores:
+            self.do(action)
+        else:
+            self.arrive(action)
+
+    def do(self, chore: Hashable) -> None:
+        """Let one of the `chores` be done."""
+        saving, made = self._saving, self.coordination.snapshots
+        assert saving is not None
+        assert made is not None
+        if chore == COORDINATE:
+            self._carry(COORDINATOR, self.coordination.turn())
+            now = self.coordination.snapshots
+            self._witness.hit("snapshot completed", 0 if now is None else now.made - made.made)
+        else:
+            saving.write(chore)
+
     def work(self, worker: int) -> None:
         """Let a worker take one step."""
         at_work = self._workers[worker]
         done, outgoing = at_work.step()
         if not done and not outgoing and at_work.at_rest:
             self._resting.add(worker)
+        self._save_cut(at_work)
         self._carry(worker, outgoing)
         self._witness.stepped(at_work)
         at_work.check()
@@ -153,6 +219,8 @@ class SimulatedCrew(Crew):
             return
         worker = self._workers.get(receiver)
         self._witness.arrives(worker, content)
+        if isinstance(content, BarrierPassed) and self.coordination.is_between_moves:
+            self._witness.hit("snapshot inside a rescale")
         self._carry(receiver, self._hand(receiver, content))
         self._resting.discard(receiver)
         if worker is not None:
@@ -164,9 +232,12 @@ class SimulatedCrew(Crew):
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""
-        moving = not self.coordination.is_steady
-        self._witness.hit(f"{who} crash" + (" inside a rescale" if moving else ""))
-        raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost, and it has no snapshots. Start it afresh.")
+        self._witness.hit(f"{who} crash" + (" inside a rescale" if self._moves else ""))
+        if self._saving is None:
+            raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost, and it has no snapshots. Start it afresh.")
+        self._saving.lost(self.coordination.snapshotting)
+        self.commit.is_lost = self._chance.happens(0.5)
+        raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost. It goes on from its last snapshot.")
 
     def drain(self) -> None:
         super().drain()
@@ -194,7 +265,7 @@ class SimulatedCrew(Crew):
         """What happens next: a worker's step, by its number, or the arrival on a way. None: time has passed."""
         if self._chance.happens(_TICK):
             self.pass_s(self._chance.one_of(_TICKS_S))
-        actions = [*self.ways, *self.busy]
+        actions = [*self.ways, *self.busy, *self.chores]
         if not actions:
             self._rest()
             return None
@@ -238,13 +309,28 @@ class SimulatedCrew(Crew):
         """Whether the job is done with all that it has been asked for."""
         return not any(self._queues.values()) and super().finished
 
-    def _is_moment(self, asked: Asked) -> bool:
+    @property
+    def _moves(self) -> bool:
+        """Whether a rescale is under way, a barrier between two of its moves included."""
+        return self.phase not in {"steady", "barrier"} or self.coordination.is_between_moves
+
+    def _background(self) -> Background:
+        assert self._saving is not None
+        return self._saving.background
+
+    def _save_cut(self, worker: Worker) -> None:
+        cut = worker.take_cut()
+        if cut is not None and self.coordination.snapshotting is not None:
+            self._witness.cut(worker, cut)
+            self.coordination.snapshotting.save(cut)
+
+    def _is_moment(self, asked: Asked | Wanted) -> bool:
         """Whether the moment of a request has come; at the latest when nothing else can happen."""
         if self._turn < asked.turn:
             return self._at_end
         match asked.when:
             case "moving":
-                return not self.coordination.is_steady or self._at_end
+                return self._moves or self._at_end
             case "full":
                 return self.backlogged or self._at_end
             case "quiet":
@@ -254,6 +340,9 @@ class SimulatedCrew(Crew):
         return True
 
     def _ask(self) -> None:
+        if self._wanted and self._saving is not None and self._is_moment(self._wanted[0]):
+            self._wanted.pop(0)
+            self.snapshot(_nobody)
         if not self._asked or not self._is_moment(self._asked[0]):
             return
         asked = self._asked.pop(0)
@@ -266,15 +355,34 @@ class SimulatedCrew(Crew):
             """A worker that would leave reads a source that cannot be read on elsewhere: nobody leaves."""
 
     def _break(self) -> None:
-        if not self._crashes:
+        if not self._crashes or not self._is_time(self._crashes[0]):
             return
-        crash = self._crashes[0]
-        moving = not self.coordination.is_steady
-        if self._turn < crash.turn or (crash.moving and not moving):
-            return
-        self._crashes.pop(0)
-        self.crash(crash.who)
+        crash = self._crashes.pop(0)
+        if crash.when == "writing" and self._saving is not None:
+            self._saving.tear(self._chance.one_of(range(6)), lambda: self.crash(crash.who))
+        else:
+            self.crash(crash.who)
+
+    def _is_time(self, crash: Crash) -> bool:
+        if self._turn < crash.turn:
+            return False
+        snapshotting = self.coordination.snapshotting
+        if crash.when == "moving":
+            return self._moves
+        if snapshotting is None or self._saving is None:
+            return True
+        background, phase = self._saving.background, snapshotting.phase
+        match crash.when:
+            case "saving":
+                return phase is not Phase.IDLE
+            case "storing":
+                return phase is Phase.COMMITTING and background.waiting > 0
+            case "stored":
+                return phase is Phase.COMMITTING and background.is_back
+            case "kept":
+                return snapshotting.status.last is not None
+        return True
 
 
-def _nobody(ended: RescaleReport | MalstromError) -> None:
+def _nobody(ended: object) -> None:
     """What came of it is seen in the output."""

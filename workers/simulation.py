@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Literal
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.job import Job
 from malstrom_py.plan import Plan
 from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.virtual_clock import VirtualClock
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.chance import Asked, Chance, Crash
+from malstrom_py.workers.beginning import LATEST, Keeping, begun_again, keeping_of
+from malstrom_py.workers.chance import Asked, Chance, Crash, Wanted
 from malstrom_py.workers.controls import Controls
 from malstrom_py.workers.graph import build_sinks
 from malstrom_py.workers.handle import JobHandle
@@ -24,7 +26,9 @@ from malstrom_py.workers.in_process import check_job
 from malstrom_py.workers.job_run import JobRun
 from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.simulated_background import Work
 from malstrom_py.workers.simulated_crew import Queues, SimulatedCrash, SimulatedCrew
+from malstrom_py.workers.simulated_saving import SimulatedSaving
 from malstrom_py.workers.started import LocalJob
 from malstrom_py.workers.tracebacks import outermost
 from malstrom_py.workers.witness import Witness
@@ -50,10 +54,12 @@ class Simulation:
     """Runs a job as ``seed`` decides: who is slow, what arrives when, how batches are cut, how little may be under way,
     when it is rescaled and to how many, what crashes. For tests: whatever the seed, the output must be right.
 
-    ``workers``: at the start. ``rescales`` and ``crashes``: how many; None: as the seed decides. A crash ends the job,
-    which is then started afresh, with empty sinks; so by itself the seed lets none happen to a job with sinks that
-    cannot discard what they were given. ``batch``: how batches are cut, None: as the seed decides. ``clock``: by
-    default a virtual one. ``checks``: test mode, as of `InProcess`.
+    ``workers``: at the start. ``rescales`` and ``crashes``: how many; None: as the seed decides. Behind a crash the job
+    goes on from its last snapshot, with as many workers as the seed decides; without snapshots it is started afresh,
+    with empty sinks. By itself the seed lets none happen to a job with sinks that cannot discard what they were given.
+    ``snapshots``: where they are kept, and how often they are made; None: in memory, if the seed decides so; False:
+    there are none. ``resume`` and ``allow_dropped_state``: as of `InProcess`. ``batch``: how batches are cut, None: as
+    the seed decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -75,6 +81,9 @@ class Simulation:
         batch: Batching | None = None,
         clock: Clock | None = None,
         checks: bool = True,
+        snapshots: Snapshots | Literal[False] | None = None,
+        resume: str = LATEST,
+        allow_dropped_state: bool = False,
     ) -> None:
         check_size(workers)
         for name, count in (("rescales", rescales), ("crashes", crashes)):
@@ -89,6 +98,8 @@ class Simulation:
         self._batching = batch
         self._clock = clock
         self._checks = checks
+        self._may_keep = snapshots is None
+        self._keeping = keeping_of(snapshots or None, resume=resume, allow_dropped_state=allow_dropped_state)
 
     def run(self, job: Job) -> SimulatedResult:
         """Run ``job`` to its end, then commit its sinks. An error bears a note that says how to have it again."""
@@ -109,7 +120,8 @@ class Simulation:
 
     def _runs(self, plan: Plan, controls: Controls) -> _Incarnations:
         chance, witness = Chance(self._seed), Witness()
-        batching = chance.batching()
+        batching, drawn = chance.batching(), chance.snapshots()
+        keeping = self._keeping or (Keeping(drawn) if drawn is not None and self._may_keep else None)
         runs = _Incarnations(
             plan,
             controls,
@@ -120,7 +132,9 @@ class Simulation:
             clock=self._clock or VirtualClock(_START_S),
             checks=self._checks,
             rescales=chance.rescales(self._rescales),
-            crashes=chance.crashes(self._crashes),
+            crashes=chance.crashes(self._crashes, kept=keeping is not None),
+            keeping=keeping,
+            wanted=[] if keeping is None else chance.wanted(),
         )
         if self._crashes is None and not runs.forgets:
             runs.crashes.clear()
@@ -128,7 +142,7 @@ class Simulation:
 
 
 class _Incarnations:
-    """The runs of a job, each begun afresh when the one before it has crashed."""
+    """The runs of a job, each begun when the one before it has crashed: where a snapshot stands, or afresh."""
 
     def __init__(
         self,
@@ -143,6 +157,8 @@ class _Incarnations:
         checks: bool,
         rescales: list[Asked],
         crashes: list[Crash],
+        keeping: Keeping | None,
+        wanted: list[Wanted],
     ) -> None:
         self._plan = plan
         self._controls = controls
@@ -154,6 +170,9 @@ class _Incarnations:
         self._checks = checks
         self._rescales = rescales
         self.crashes = crashes
+        self._keeping = keeping
+        self._wanted = wanted
+        self._dead_writes: list[Work] = []
         self._traces: list[str] = []
         self._crew, self._now = self._new({})
 
@@ -171,6 +190,9 @@ class _Incarnations:
                 result = self._now.execute()
             except SimulatedCrash:
                 self._traces.append(self._crew.trace)
+                if self._keeping is not None:
+                    self._keeping = begun_again(self._keeping) if self._now.has_begun else self._keeping
+                    self._workers = self._chance.size()
                 self._crew, self._now = self._new(self._crew.on_its_way)
             else:
                 traces = [*self._traces, self._crew.trace]
@@ -196,5 +218,13 @@ class _Incarnations:
             rescales=self._rescales,
             crashes=self.crashes,
             zombies=zombies,
+            saving=self._saving(),
+            wanted=self._wanted,
         )
         return crew, JobRun(self._plan, crew, self._clock, controls=self._controls)
+
+    def _saving(self) -> SimulatedSaving | None:
+        if self._keeping is None:
+            return None
+        again = bool(self._traces)
+        return SimulatedSaving(self._keeping, self._chance, self._witness, self._dead_writes, is_recovery=again)

@@ -15,9 +15,11 @@ from typing import Final, Protocol, TypeVar
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, JobRunning, MalstromError
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.answering import answering
 from malstrom_py.workers.control_socket import ControlSocket
-from malstrom_py.workers.controls import Controls, goes_on, in_progress
+from malstrom_py.workers.controls import Controls
+from malstrom_py.workers.in_progress import goes_on, in_progress
 from malstrom_py.workers.job_status import Ending, JobStatus
 from malstrom_py.workers.rescale_report import RescaleReport
 from malstrom_py.workers.result import RunResult
@@ -40,15 +42,17 @@ class Run(Protocol):
 def conduct(run: Run, controls: Controls, control: ControlSocket | None) -> RunResult:
     """Execute ``run`` in this thread; then free its name, and tell everyone how it ended."""
     error: BaseException | None = None
+    result: RunResult | None = None
     try:
-        return run.execute()
+        result = run.execute()
+        return result
     except BaseException as failure:
         error = failure
         raise
     finally:
         if control is not None:
             control.release()
-        controls.end(Ending.of(_counts(run, controls), error))
+        controls.end(Ending.of(result or _counts(run, controls), error))
         if control is not None:
             control.close()
 
@@ -88,6 +92,12 @@ class LocalJob:
             return self._awaited(asked.done, timeout_s, "rescale")
         self._awaited(asked.taken, timeout_s, "rescale")
         return None
+
+    def save(self, uri: str | None, *, timeout_s: float) -> SnapshotId:
+        """See `JobHandle.snapshot` and `JobHandle.savepoint`."""
+        self._refuse_elsewhere()
+        self._refuse_own_thread()
+        return self._awaited(self._controls.save(uri).done, timeout_s, "snapshot" if uri is None else "savepoint")
 
     def status(self, *, timeout_s: float) -> JobStatus:
         """See `JobHandle.status`."""
@@ -130,7 +140,7 @@ class LocalJob:
     def abandon(self) -> None:
         """The program ends: have the run end too."""
         if self._process == os.getpid():
-            self._controls.abandon("the program that ran it has ended, and nothing was committed")
+            self._controls.abandon("the program that ran it has ended")
 
     def leave(self, until_s: float) -> None:
         """The program ends: wait until the run has, or until ``until_s``; say what nobody asked for."""

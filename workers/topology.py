@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from malstrom_py.plan import Plan
 from malstrom_py.regions import regions_of
-from malstrom_py.workers.coordinator_machine import Topology
+from malstrom_py.workers.coordinator_events import Topology
 
 
 def topology_of(plan: Plan) -> Topology:

@@ -10,35 +10,58 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, PersistenceBackend, StateMessage
+from malstrom_py.messages import MAX_EPOCH, StateMessage
 from malstrom_py.operators.enrich import Enrich
-from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.read_source import Begun, ReadSource
 from malstrom_py.operators.write_parts import WriteParts
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.plan import Plan, Step
+from malstrom_py.plan import Plan
 from malstrom_py.regions import regions_of
 from malstrom_py.rescale.channel import Barrier, Frame, Grant, Suspend
-from malstrom_py.rescale.protocol import Leave, OpenSlots, Parcel, PartHandedOver, PollParts, Rescale
+from malstrom_py.rescale.protocol import (
+    BarrierPassed,
+    InjectBarrier,
+    Leave,
+    OpenSlots,
+    Parcel,
+    PartHandedOver,
+    PollParts,
+    Rescale,
+)
 from malstrom_py.rescale.router import Router
 from malstrom_py.resources import Resources
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.counting import counts_of
+from malstrom_py.workers.cut import Cut, Cutting
 from malstrom_py.workers.feed import Feed, suspended
-from malstrom_py.workers.graph import Membership, build_graph
-from malstrom_py.workers.outgoing import Incoming, Outgoing
+from malstrom_py.workers.frontiers import continue_at
+from malstrom_py.workers.graph import Membership, build_graph, track_keys
+from malstrom_py.workers.outgoing import COORDINATOR, Incoming, Outgoing
 from malstrom_py.workers.reading import Reading
 from malstrom_py.workers.result import StepCounts
 from malstrom_py.workers.switching import Switching
 
 _LINGER_MIN_S: Final = 0.001
 """How long there is at least between two calls of `on_schedule`: without, no time would pass on a virtual clock."""
+
+
+NOTHING: Final[Mapping[str, Mapping[Part, Begun]]] = {}
+"""No source has been read before."""
+
+Migrate = Callable[[Any, Any], Any]
+"""Makes of a key and its state the state that a newer version of the job works with."""
+
+
+_CLOSED: Final = (ReadSource, Enrich, WriteSink, WriteParts)
+"""The steps that have something to be closed."""
 
 
 class Closable(Protocol):
@@ -48,8 +71,8 @@ class Closable(Protocol):
 
 
 class Worker:
-    """Runs ``plan`` as the worker that ``member`` says. ``backend`` takes what is persisted at barriers; ``wake`` is
-    set, by another thread, when something has come back that a step awaits.
+    """Runs ``plan`` as the worker that ``member`` says. ``tracked``: the job has snapshots, so steps note which keys
+    change (S2). ``wake`` is set, by another thread, when something has come back that a step awaits.
     """
 
     def __init__(
@@ -60,7 +83,7 @@ class Worker:
         batching: Batching,
         clock: Clock,
         codec: Codec,
-        backend: PersistenceBackend | None = None,
+        tracked: bool = False,
         checks: bool = False,
         wake: threading.Event | None = None,
         keys_per_parcel: int | None = None,
@@ -70,34 +93,36 @@ class Worker:
         self._plan = plan
         self._batching = batching
         self._clock = clock
-        self._backend = backend
+        self._codec = codec
+        self._incarnation = member.incarnation
+        self._slots = frozenset(slot for slot, owner in enumerate(member.table) if owner == member.worker)
+        self._cutting: Cutting | None = None
+        self._cut: Cut | None = None
         self._graph = build_graph(
             plan,
             member,
             batching=batching,
             codec=codec,
             clock=clock,
-            make_barrier=self._make_barrier,
+            pass_barrier=self._pass_barrier,
             checks=checks,
             keys_per_parcel=keys_per_parcel,
         )
-        operators = self._graph.operators
+        if tracked:
+            track_keys(self._graph)
+        self.operators = self._graph.operators
         self.reading = Reading(self._graph, batching=batching, clock=clock)
         self._feeds = {region.name: feed for region, feed in zip(regions_of(plan), self._graph.feeds, strict=True)}
         self._letters = self._graph.letters
         self._switching = Switching(self._graph, member, self._letters)
         self._sending = self._with_channels()
+        operators = self._graph.operators
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
-        self._closing = [
-            op for op in operators.values() if isinstance(op, ReadSource | Enrich | WriteSink | WriteParts)
-        ]
+        self._closing = [op for op in operators.values() if isinstance(op, _CLOSED)]
         feed_of_step = {step: self._feeds[region.name] for region in regions_of(plan) for step in region.steps}
-        self._scheduled = [
-            (self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items() if op.scheduled
-        ]
-        self._holding = [
-            (self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items() if op.holding
-        ]
+        placed = [(self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items()]
+        self._scheduled = [place for place in placed if place[1].scheduled]
+        self._holding = [place for place in placed if place[1].holding]
         self._orders: deque[Rescale | PollParts | Leave | PartHandedOver] = deque()
         self._linger_until_s = 0.0
 
@@ -107,10 +132,24 @@ class Worker:
             for sink in self.sinks:
                 sink.open()
 
-    def open_sources(self, parts: Mapping[str, Sequence[Part]]) -> list[Outgoing]:
-        """Open the sources, each with those of its ``parts`` (by step) that live here."""
+    def install(self, step: str, chain: Sequence[bytes], migrate: Migrate | None) -> None:
+        """S5: before anything else, have a step take over what this worker owns of what another one has written."""
         with self._resources:
-            self.reading.open(parts)
+            self._graph.operators[step].install(chain, self._slots, migrate=migrate)
+
+    def continue_at(self, frontiers: Mapping[str, int]) -> None:
+        """Go on where exchanges had let in these epochs, after `install` and before sources are opened."""
+        with self._resources:
+            continue_at(self._plan, self._graph, frontiers)
+
+    def open_sources(
+        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]] = NOTHING
+    ) -> list[Outgoing]:
+        """Open the sources, each with those of its ``parts`` (by step) that live here; ``begun``: where those stand
+        that were read before.
+        """
+        with self._resources:
+            self.reading.open(parts, begun)
         return self._outgoing()
 
     def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
@@ -151,6 +190,8 @@ class Worker:
         with self._resources:
             if isinstance(message, Parcel | OpenSlots):
                 self._feeds[message.region].receive(message)
+            elif isinstance(message, InjectBarrier):
+                self._inject(Barrier(message.snapshot, message.parent))
             else:
                 if isinstance(message, Rescale):
                     for feed in self._graph.feeds:
@@ -187,20 +228,20 @@ class Worker:
                 follower.follow()
         if self._scheduled or self._sending:
             self._linger(idle=not done)
+        if self._cutting is not None:
+            self._maybe_cut(self._cutting)
         return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
 
-    def barrier(self, message: Barrier | Suspend) -> list[Outgoing]:
-        """The coordinator's barrier: it goes in at the sources, behind what they have read."""
+    def suspend(self) -> list[Outgoing]:
+        """Stop behind all that is on its way: a `SuspendMarker` goes in at the sources, behind what they have read."""
         with self._resources:
-            for feed in self._graph.feeds:
-                feed.at_sources(message)
+            self._inject(Suspend())
         return self._outgoing()
 
-    def inject(self, message: StateMessage) -> None:
-        """Pass ``message`` through every region, between two messages."""
-        with self._resources:
-            for feed in reversed(self._graph.feeds):
-                feed.inject(message)
+    def take_cut(self) -> Cut | None:
+        """The image of this worker at a barrier that has passed, once."""
+        cut, self._cut = self._cut, None
+        return cut
 
     @property
     def backlogged(self) -> bool:
@@ -229,8 +270,9 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether something has come that the next `step` will take in."""
-        return any(feed.ready for feed in self._graph.feeds)
+        """Whether something has come that the next `step` will take in, or will make an image of."""
+        has_passed = self._cutting is not None and self._cutting.is_complete
+        return has_passed or any(feed.ready for feed in self._graph.feeds)
 
     @property
     def at_rest(self) -> bool:
@@ -254,6 +296,8 @@ class Worker:
         return (
             self.reading.finished
             and not self._orders
+            and self._cutting is None
+            and self._cut is None
             and all(feed.steady for feed in graph.feeds)
             and not self.awaiting
             and not any(len(inbox) for inbox in graph.inboxes.values())
@@ -270,7 +314,7 @@ class Worker:
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far."""
-        return {step.name: self._counts(step) for step in self._plan.steps}
+        return counts_of(self._plan, self._graph)
 
     def rows_in(self, step: str) -> int:
         """How many records a step has taken so far."""
@@ -329,35 +373,27 @@ class Worker:
             self._letters.clear()
         return outgoing
 
-    def _make_barrier(self, snapshot: str) -> AbsBarrier:
-        return AbsBarrier(snapshot, self._backend or _Nowhere())
+    def _inject(self, message: Barrier | Suspend) -> None:
+        for feed in self._graph.feeds:
+            feed.at_sources(message)
 
-    def _counts(self, step: Step) -> StepCounts:
-        node = self._graph.nodes[step.name]
-        counters = self._graph.executor.counters(node)
-        epoch = self._graph.executor.epoch(node)
-        return StepCounts(
-            kind=step.kind,
-            rows_in=counters.rows_in,
-            ports={port.name: rows for port, rows in zip(step.ports, counters.rows_out, strict=True)},
-            filtered=counters.filtered,
-            late=counters.late,
-            skipped=counters.skipped,
-            dead_letters=counters.dead_letters,
-            rows_made=counters.rows_made,
-            columns_made=counters.columns_made,
-            ahead=counters.ahead,
-            keys=self._graph.operators[step.name].keys,
-            epoch=None if epoch == MIN_EPOCH else epoch,
-        )
+    def _pass_barrier(
+        self, message: Barrier, frontiers: Mapping[str, int], let_in: Callable[[StateMessage], None]
+    ) -> None:
+        if self._cutting is None:
+            self._cutting = Cutting(message, len(self._graph.feeds))
+        cutting, began_s = self._cutting, self._clock.monotonic_s()
+        let_in(cutting.abs_barrier(self._incarnation))
+        cutting.passed(frontiers, self._clock.monotonic_s() - began_s)
+
+    def _maybe_cut(self, cutting: Cutting) -> None:
+        if not cutting.is_complete:
+            return
+        self._cut = cutting.cut(self.id, self._graph.operators, self._codec)
+        self._cutting = None
+        report = BarrierPassed(cutting.barrier.snapshot, self.id, self._cut.paused_s)
+        self._letters.append((COORDINATOR, report))
 
 
 def _is_transactional(thing: Closable) -> bool:
     return isinstance(thing, WriteSink) and isinstance(thing.sink, TransactionalSink)
-
-
-class _Nowhere:
-    """A backend for jobs without snapshots."""
-
-    def persist(self, operator: str, state: bytes) -> None:
-        """Nothing asks for it again."""

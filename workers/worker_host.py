@@ -13,20 +13,26 @@ from typing import Any, Final
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
+from malstrom_py.operators.read_source import Begun
 from malstrom_py.plan import Plan
-from malstrom_py.rescale.channel import Suspend
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.beginning import Keeping, Resumption, restore
+from malstrom_py.workers.black_box import BlackBox, watch
 from malstrom_py.workers.commit import Contexts, pre_committed
+from malstrom_py.workers.cut import Saved
 from malstrom_py.workers.failures import pack
 from malstrom_py.workers.graph import Membership
 from malstrom_py.workers.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.worker import Worker
+from malstrom_py.workers.worker import NOTHING, Worker
 from malstrom_py.workers.worker_loop import WorkerLoop
 
 LINGER_S: Final = 5.0
 """How long the end of a worker waits for what it has sent to go out."""
+
+SETTLE_S: Final = 300.0
+"""How long a worker that leaves may take to write down what it held at the last barrier."""
 
 _LOG: Final = logging.getLogger("malstrom_py.worker")
 
@@ -36,21 +42,35 @@ class Finished:
     """What a worker leaves: what its sinks have pre-committed, by step, and its last counts.
 
     ``error`` is what went wrong on the way, packed; what was pre-committed before that is named all the same, to be
-    discarded.
+    discarded. ``saved``: what it has written down at its last barrier, told again: nobody waits for its streams.
     """
 
     payloads: tuple[tuple[str, bytes], ...]
     counts: Mapping[str, StepCounts]
     error: bytes | None
+    saved: Saved | None = None
 
 
 class WorkerHost:
-    """Hosts a worker of ``plan`` behind ``transport``."""
+    """Hosts a worker of ``plan`` behind ``transport``. ``keeping``: how the job is snapshotted, if it is. ``box``:
+    where it notes what it is at work on, None: nowhere.
+    """
 
-    def __init__(self, plan: Plan, transport: Transport, *, batching: Batching, checks: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        transport: Transport,
+        *,
+        batching: Batching,
+        checks: bool,
+        keeping: Keeping | None = None,
+        box: BlackBox | None = None,
+    ) -> None:
         self._plan = plan
         self._batching = batching
         self._checks = checks
+        self._keeping = keeping
+        self._box = box
         self._clock: Clock = SystemClock()
         self._loop = WorkerLoop(transport, self._clock)
 
@@ -71,21 +91,33 @@ class WorkerHost:
 
     # What the coordinator asks. All below runs in the thread of the loop.
 
-    def build(self, member: Membership, others: Sequence[int], draining: bool) -> None:
-        """Build the worker, with channels to ``others`` that are no members yet (R1), and open its sinks."""
+    def build(
+        self, member: Membership, others: Sequence[int], draining: bool, resumption: Resumption | None = None
+    ) -> None:
+        """Build the worker, with channels to ``others`` that are no members yet (R1), and open its sinks. Have it take
+        over what it owns of ``resumption`` (S5).
+        """
         worker = Worker(
             self._plan,
             member,
             batching=self._batching,
             clock=self._clock,
             codec=Codec(self._plan.types),
+            tracked=self._keeping is not None,
             checks=self._checks,
             wake=self._loop.wake,
         )
         self._loop.take_on(worker)
+        if self._box is not None:
+            watch(worker.operators, self._box)
         for other in others:
             worker.connect(other)
         worker.open_sinks()
+        if self._keeping is not None:
+            checkpointer = self._keeping.snapshots.checkpointer(self._plan.job)
+            self._loop.keep_snapshots(checkpointer)
+            if resumption is not None:
+                restore(resumption, checkpointer, [worker])
         if draining:
             worker.reading.stop()
 
@@ -106,10 +138,14 @@ class WorkerHost:
             self._loop.worker.disconnect(leaver)
             self._loop.transport.disconnect(leaver)
 
-    def open_sources(self, parts: Mapping[str, Sequence[Part]]) -> str:
-        """Open the sources: which of them cannot be read on elsewhere; empty if there is none."""
+    def open_sources(
+        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]] = NOTHING
+    ) -> str:
+        """Open the sources, where they stood as ``begun`` says: which of them cannot be read on elsewhere; empty if
+        there is none.
+        """
         worker = self._loop.worker
-        self._loop.send(worker.open_sources(parts))
+        self._loop.send(worker.open_sources(parts, begun))
         return worker.reading.fixed
 
     def start(self) -> None:
@@ -123,19 +159,20 @@ class WorkerHost:
 
     def suspend(self) -> None:
         """Stop behind all that is on its way."""
-        self._loop.send(self._loop.worker.barrier(Suspend()))
+        self._loop.send(self._loop.worker.suspend())
 
     def finish(self, contexts: Contexts) -> Finished:
-        """Do nothing any more; pre-commit, and close all but the transactional writers."""
+        """Do nothing any more; once all is written down, pre-commit, and close all but the transactional writers."""
         self._loop.rest()
         worker, payloads, error = self._loop.worker, list[tuple[str, bytes]](), None
         try:
+            self._loop.settle(SETTLE_S)
             for payload in pre_committed(worker.sinks, contexts):
                 payloads.append(payload)
             worker.close_before_commit()
         except Exception as failure:
             error = pack(failure)
-        return Finished(tuple(payloads), worker.counts(), error)
+        return Finished(tuple(payloads), worker.counts(), error, self._loop.saved)
 
     def close(self) -> None:
         """Close the worker, and end the loop."""
@@ -143,6 +180,8 @@ class WorkerHost:
         self._loop.stop()
         if self._loop.has_worker:
             self._loop.worker.close()
+        if self._box is not None:
+            self._box.close()
         _LOG.info("closed")
 
     def _close_quietly(self, error: BaseException) -> None:

@@ -1,7 +1,8 @@
 """Runs one worker by itself: takes what has come for it, lets it step, sends what it has for others, or waits.
 
 Rule: the worker is touched by the thread of the loop alone. Others leave a function for it with `ask`, which is called
-between two steps. A wait ends with what comes, with a question, or when the worker has something to do of itself.
+between two steps. A wait ends with what comes, with a question, or when the worker has something to do of itself. What
+it holds at a barrier is written down in a thread beside it, and then told.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import InternalError
+from malstrom_py.errors import DeadlineError, InternalError
+from malstrom_py.snapshot.checkpointer import Checkpointer
+from malstrom_py.workers.background import ThreadBackground
+from malstrom_py.workers.cut import Saved
 from malstrom_py.workers.outgoing import COORDINATOR, Content, Outgoing
+from malstrom_py.workers.saving import save
 from malstrom_py.workers.standing import News, Standing, Tally
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.worker import Worker
@@ -29,16 +35,17 @@ TALLY_S: Final = 0.5
 
 
 class Wake(threading.Event):
-    """An event whose setting ends a wait of ``transport`` as well."""
+    """An event whose setting ends a wait of ``transport`` as well, once there is one."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport | None = None) -> None:
         super().__init__()
-        self._transport = transport
+        self.transport = transport
 
     def set(self) -> None:
         """Set it, and have `Transport.receive` return."""
         super().set()
-        self._transport.wake()
+        if self.transport is not None:
+            self.transport.wake()
 
 
 class WorkerLoop:
@@ -56,6 +63,10 @@ class WorkerLoop:
         self._standing: Standing | None = None
         self._tally_at_s = 0.0
         self._untold = False
+        self._background = ThreadBackground(self.wake)
+        self._checkpointer: Checkpointer | None = None
+        self.saved: Saved | None = None
+        """What was written down last."""
 
     # Any thread.
 
@@ -74,6 +85,10 @@ class WorkerLoop:
     def take_on(self, worker: Worker) -> None:
         """From now on run ``worker``."""
         self._worker = worker
+
+    def keep_snapshots(self, checkpointer: Checkpointer) -> None:
+        """Have ``checkpointer`` write down what the worker holds at barriers."""
+        self._checkpointer = checkpointer
 
     @property
     def has_worker(self) -> bool:
@@ -98,6 +113,22 @@ class WorkerLoop:
     def stop(self) -> None:
         """Have `run` return."""
         self._ended = True
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until what is being written down is durable. `DeadlineError` if it is not within ``timeout_s``."""
+        until_s = self.clock.monotonic_s() + timeout_s
+        while self._background.pending:
+            left_s = until_s - self.clock.monotonic_s()
+            if left_s <= 0:
+                raise DeadlineError(
+                    f"worker {self.worker.id} has not written what it held at a barrier within {timeout_s:g} s: see "
+                    f"whether the store of the snapshots answers",
+                    wait="a snapshot to be written",
+                    deadline_s=timeout_s,
+                )
+            self.wake.wait(min(left_s, IDLE_S))
+            self.wake.clear()
+            self._background.turn()
 
     def send(self, outgoing: Sequence[Outgoing]) -> None:
         """Send what the worker has for others, in its order, together what is for one receiver."""
@@ -138,6 +169,7 @@ class WorkerLoop:
         outgoing += more
         if outgoing:
             self.send(outgoing)
+        self._keep(worker)
         now_s = self.clock.monotonic_s()
         busy = bool(came or done or outgoing)
         self._untold = self._untold or busy or worker.awaiting
@@ -150,6 +182,9 @@ class WorkerLoop:
         standing = Standing(worker.id, worker.version, worker.finished, worker.suspended)
         if standing != self._standing:
             self._standing = standing
+            if self._untold:  # whoever takes it for finished is to know what it has done
+                self._tell(Tally(worker.id, worker.counts()))
+                self._tally_at_s, self._untold = now_s + TALLY_S, False
             self._tell(standing)
         if not worker.at_rest:
             return 0.0  # one part had nothing, and the next is due already
@@ -157,7 +192,21 @@ class WorkerLoop:
         # What was overdue when the step began and was not done waits for credit, which comes as a message.
         return min([IDLE_S, *(max(0.0, due - now_s) for due in due_s if due > began_s)])
 
-    def _tell(self, news: News) -> None:
+    def _keep(self, worker: Worker) -> None:
+        """Have written down what the worker holds at a barrier that has passed, if one has."""
+        cut = worker.take_cut()
+        if cut is not None and self._checkpointer is not None:
+            self._background.submit(partial(save, cut, self._checkpointer), self._was_saved)
+        if self._background.pending:
+            self._background.turn()
+
+    def _was_saved(self, result: Saved | BaseException) -> None:
+        if isinstance(result, BaseException):
+            raise result
+        self.saved = result
+        self._tell(result)
+
+    def _tell(self, news: News | Saved) -> None:
         self.transport.send(COORDINATOR, [news])
 
     def _answer(self) -> None:
@@ -175,5 +224,6 @@ class WorkerLoop:
         with self._lock:
             self._ended = True
             unanswered, self._asked = list(self._asked), deque()
+        self._background.close()
         for _, answer in unanswered:
             answer.set_exception(error)

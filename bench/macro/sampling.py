@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from time import sleep
 from types import TracebackType
 from typing import Self
 
 
-class Sampling:
+class Sampling(ABC):
     """As a context, calls `look` about every ``every_s`` seconds."""
 
     def __init__(self, every_s: float) -> None:
@@ -16,9 +17,9 @@ class Sampling:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"bench-{type(self).__name__.lower()}", daemon=True)
 
+    @abstractmethod
     def look(self) -> None:
         """One look."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._thread.start()

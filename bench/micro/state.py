@@ -78,8 +78,8 @@ class _Summing:
         """What was sent has been summed."""
 
 
-def in_step() -> tuple[dict[int, int], Take]:
-    """The states of a step, and the step."""
+def a_step() -> tuple[StatefulMap, Take]:
+    """The step, and what has it take a batch."""
     step, out = StatefulMap(StepContext("bench", "add", keyed=True), fn=add, default=None), _Summing()
 
     def take(batch: Batch) -> int:
@@ -87,6 +87,12 @@ def in_step() -> tuple[dict[int, int], Take]:
         step.on_batch(batch, out)
         return out.total
 
+    return step, take
+
+
+def in_step() -> tuple[dict[int, int], Take]:
+    """The states of a step, and the step."""
+    step, take = a_step()
     return step.states, take
 
 

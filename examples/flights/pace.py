@@ -26,15 +26,19 @@ class Paced(sources.PartitionedSource[Any]):
         self._rows_per_s = rows_per_s
         self._clock = clock
 
-    def pin(self, job: str) -> None:
+    def pin(self, job: str, record: Any = None) -> None:
         """As ``source`` is pinned, if it is."""
         if isinstance(self._source, PinnedSource):
-            self._source.pin(job)
+            self._source.pin(job, record)
 
-    def unpin(self) -> None:
+    def pin_record(self) -> Any:
+        """What ``source`` has pinned."""
+        return self._source.pin_record() if isinstance(self._source, PinnedSource) else None
+
+    def unpin(self, *, keep: bool = False) -> None:
         """The job has ended."""
         if isinstance(self._source, PinnedSource):
-            self._source.unpin()
+            self._source.unpin(keep=keep)
 
     def list_parts(self) -> Sequence[sources.Part]:
         return self._source.list_parts()

@@ -7,7 +7,8 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.codec import in_flight
-from malstrom_py.codec.at_rest import AtRestEncoder, decode_at_rest
+from malstrom_py.codec.at_rest import AtRestEncoder
+from malstrom_py.codec.at_rest_reading import decode_at_rest, decode_each
 from malstrom_py.codec.limits import Limits
 from malstrom_py.codec.types import TypeTable
 from malstrom_py.errors import CodecError
@@ -56,6 +57,19 @@ class Codec:
                 for item in row:
                     self.encode_at_rest(item, step=step, key=row[0])
             raise
+
+    def encode_each_at_rest(self, values: Sequence[Any], *, step: str, keys: Sequence[Any]) -> list[bytes]:
+        """Each of ``values`` in a stored form of its own: what can be read, moved and dropped without the others.
+
+        ``keys``: whose they are, for the error that names the first that cannot be stored.
+        """
+        return self._at_rest.encode_each(values, step=step, keys=keys)
+
+    def decode_each_at_rest(
+        self, forms: Sequence[bytes], *, step: str = "", keys: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """The values that `encode_each_at_rest` made ``forms`` of. `CodecError` as by `decode_at_rest`."""
+        return decode_each(forms, self.types, self.limits, step=step, keys=keys)
 
     def encode_in_flight(self, value: Any, *, step: str, key: Any = None) -> bytes:
         """Any one value for another worker of this job. `CodecError` if it has no pickle."""

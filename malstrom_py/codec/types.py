@@ -171,6 +171,10 @@ class TypeTable:
         """What is registered under the name that stands in data."""
         return self._by_name.get(name)
 
+    def of_stored(self, name: str, shape: Shape) -> Registered | None:
+        """What values are put together by that stand in data under ``name``, in parts of ``shape``."""
+        return self.of_name(name)
+
 
 def can_register(kind: object) -> bool:
     """Whether ``kind`` is a class of a kind that the table takes.

@@ -7,7 +7,7 @@ touched, each is visited once per run, and when a run ends nothing is queued any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from time import perf_counter_ns
@@ -140,12 +140,25 @@ class _Node:
             if carries or everywhere:
                 self.send(message, port)
 
+    def continue_at(self, time: int) -> None:
+        self.frontier.time = max(self.frontier.time, time)
+        self.epoch = self.frontier.time
+        if self.operator is not None and self.epoch != MIN_EPOCH:
+            self.operator.continue_at(self.epoch)
+
+    def continue_behind(self) -> None:
+        self._merge_inbound()
+        self.continue_at(MIN_EPOCH)
+
+    def _merge_inbound(self) -> None:
+        self.frontier = Frontier(self._inputs)
+        for index, (source, port) in enumerate(self._inbound):
+            if source._epochs[port] or source.epoch == MAX_EPOCH:
+                self.frontier.advance(index, source.epoch, idle=source.idle)
+
     def rewind(self) -> None:
         if self._inbound:
-            self.frontier = Frontier(self._inputs)
-            for index, (source, port) in enumerate(self._inbound):
-                if source._epochs[port] or source.epoch == MAX_EPOCH:
-                    self.frontier.advance(index, source.epoch, idle=source.idle)
+            self._merge_inbound()
         reached = Epoch(self.frontier.time, self.frontier.idle)
         sent = reached if self.operator is None else self.operator.rewind(reached)
         self.epoch, self.idle = sent.time, sent.idle
@@ -240,6 +253,18 @@ class Executor:
         for index, time in enumerate(inputs):
             self._nodes[node].frontier.advance(index, time)
         self._nodes[node].epoch = epoch
+
+    def continue_at(self, arrived: Mapping[int, int], sent: Mapping[int, int]) -> None:
+        """Go on where a run of the same graph was: at the nodes of ``arrived``, to which messages are pushed, and at
+        all behind them. Those of ``sent`` had said so much to others, and do not say it again.
+        """
+        for node, time in arrived.items():
+            self._nodes[node].continue_at(time)
+        behind = set[int]().union(*map(self.behind, arrived)) - arrived.keys()
+        for rank in sorted(behind):
+            self._nodes[rank].continue_behind()
+        for node, time in sent.items():
+            self._nodes[node].continue_at(time)
 
     def rewind(self, node: int) -> None:
         """Have ``node`` and all behind it promise no more than they can now: a part has come to it that is behind."""

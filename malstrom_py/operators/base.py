@@ -5,13 +5,14 @@ Rule: an operator never calls upstream, never keeps a batch it was given, never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
+from malstrom_py.errors import InternalError
 from malstrom_py.messages import Control, Epoch, PartMessage, StateMessage
 
 OnError = Literal["fail", "skip", "dead-letter"]
@@ -117,6 +118,39 @@ class Operator:
         Returns what the step itself promises by it. Called in source regions only, where no state is kept.
         """
         return epoch
+
+    def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> None:
+        """From now on note which keys change, and persist keyed artefacts at barriers (S2). Comes before any message.
+
+        ``slots_of``: keys -> their slots, one each. A step without keyed state has nothing to note.
+        """
+
+    def install(
+        self,
+        chain: Sequence[bytes],
+        slots: Collection[int],
+        *,
+        migrate: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        """Take over the keys of ``slots`` from what one worker persisted: a full artefact, then its deltas (S5).
+
+        Called once per worker that had written, before any message. ``migrate(key, state)`` gives the state by which
+        the job goes on, None to drop the key.
+
+        Raises:
+            SnapshotError, CodecError: the artefacts are damaged, or hold what is not registered.
+            OperatorError: ``migrate`` raised; names step and key.
+            InternalError: two workers had the same key, or this step keeps no state.
+        """
+        raise InternalError(f"step {self.context.step!r} keeps no keyed state, but was given some to take over")
+
+    def continue_at(self, epoch: int) -> None:
+        """Go on behind ``epoch``, which was passed on where the state is from: it is not told of it again."""
+
+    @property
+    def holds_epochs(self) -> bool:
+        """Whether it holds an epoch back, which nothing that a barrier persists would tell of: let it wait (S1)."""
+        return False
 
     scheduled: bool = False
     """Whether `on_schedule` wants to be called."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import takewhile
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
+from malstrom_py.errors import CodecError
 from malstrom_py.messages import MAX_EPOCH, AbsBarrier, Acquire, Epoch, StateMessage
 from malstrom_py.messages import Collect as CollectMessage
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
+from malstrom_py.state import Migrate
 
 
 class Collect(StatefulOperator):
@@ -34,9 +36,9 @@ class Collect(StatefulOperator):
         self._size = size
         self._every_s = every_s
         self.scheduled = every_s is not None
-        # When a key began to wait, on this worker's clock. What moves is how long it has waited, for clocks differ.
-        self._since_s: dict[Any, float] = {}
-        # What is restored waits from the moment on at which this was built: no message tells of it.
+        # A key's state is its values, their largest timestamp, and when it began to wait, on this worker's clock. What
+        # moves or is restored says how long it has waited instead, for clocks differ. What is restored waits from the
+        # moment on at which this was built: no message tells of it.
         self._built_s: float | None = context.clock.monotonic_s() if self.scheduled else None
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -44,67 +46,84 @@ class Collect(StatefulOperator):
         full: list[tuple[Any, list[Any], int]] = []
         timestamps = batch.timestamps or [0] * len(batch)
         self._look_for_restored()
+        now_s = self._now_s()
         keys = keys_of(batch, self.context.step)
-        distinct(keys, self.context.step)
+        self.state.note(distinct(keys, self.context.step))
         for key, value, timestamp in zip(keys, batch.values, timestamps, strict=True):
-            values, latest, waited_s = states.get(key, ((), timestamp, 0.0))
+            values, latest, since_s = states.get(key, ((), timestamp, now_s))
             values, latest = [*values, value] if not values else _appended(values, value), max(latest, timestamp)
             if size is not None and len(values) >= size:
-                self._take_out(key)
+                states.pop(key, None)
                 full.append((key, values, latest))
             else:
-                states[key] = (values, latest, waited_s)
-        if self._every_s is not None:
-            self._begin_to_wait(keys, self.context.clock.monotonic_s())
+                states[key] = (values, latest, since_s)
         self._send(full, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if self.context.timed or epoch.time == MAX_EPOCH:
-            due = [key for key, (_, latest, _) in self.state.values.items() if latest <= epoch.time]
-            self._send([(key, *self._take_out(key)) for key in due], out)
+            self._take_out([key for key, (_, latest, _) in self.state.values.items() if latest <= epoch.time], out)
         out.forward(epoch)
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
-        if self._every_s is None:
-            return
-        self._look_for_restored()
-        now_s = clock.monotonic_s()
-        due = [key for key, since_s in self._since_s.items() if now_s - since_s >= self._every_s]
-        self._send([(key, *self._take_out(key)) for key in due], out)
+        if self._every_s is not None:
+            self._look_for_restored()
+            every_s, now_s = self._every_s, clock.monotonic_s()
+            self._take_out([key for key, (*_, since) in self.state.values.items() if now_s - since >= every_s], out)
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         if self._every_s is None:
             super().on_control(message, out)
             return
         self._look_for_restored()
-        states, since, now_s = self.state.values, self._since_s, self.context.clock.monotonic_s()
-        if isinstance(message, CollectMessage | AbsBarrier):
-            for key in message.keys if isinstance(message, CollectMessage) else since:
-                if key in since:
-                    states[key] = (*states[key][:2], now_s - since[key])
-        super().on_control(message, out)
+        state, now_s = self.state, self._now_s()
+        before = len(state.values)
         if isinstance(message, CollectMessage):
-            for key in message.keys:
-                since.pop(key, None)
-        elif isinstance(message, Acquire):
+            self._turn(message.keys, now_s)
+        elif isinstance(message, AbsBarrier) and not state.tracked:
+            message.backend.persist(self.context.step, self._waiting(now_s))
+            out.forward(message)
+            return
+        state.handle(message, remark=self.context.codec.encode_at_rest(float(now_s), step=self.context.step))
+        if isinstance(message, Acquire):
             # Those that have come stand behind the others.
-            self._begin_to_wait(list(takewhile(lambda key: key not in since, reversed(states))), now_s)
+            self._turn(list(islice(reversed(state.values), len(state.values) - before)), now_s)
+        out.forward(message)
+
+    def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
+        keys, remark = self.take_over(chain, slots, migrate)
+        if self._every_s is not None:
+            # As long as nothing comes of it, when a key began to wait is written once, and the clock each time.
+            self._turn(keys, _seconds(self.context.codec.decode_at_rest(remark, step=self.context.step)))
+
+    def _now_s(self) -> float:
+        return 0.0 if self._every_s is None else self.context.clock.monotonic_s()
 
     def _look_for_restored(self) -> None:
         if self._built_s is not None:
-            self._begin_to_wait(self.state.values, self._built_s)
+            self._turn(list(self.state.values), self._built_s)
             self._built_s = None
 
-    def _begin_to_wait(self, keys: Iterable[Any], now_s: float) -> None:
-        states, since = self.state.values, self._since_s
+    def _turn(self, keys: Iterable[Any], now_s: float) -> None:
+        """Make of the time since which ``keys`` wait that for which they have waited, at ``now_s``, or the reverse."""
+        states = self.state.values
         for key in keys:
-            if key not in since and key in states:
-                since[key] = now_s - states[key][2]
+            if key in states:
+                values, latest, seconds = states[key]
+                states[key] = (values, latest, now_s - seconds)
 
-    def _take_out(self, key: Any) -> tuple[list[Any], int]:
-        self._since_s.pop(key, None)
-        values, latest, _ = self.state.values.pop(key, ([], 0, 0.0))
-        return values, latest
+    def _waiting(self, now_s: float) -> bytes:
+        """All state, with how long each key has waited."""
+        as_it_is = dict(self.state.values)
+        self._turn(as_it_is, now_s)
+        waiting = self.state.snapshot()
+        self.state.values.update(as_it_is)
+        return waiting
+
+    def _take_out(self, keys: Collection[Any], out: Outlet) -> None:
+        """Send what there is of ``keys``, and forget it."""
+        self.state.note(keys)
+        states = self.state.values
+        self._send([(key, *states.pop(key)[:2]) for key in keys], out)
 
     def _send(self, lists: list[tuple[Any, list[Any], int]], out: Outlet) -> None:
         if not lists:
@@ -116,3 +135,9 @@ class Collect(StatefulOperator):
 def _appended(values: list[Any], value: Any) -> list[Any]:
     values.append(value)
     return values
+
+
+def _seconds(remark: Any) -> float:
+    if type(remark) is not float:
+        raise CodecError("what a collect step remarked in a snapshot is no time: restore an older one")
+    return remark

@@ -3,7 +3,9 @@
 Rules. What came first leaves first, over the whole step: records wait in one queue, and so do the epochs between them,
 the maximum epoch too, so that nothing is sent behind an epoch that was ahead of it. The queue is bounded: while it is
 full the region takes nothing in (F2). What stands in it is state. A barrier persists it (S1), and a step that is
-restored asks about it again, before anything new.
+restored asks about it again, before anything new. Where snapshots restore at any scale, a barrier is not let in while
+there are epochs in the queue (`holds_epochs`): the frontier at the barrier is then the same on every worker, and what
+waits are records behind it, each of which can go on wherever its key lives.
 
 But it does not move, for it could be sent below the frontier of the new owner. When state moves, the epoch of the cut
 has come in at every owner (R4, R5); a record of before it, asked about again by the new one, would come out behind it.
@@ -22,7 +24,7 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.cache import ABSENT, Answers, Cache
-from malstrom_py.errors import InternalError, OperatorError
+from malstrom_py.errors import InternalError, OperatorError, shown
 from malstrom_py.messages import (
     MIN_EPOCH,
     AbsBarrier,
@@ -36,8 +38,10 @@ from malstrom_py.messages import (
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.calls import Asking, Call, Calls
 from malstrom_py.operators.failures import Failures, call_each, describe_function
-from malstrom_py.operators.held import Gathered, Held, decoded, encoded, merged
+from malstrom_py.operators.held import Gathered, Held, artefact_of, decoded, encoded, held_in, merged
 from malstrom_py.operators.keyed import distinct, keys_of
+from malstrom_py.snapshot.changes import SlotsOf
+from malstrom_py.state import Migrate
 
 
 class Enrich(Operator):
@@ -74,6 +78,7 @@ class Enrich(Operator):
         self._answers = None if cache is None else Answers(cache)
         self._under_way: dict[Any, Call] = {}
         self._queue: deque[Held | Epoch] = deque()
+        self._slots_of: SlotsOf | None = None
         self._unasked = False
         self._restored_to = MIN_EPOCH
         self._rows_largest = 0
@@ -115,7 +120,11 @@ class Enrich(Operator):
             case Acquire():
                 self._let_leave((), out)
             case AbsBarrier():
-                message.backend.persist(self.context.step, encoded(self._queue, self.context))
+                if self._slots_of is None:
+                    made = encoded(self._queue, self.context)
+                else:
+                    made = artefact_of(self._queue, self._slots_of, self.context)
+                message.backend.persist(self.context.step, made)
             case SuspendMarker():
                 # Nothing may follow. What is given up here stands in the snapshot before it, or nothing is resumed.
                 self._queue.clear()
@@ -129,6 +138,10 @@ class Enrich(Operator):
     @property
     def backlogged(self) -> bool:
         return len(self._queue) > self._asking.concurrency + self._rows_largest
+
+    @property
+    def holds_epochs(self) -> bool:
+        return any(isinstance(entry, Epoch) for entry in self._queue)
 
     @property
     def keys(self) -> int | None:
@@ -150,6 +163,17 @@ class Enrich(Operator):
         self._unasked = True
         epochs = [entry.time for entry in self._queue if isinstance(entry, Epoch)]
         self._restored_to = max([self._restored_to, *epochs])
+
+    def track(self, slots_of: SlotsOf) -> None:
+        self._slots_of = slots_of
+
+    def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
+        """Take over the records that waited on one worker, behind those of others; they are no state to be migrated."""
+        held = held_in(chain, slots, self.context)
+        for key in {one.key for one in held} & self._keys():
+            raise InternalError(f"step {self.context.step!r}: records of key {shown(key)} waited on two workers")
+        self._queue.extend(held)
+        self._unasked = True
 
     def close(self) -> None:
         """Give up the calls that are under way."""

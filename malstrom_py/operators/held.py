@@ -6,13 +6,19 @@ Rule: the order is that of arrival, and an epoch stands behind every record that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from malstrom_py.batches import Batch
+from malstrom_py.errors import InternalError
 from malstrom_py.messages import Epoch
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.calls import Call
+from malstrom_py.snapshot.changes import SlotsOf
+from malstrom_py.snapshot.entries import encoded_entries
+from malstrom_py.snapshot.keyed import artefact, by_slot
+from malstrom_py.snapshot.keyed_image import entries_in
 
 
 class Held:
@@ -77,6 +83,40 @@ def decoded(state: bytes, context: StepContext, owned: Callable[[Any], bool]) ->
         elif owned(key):
             queue.append(Held(key, value, timestamp))
     return queue
+
+
+def artefact_of(queue: Iterable[Held | Epoch], slots_of: SlotsOf, context: StepContext) -> bytes:
+    """The records in ``queue`` as a keyed artefact, in full: key -> its [value, timestamp, place in the queue] each.
+
+    Raises:
+        CodecError: a record cannot be stored; names its key.
+        InternalError: there is an epoch in the queue, of which the artefact could not tell.
+    """
+    rows: dict[bytes, tuple[Any, list[Any]]] = {}
+    entries = list(queue)
+    if any(isinstance(entry, Epoch) for entry in entries):
+        raise InternalError(f"step {context.step!r} was to be persisted while it holds epochs back")
+    held = [entry for entry in entries if isinstance(entry, Held)]
+    names = context.codec.encode_each_at_rest(
+        [one.key for one in held], step=context.step, keys=[one.key for one in held]
+    )
+    for place, (name, one) in enumerate(zip(names, held, strict=True)):
+        rows.setdefault(name, (one.key, []))[1].append([one.value, one.timestamp, place])
+    keys = [key for key, _ in rows.values()]
+    made = encoded_entries(context.codec, keys, [some for _, some in rows.values()], {}, step=context.step)
+    return artefact(by_slot(slots_of(keys), list(rows), made), delta=False)
+
+
+def held_in(chain: Sequence[bytes], slots: Collection[int], context: StepContext) -> list[Held]:
+    """The records of ``slots`` in what `artefact_of` made on one worker, in their order.
+
+    Raises:
+        SnapshotError, CodecError: it is damaged, or holds what is not registered.
+    """
+    placed: list[tuple[int, Held]] = []
+    for entry in entries_in(chain, context.codec, slots=slots, step=context.step):
+        placed += [(place, Held(entry.key, value, timestamp)) for value, timestamp, place in entry.value]
+    return [one for _, one in sorted(placed, key=itemgetter(0))]
 
 
 def merged(one: Iterable[Held | Epoch], other: Iterable[Held | Epoch]) -> list[Held | Epoch]:

@@ -46,3 +46,6 @@ class InspectFrontier(Operator):
             except Exception as error:
                 raise self._failures.error(error, self._fn, policy=False) from error
         out.forward(epoch)
+
+    def continue_at(self, epoch: int) -> None:
+        self._seen = epoch

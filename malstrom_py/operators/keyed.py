@@ -6,7 +6,7 @@ leaves the state as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch, ColumnBatch
@@ -14,7 +14,7 @@ from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.messages import StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each, column_of
-from malstrom_py.state import KeyedState
+from malstrom_py.state import KeyedState, Migrate
 
 Rows = Iterator[tuple[Any, Any]]
 
@@ -58,6 +58,36 @@ class StatefulOperator(Operator):
         self.state = KeyedState(context.step, context.codec)
         self.failures = Failures(context)
 
+    def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> None:
+        self.state.track(slots_of)
+
+    def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
+        self.take_over(chain, slots, migrate)
+
+    def take_over(
+        self, chain: Sequence[bytes], slots: Collection[int], migrate: Migrate | None
+    ) -> tuple[list[Any], bytes]:
+        """Install ``chain``: the keys that came, and what the step had remarked."""
+        return self.state.install(chain, slots, migrate=None if migrate is None else self._guarded(migrate))
+
+    def changes(self, keys: Collection[Any]) -> None:
+        """The states of ``keys`` are about to change. `OperatorError` if one cannot be hashed."""
+        try:
+            self.state.note(keys)
+        except Exception:
+            for key in keys:
+                check_hashable(key, self.context.step)
+            raise
+
+    def _guarded(self, migrate: Migrate) -> Migrate:
+        def guarded(key: Any, state: Any) -> Any:
+            try:
+                return migrate(key, state)
+            except Exception as error:
+                raise self.failures.error(error, migrate, key=key, policy=False) from error
+
+        return guarded
+
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         self.state.handle(message)
         out.forward(message)
@@ -94,6 +124,7 @@ class KeyedOperator(StatefulOperator):
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, values = self._taken(batch, out)
         keys = keys_of(batch, self.context.step)
+        self.changes(keys)
         results: list[Any] = []
         failed: list[int] = []
         rows = zip(keys, values, strict=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.clock import Clock
-from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError
+from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, shown
 from malstrom_py.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
@@ -37,6 +37,18 @@ _OPEN_MAX: Final = 256
 _ROUTED_MAX: Final = 16_384
 
 
+class Begun(NamedTuple):
+    """Where a part stood at a snapshot; ``state`` is what operators kept for it, by their steps."""
+
+    position: Any = None
+    is_finished: bool = False
+    state: Mapping[str, Any] | None = None
+
+
+_NOT_BEGUN: Final = Begun()
+NOTHING_BEGUN: Final[Mapping[Part, Begun]] = {}
+
+
 class ReadSource(Operator):
     """Polls its parts in turn, at most 256 of them open at a time (or its ``parts_open_max``), the others behind them.
 
@@ -57,6 +69,7 @@ class ReadSource(Operator):
         self._gained: list[tuple[Part, Any]] = []
         self._done: dict[Part, Any] = {}
         self.finished = False
+        self._polled: PartReader | None = None
         self._rows_cap: int | None = None
 
     @property
@@ -64,19 +77,23 @@ class ReadSource(Operator):
         """What is read."""
         return self._source
 
-    def pin(self) -> None:
-        """Have the source hold still what this job is to read, where it can."""
+    def pin(self, record: Any = None) -> None:
+        """Have the source hold still what this job is to read, where it can: what ``record`` says, if it is given."""
         if isinstance(self._source, PinnedSource):
             try:
-                self._source.pin(self.context.job)
+                self._source.pin(self.context.job, record)
             except Exception as error:
                 self._raise(error, "could not be pinned")
 
-    def unpin(self) -> None:
-        """The job has ended: the other side of a `pin` that went well."""
+    def pin_record(self) -> Any:
+        """What the source has pinned, in plain types; None where it cannot."""
+        return self._source.pin_record() if isinstance(self._source, PinnedSource) else None
+
+    def unpin(self, *, keep: bool = False) -> None:
+        """The job has ended: the other side of a `pin` that went well. ``keep``: it is to be gone on with."""
         if isinstance(self._source, PinnedSource):
             try:
-                self._source.unpin()
+                self._source.unpin(keep=keep)
             except Exception as error:
                 self._raise(error, "could not clear away what was kept for the job")
 
@@ -112,10 +129,16 @@ class ReadSource(Operator):
             dealt[workers[index % len(workers)]].append(part)
         return dealt
 
-    def open(self, out: Outlet, *, parts: Sequence[Part]) -> None:
-        """Announce ``parts``, which live on this worker, and open the first of them at their start."""
+    def open(self, out: Outlet, *, parts: Sequence[Part], begun: Mapping[Part, Begun] = NOTHING_BEGUN) -> None:
+        """Announce ``parts``, which live on this worker, and open the first of them: those that were ``begun`` where
+        they stood at a snapshot, the others at their start.
+        """
         for part in parts:
-            self._announce(out, part, None, None)
+            at = begun.get(part, _NOT_BEGUN)
+            if at.is_finished:
+                self._done[part] = at.position
+            else:
+                self._announce(out, part, at.position, at.state)
         self._open_more()
         self.settle(out)
 
@@ -137,6 +160,18 @@ class ReadSource(Operator):
         self._waiting.extend(self._gained)
         self._gained.clear()
         self._open_more()
+
+    def read_last(self) -> str:
+        """Which records were read last, for people: of which part, and up to where."""
+        reader = self._polled
+        if reader is None:
+            return f"nothing has been read from source {self.context.step!r} yet"
+        try:
+            position = reader.source_part.snapshot() if self.moves_parts else None
+        except Exception:  # what has failed before is to be told, not this
+            position = None
+        upto = "" if position is None else f", up to position {shown(position)}"
+        return f"it was at work on what had been read from part {reader.part!r} of source {self.context.step!r}{upto}"
 
     def rewind(self, epoch: Epoch) -> Epoch:
         """A source promises nothing before its end."""
@@ -197,9 +232,11 @@ class ReadSource(Operator):
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         if isinstance(message, AbsBarrier) and isinstance(self._source, PartitionedSource):
-            positions = dict(self._waiting) | dict(self._gained) | self._done
+            positions = dict(self._waiting) | dict(self._gained)
             positions |= {reader.part: self._position(reader) for reader in self._readers}
-            state = self.context.codec.encode_at_rest(positions, step=self.context.step)
+            images = {part: [position, False] for part, position in positions.items()}
+            images |= {part: [position, True] for part, position in self._done.items()}
+            state = self.context.codec.encode_at_rest(images, step=self.context.step)
             message.backend.persist(self.context.step, state)
         out.forward(message)
 
@@ -270,6 +307,7 @@ class ReadSource(Operator):
     def _poll_part(self, reader: PartReader, rows_max: int, out: Outlet, *, frames: bool) -> int:
         malformed: MalformedRecord | None = None
         batch = Batch([], part=reader.name)
+        self._polled = reader
         try:
             try:
                 polled = reader.poll(rows_max, frames=frames)

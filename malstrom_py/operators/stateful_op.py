@@ -17,6 +17,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import OperatorError, shown
 from malstrom_py.logic import Output, hooks_of
 from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.operators.assigned import Assigned
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
@@ -97,6 +98,7 @@ class StatefulOp(StatefulOperator):
     def _whole(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any]) -> None:
         keys = keys_of(batch, self.context.step)
         touched = distinct(keys, self.context.step)
+        self.state.note(touched)
         before = len(self.state.values)
         try:
             function(keys, batch.values, batch.timestamps, self.state.values, output)
@@ -108,6 +110,7 @@ class StatefulOp(StatefulOperator):
 
     def _each(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any], out: Outlet) -> None:
         keys = keys_of(batch, self.context.step)
+        self.changes(keys)
         states, default = self.state.values, self._default
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
         sent, asked = output.keys, output.timers
@@ -136,17 +139,20 @@ class StatefulOp(StatefulOperator):
                 self.failures.record(error, function, batch, index, out)
 
     def _over_all(self, function: Callable[..., Any], output: Output[Any, Any], *arguments: Any) -> None:
-        states = self.state.values
-        held = set(states)
+        states = Assigned(self.state.values)
         sent = len(output)
         try:
             function(*arguments, states, output)
         except Exception as error:
             raise self.failures.error(error, function, policy=False) from error
+        finally:
+            self.state.note(states.changed)
         if len(output) > sent or output.timers:
-            self._checked.check_keys(output, held, function, since=sent)
-        self._check_states(len(held), held, function)
-        self._discard(held | states.keys())
+            self._checked.check_keys(output, states.before, function, since=sent)
+        for key in states.made:
+            if key in states:
+                raise self._checked.foreign_key(key, function)
+        self._discard(states.changed)
 
     def _check_states(self, before: int, allowed: Set[Any], function: object) -> None:
         """State is given to keys of the records at hand, or that have some: others may belong to another worker, and

@@ -56,5 +56,5 @@ class TtlMap(StatefulMap):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         # "Passes": a record exactly ttl behind the last one still meets its state.
         for key, _ in self.state.timers.due(epoch.time - 1):
-            self.state.values.pop(key, None)
+            self.state.values.pop(key, None)  # noted: its timer has gone as well
         out.forward(epoch)

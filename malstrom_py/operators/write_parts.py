@@ -5,7 +5,7 @@ The stream is keyed by the part's name on its way here, so a part's writer moves
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch
@@ -15,6 +15,7 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, describe_function, said
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.sinks.base import PartitionedSink, SinkPart
+from malstrom_py.state import Migrate
 
 
 class KeyByPart(Operator):
@@ -75,6 +76,7 @@ class WriteParts(StatefulOperator):
         self._parts: dict[str, SinkPart] = {}
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self.state.note(keys_of(batch, self.context.step))
         rows: dict[str, list[int]] = {}
         for index, part in enumerate(keys_of(batch, self.context.step)):
             rows.setdefault(part, []).append(index)
@@ -108,6 +110,11 @@ class WriteParts(StatefulOperator):
             for part in self.state.values.keys() - self._parts.keys():
                 self._part(part)
 
+    def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
+        """Open the writers as well, for what they wrote behind their position is to be undone, whatever comes."""
+        for part in self.take_over(chain, slots, migrate)[0]:
+            self._part(part)
+
     def close(self) -> None:
         """Close the writers of all parts; the first error is raised when all have been closed."""
         errors: list[Exception] = []
@@ -123,7 +130,10 @@ class WriteParts(StatefulOperator):
         writer = self._parts.get(part)
         if writer is None:
             # True stands for a part without a position yet, so that it counts as a key with state.
-            state = self.state.values.setdefault(part, _OPENED)
+            if part not in self.state.values:
+                self.state.note((part,))
+                self.state.values[part] = _OPENED
+            state = self.state.values[part]
             try:
                 writer = self.sink.build_part(part, None if state == _OPENED else state)
             except Exception as error:
@@ -137,7 +147,11 @@ class WriteParts(StatefulOperator):
                 position = self._parts[part].snapshot()
             except Exception as error:
                 raise self._error(error, f"could not tell the position in part {part!r}") from error
-            self.state.values[part] = _OPENED if position is None else position
+            position = _OPENED if position is None else position
+            known = self.state.values.get(part)
+            if type(position) not in _PLAIN or type(known) is not type(position) or known != position:
+                self.state.note((part,))
+            self.state.values[part] = position
 
     def _close(self, part: str) -> None:
         try:
@@ -150,3 +164,6 @@ class WriteParts(StatefulOperator):
 
 
 _OPENED = "malstrom_py: part without a position"
+
+_PLAIN = frozenset({int, str, bytes})
+"""Types of positions that are seen to be as they were. Others are persisted each time."""

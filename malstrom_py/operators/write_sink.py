@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import SinkError, SparkError
-from malstrom_py.messages import Epoch, PartMessage, StateMessage
+from malstrom_py.messages import AbsBarrier, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import said
-from malstrom_py.sinks.base import SinkWriter, StatelessSink, TransactionalSink
+from malstrom_py.sinks.base import CommitContext, SinkWriter, SnapshotId, StatelessSink, TransactionalSink
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 
 
@@ -30,6 +30,7 @@ class WriteSink(Operator):
         self.takes_columns = getattr(sink, "takes_columns", False) is True
         self.writer: SinkWriter | None = None
         self._tell_moved: Callable[[int], None] | None = None
+        self._payloads: list[bytes] = []
 
     def open(self) -> None:
         """Open this worker's writer."""
@@ -53,7 +54,26 @@ class WriteSink(Operator):
         """The stream ends here."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
-        """Pre-committing at a barrier comes with snapshots; there is no keyed state here."""
+        """S1: what has been written before a barrier is pre-committed there."""
+        if isinstance(message, AbsBarrier) and isinstance(self.sink, TransactionalSink):
+            snapshot = SnapshotId(message.snapshot)
+            context = CommitContext(self.context.job, self.context.step, snapshot, message.incarnation)
+            self._payloads.append(self.pre_commit(context))
+
+    def pre_commit(self, context: CommitContext) -> bytes:
+        """Have the writer make durable what it has, but not visible: its payload."""
+        if self.writer is None:
+            raise SinkError(f"sink {self.context.step!r} is not open")
+        try:
+            payload: bytes = self.writer.pre_commit(context)  # type: ignore[attr-defined]  # of a transactional one
+        except Exception as error:
+            raise self.error(error, "could not pre-commit") from error
+        return payload
+
+    def take_payloads(self) -> list[bytes]:
+        """What has been pre-committed at barriers, taken out."""
+        payloads, self._payloads = self._payloads, []
+        return payloads
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         """The stream ends here."""

@@ -1,7 +1,10 @@
 """What a sink is: writers, one per worker, and for transactional sinks a commit. Contracts for users.
 
-A transactional sink shows nothing before its commit: each writer pre-commits what it has written (at the end
-of a job; at each snapshot once there are snapshots), one committer then publishes all payloads together.
+A transactional sink shows nothing before its commit: each writer pre-commits what it has written, at each snapshot and
+at the end of a job; one committer then publishes all payloads of a snapshot together.
+
+Rule (S3, S7): a snapshot is committed once its manifest stands, and then for certain: again and again if need be, by
+whatever process, until it is done. What belongs to no manifest is discarded, and comes again from the sources.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ SnapshotId = NewType("SnapshotId", str)
 class CommitContext:
     """What a commit is keyed by: never by worker.
 
-    ``snapshot`` is the snapshot's id, or at the end of a job without snapshots a fresh id of the same form.
-    ``incarnation`` counts the starts of a job that is started again from a snapshot. Runs in one process begin from
-    nothing, so it is always 1 there. ``result``: at a commit, what the run has done so far, a `RunResult` in plain
-    types (``job``, ``duration_s``, ``steps``: by name, their counts); None elsewhere, or where nobody knows it.
+    ``snapshot`` is the snapshot's id, or at the end of a job without snapshots a fresh id of the same form. Later ids
+    are larger as text, also those of later starts. ``incarnation`` counts the starts of a job, from 1; without
+    snapshots it stays 1. ``result``: at a commit, what the run has done so far, a `RunResult` in plain types (``job``,
+    ``duration_s``, ``steps``: by name, their counts); None elsewhere, or where nobody knows it. ``final``: whether this
+    is the last commit of the job, which has read all there is. It is False for a snapshot of a job that goes on, or
+    that is to be resumed; the same snapshot is never once final and once not.
     """
 
     job: str
@@ -33,6 +38,7 @@ class CommitContext:
     snapshot: SnapshotId
     incarnation: int
     result: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    final: bool = True
 
 
 class SinkWriter(Protocol):
@@ -57,10 +63,11 @@ class TransactionalWriter(SinkWriter, Protocol):
     """A writer whose rows stay invisible until they are committed."""
 
     def pre_commit(self, context: CommitContext) -> bytes:
-        """Make all that was written since the last call durable but not visible.
+        """Make all that was written since the last call durable but not visible, under ``context.snapshot``.
 
-        Returns a payload that suffices to publish it (file names, say) or to discard it. What was written
-        but never pre-committed is discarded by `close`.
+        Called at each snapshot, and writing goes on behind it, while what was pre-committed before may still wait for
+        its commit. Returns a payload that suffices to publish it (file names, say) or to discard it, in any process,
+        under this snapshot. What was written but never pre-committed is discarded by `close`.
         """
         ...
 
@@ -93,17 +100,32 @@ class TransactionalSink(Protocol):
         ...
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Publish what the payloads name. Idempotent: it may be called again with the same context."""
+        """Publish what the payloads name, which all were pre-committed under ``context.snapshot``.
+
+        Snapshots are committed in their order, each once its manifest is durable, while writers go on. Idempotent: it
+        may be called again with the same context, also when half of it was done, also later snapshots were committed
+        meanwhile, also in another process. A sink that replaces its target as a whole keeps what it is given, and
+        shows all of it at the commit with ``context.final``.
+        """
         ...
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Discard what the payloads name."""
+        """Discard what the payloads name, and nothing else: the next snapshot may be committed all the same.
+
+        Never called for a snapshot whose manifest stands.
+        """
         ...
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """Called before the first writer is opened: clear, or finish, what an earlier run left half done. Idempotent:
-        it is called where the commit is made, and before that in the program that starts the job, if what a source is
-        to read is pinned there.
+        """Called at each start, and each time the job goes back to a snapshot, before writers are opened: clear, or
+        finish, what was left half done.
+
+        ``committed``: the snapshots whose manifests stand, the oldest first; older ones may be gone, and are all
+        committed. What belongs to them stays, and the `commit` of those that may not be done yet is called again right
+        after, with the payloads from the manifest. What belongs to any other snapshot, or was never pre-committed, is
+        discarded. It is empty where the job begins from nothing; what earlier runs have committed stays there too.
+        Idempotent: it is called where the commit is made, and before that in the program that starts the job, if what
+        a source is to read is pinned there.
         """
         ...
 

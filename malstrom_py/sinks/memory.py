@@ -21,8 +21,10 @@ from malstrom_py.worker_info import WorkerInfo
 class Memory:
     """Keeps what the job committed: ``items``, the values as they arrived; ``by_key``, key -> values in order.
 
-    Transactional: a job that fails leaves nothing here, and a job that is run again starts empty. Where workers are
-    other processes the rows reach this object, in the program that started the job, at the commit.
+    Transactional: a job that fails leaves nothing here, and a job that is run again starts empty. With snapshots the
+    rows of a snapshot appear at its commit, and stay when the job goes back to a later one. Where workers are other
+    processes the rows reach this object, in the program that started the job, at the commit, and stand in the manifests
+    until then. Of a job that another program has begun it holds what has been committed here.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -38,13 +40,14 @@ class Memory:
     def __init__(self) -> None:
         self.items: list[Any] = []
         self.by_key: dict[Any, list[Any]] = {}
-        self._staged: dict[bytes, list[_Arrived]] | None = {}
+        self._staged: dict[bytes, _Staged] | None = {}
+        self._committed: set[tuple[str, str, SnapshotId]] = set()
         # A key may have been written by one worker, and by another since it moved there.
         self._arrivals = itertools.count()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for a worker in another process, takes no rows along; what it pre-commits carries them."""
-        return {"items": [], "by_key": {}, "_staged": None}
+        return {"items": [], "by_key": {}, "_staged": None, "_committed": set()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
@@ -54,6 +57,10 @@ class Memory:
         return _MemoryWriter(self._staged, worker, self._arrivals)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        known = (context.job, context.step, context.snapshot)
+        if known in self._committed:
+            return
+        self._committed.add(known)
         arrived = [row for payload in payloads for row in self._taken(payload)]
         for _, _, batch in sorted(arrived, key=itemgetter(0, 1)):
             self.items.extend(batch.values)
@@ -68,15 +75,20 @@ class Memory:
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         if self._staged is not None:
-            self._staged.clear()
-        self.items, self.by_key = [], {}
+            for payload, (snapshot, _) in list(self._staged.items()):
+                if snapshot not in committed:
+                    del self._staged[payload]
+        if not committed:
+            self.items, self.by_key = [], {}
+            self._committed.clear()
 
     def _taken(self, payload: bytes) -> list[_Arrived]:
         if payload.startswith(_ROWS):
             # It comes from a worker of this very job, which runs the user's own functions.
             rows: list[_Arrived] = pickle.loads(payload[len(_ROWS) :])
             return rows
-        return (self._staged or {}).pop(payload, [])
+        _, arrived = (self._staged or {}).pop(payload, (None, []))
+        return arrived
 
 
 _ROWS: Final = b"rows:"
@@ -85,9 +97,12 @@ _ROWS: Final = b"rows:"
 _Arrived = tuple[int, int, Batch]
 """A batch, with the version of the table and its number among all that arrived."""
 
+_Staged = tuple[SnapshotId, list[_Arrived]]
+"""What one writer has pre-committed, and under which snapshot."""
+
 
 class _MemoryWriter:
-    def __init__(self, staged: dict[bytes, list[_Arrived]] | None, worker: WorkerInfo, arrivals: Iterator[int]) -> None:
+    def __init__(self, staged: dict[bytes, _Staged] | None, worker: WorkerInfo, arrivals: Iterator[int]) -> None:
         self._version = 0
         self._staged = staged
         self._worker = worker
@@ -111,7 +126,6 @@ class _MemoryWriter:
             self._version = version
 
     def pre_commit(self, context: CommitContext) -> bytes:
-        payload = f"{context.snapshot}/{self._worker.step}/{self._worker.worker}".encode()
         written, self._written = self._written, []
         if self._staged is None:
             import cloudpickle
@@ -124,7 +138,9 @@ class _MemoryWriter:
                     f"pickled ({type(error).__name__}: {error}): map it to plain values before the sink"
                 ) from error
             return _ROWS + rows
-        self._staged[payload] = written
+        # Between two snapshots a worker may leave, and another come under its number.
+        payload = f"{context.snapshot}/{self._worker.step}/{self._worker.worker}/{next(self._arrivals)}".encode()
+        self._staged[payload] = (context.snapshot, written)
         return payload
 
     def close(self) -> None:

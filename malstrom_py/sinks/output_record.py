@@ -1,7 +1,7 @@
 """What a job has left in a folder: ``<folder>/_malstrom/<job>.json``, written at the commit of sinks with a path.
 
-Rule: a record names what is visible. The sinks of one snapshot that share a folder share the record; the record of
-another snapshot replaces it, while the files of earlier ones stay.
+Rule: a record names what is visible of one job. Its sinks that share a folder share the record, and its snapshots add
+to it, until the final commit. What the job commits when it is begun anew replaces the record, while the files stay.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,32 +38,64 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """A record. ``result``: the `RunResult` of the run in plain types; None where nobody told."""
+    """A record. ``snapshot``: the last that was committed. ``result``: the `RunResult` of the run in plain types; None
+    where nobody told. ``final``: whether nothing will be added to it.
+    """
 
     job: str
     snapshot: str
     result: Mapping[str, Any] | None
     outputs: Mapping[str, StepOutput]
+    final: bool = True
+
+    def files_of(self, step: str) -> frozenset[str]:
+        """What ``step`` has written, as far as it is recorded here."""
+        return frozenset(self.outputs[step].files) if step in self.outputs else frozenset()
 
 
 def record_output(root: Path, context: CommitContext, output: StepOutput) -> None:
-    """Record durably what ``context`` has made visible in ``root``. OSError: it cannot be, and nothing has changed."""
-    folder = root / RECORDS
-    if folder.is_symlink():
-        raise SinkError(f"{folder} is a symbolic link: nothing is recorded through links, remove it")
-    path = folder / f"{context.job}.json"
-    known = _known(path)
-    outputs = dict(known.outputs) if known is not None and known.snapshot == context.snapshot else {}
-    outputs[context.step] = output
-    made = not folder.exists()
-    folder.mkdir(exist_ok=True)
+    """Record durably what ``context`` has made visible in ``root``, again at will. OSError: it cannot be, and nothing
+    has changed.
+    """
+    known = recorded(root, context.job)
+    path = root / RECORDS / f"{context.job}.json"
+    if known is None or (known.final and known.snapshot != context.snapshot):
+        if known is not None and _is_of_old(known, context, output):
+            return
+        told = JobOutput(context.job, context.snapshot, context.result, {context.step: output}, context.final)
+    else:
+        told = _added(known, context, output)
+    made = not path.parent.exists()
+    path.parent.mkdir(exist_ok=True)
     try:
-        write_durably(path, _encoded(JobOutput(context.job, context.snapshot, context.result, outputs)))
+        write_durably(path, _encoded(told))
     except OSError:
         if made:
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                path.parent.rmdir()
         raise
+
+
+def recorded(root: Path, job: str) -> JobOutput | None:
+    """What ``job`` has left in ``root``; None if nothing is recorded, or nothing that anybody can read.
+
+    Raises:
+        SinkError: a link would lead elsewhere.
+    """
+    folder = root / RECORDS
+    if folder.is_symlink():
+        raise SinkError(f"{folder} is a symbolic link: nothing is recorded through links, remove it")
+    try:
+        return _decoded((folder / f"{job}.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def end_record(root: Path, job: str) -> None:
+    """``job`` begins anew: nothing is added any more to what an earlier run of it has left. OSError: it cannot be."""
+    known = recorded(root, job)
+    if known is not None and not known.final:
+        write_durably(root / RECORDS / f"{job}.json", _encoded(replace(known, final=True)))
 
 
 def read_output(root: Path, job: str) -> JobOutput:
@@ -116,12 +148,24 @@ def write_durably(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def _known(path: Path) -> JobOutput | None:
-    """The record that is there; None if there is none, or one that nobody can read."""
-    try:
-        return _decoded(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
+def _is_of_old(known: JobOutput, context: CommitContext, output: StepOutput) -> bool:
+    """Whether a snapshot is committed again, behind the last commit of its job, that tells nothing new."""
+    is_old = not context.final and context.snapshot < known.snapshot
+    return is_old and known.files_of(context.step).issuperset(output.files)
+
+
+def _added(known: JobOutput, context: CommitContext, output: StepOutput) -> JobOutput:
+    before = known.outputs.get(context.step)
+    if before is not None and before.format == output.format:
+        files = tuple(dict.fromkeys((*before.files, *output.files)))
+        output = replace(output, files=files, schema=before.schema if output.schema is None else output.schema)
+    return JobOutput(
+        known.job,
+        max(known.snapshot, context.snapshot),
+        known.result if context.result is None else context.result,
+        {**known.outputs, context.step: output},
+        known.final or context.final,
+    )
 
 
 def _encoded(output: JobOutput) -> bytes:
@@ -137,6 +181,7 @@ def _encoded(output: JobOutput) -> bytes:
         "format": FORMAT,
         "job": output.job,
         "snapshot": output.snapshot,
+        "final": output.final,
         "result": output.result,
         "outputs": steps,
     }
@@ -150,7 +195,8 @@ def _decoded(text: bytes) -> JobOutput:
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']!r}, known is {FORMAT}: install a later malstrom-py")
         outputs = {step: _step(one) for step, one in record["outputs"].items()}
-        return JobOutput(str(record["job"]), str(record["snapshot"]), record["result"], outputs)
+        final = record.get("final", True) is True
+        return JobOutput(str(record["job"]), str(record["snapshot"]), record["result"], outputs, final)
     except (KeyError, TypeError, AttributeError, binascii.Error):
         raise ValueError("damaged") from None
 

@@ -83,18 +83,28 @@ class PinnedSource(Protocol):
     """What a source has besides, if what it reads could change, or be computed otherwise, while a job reads it.
 
     The program that starts the job pins it, before anything is copied to workers; copies of it bring the pin along.
+    With snapshots the pin stands in their manifests, so that a job that is started again reads the same rows.
     """
 
-    def pin(self, job: str) -> None:
+    def pin(self, job: str, record: Any = None) -> None:
         """Find out, and write down or keep, what ``job`` is to read. What is not pinned by then is not read.
+
+        ``record``: what `pin_record` gave in the run that is gone on from: pin just that, or raise a `SourceError` that
+        says what to do where it is not there any more. None: the job begins anew.
 
         Each call is followed by one of `unpin`. A source that two jobs read at a time is pinned twice. Where the job is
         coordinated in another process, the copy there is pinned and unpinned too: it has a pin already, which it keeps.
         """
         ...
 
-    def unpin(self) -> None:
-        """The job has ended, in whichever way: clear away what was kept for it alone."""
+    def pin_record(self) -> Any:
+        """What is pinned, in plain types (numbers, str, bytes, list, dict, None). Asked for behind `pin`."""
+        ...
+
+    def unpin(self, *, keep: bool = False) -> None:
+        """The job has ended, in whichever way: clear away what was kept for it alone, unless ``keep``: then it is to be
+        pinned again by its record, when the job goes on.
+        """
         ...
 
 

@@ -15,7 +15,7 @@ __all__ = ["register"]
 
 
 def register(spark: Any) -> None:
-    """Have ``spark`` read what jobs leave in folders: ``spark.read.format("malstrom").load(folder)``.
+    """Have ``spark`` read what jobs leave: ``spark.read.format("malstrom").load(folder)``.
 
     ``folder`` is that of `sinks.Files` or `sinks.Spark`, with the record ``_malstrom/<job>.json`` of the job's last
     commit there. Options: ``job``, needed if several have written there; ``step``, needed if several steps of it have;
@@ -25,6 +25,10 @@ def register(spark: Any) -> None:
     Columns of partitions come last; they are whole numbers, dates or truth values if the names of all their folders
     are, else text. Unsigned numbers become the next larger type, times of day text. A schema that is given
     (``.schema(…)``) may leave out columns and ask for types that hold the same values.
+
+    Snapshots are read by the same name: ``.option("snapshots", uri)``, or ``.load(uri)`` of a folder that has some.
+    Options: ``job``; ``read``: ``"snapshots"``, one row each, ``"positions"`` of sources, or ``"state"``, the keys of
+    ``step`` with their state; ``snapshot``, an id, else the newest; ``store.<option>`` for an object store.
 
     It goes with the session, classic or Connect. malstrom-py must be installed where Spark runs functions of Python.
 

@@ -1,4 +1,4 @@
-"""``spark.read.format("malstrom")``: what a job has left in a folder, as a data source of Spark.
+"""``spark.read.format("malstrom")``: what a job has left in a folder, and its snapshots, as a data source of Spark.
 
 Rule: this runs in the Python processes of Spark, so it needs neither a session nor a JVM, and malstrom-py has to be
 installed where they run.
@@ -16,6 +16,7 @@ from malstrom_py.sinks.output_record import JobOutput
 from malstrom_py.spark.arrow_types import spark_schema
 from malstrom_py.spark.counts import COUNTS, counts_of
 from malstrom_py.spark.output_files import OutputFiles, Portion, batches_of, check_readable, output_of, step_of
+from malstrom_py.spark.snapshot_source import AskedSnapshots, is_about_snapshots
 from malstrom_py.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -33,10 +34,14 @@ class JobOutputSource(DataSource):
         return "malstrom"
 
     def schema(self) -> StructType | str:
+        if is_about_snapshots(self.options):
+            return AskedSnapshots(self.options).schema()
         asked = _Asked(self.options)
         return COUNTS if asked.what == "result" else spark_schema(asked.files().schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if is_about_snapshots(self.options):
+            return AskedSnapshots(self.options).reader(schema)
         asked = _Asked(self.options)
         return _CountsReader(asked.output, schema) if asked.what == "result" else _FilesReader(asked.files(), schema)
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sinks.files.staging import local_path
+from malstrom_py.local_path import local_path
 from malstrom_py.sinks.output_record import BY_SPARK, JobOutput, StepOutput, jobs_in, read_output
 from malstrom_py.spark.file_kinds import FILE_KINDS, FileKind
 from malstrom_py.spark.partition_columns import partition_schema, partition_texts, partition_value
@@ -37,7 +37,7 @@ class Portion:
 
 def output_of(path: str, job: str | None) -> tuple[Path, JobOutput]:
     """What ``job``, which may be left out if it is the only one, has left in the folder ``path``."""
-    root = local_path(path)
+    root = local_path(path, 'spark.read.format("malstrom")')
     if job is None:
         jobs = jobs_in(root)
         if not jobs:

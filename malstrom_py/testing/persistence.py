@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.snapshot.keyed import is_delta
 
 
 class CapturingPersistenceBackend:
@@ -33,3 +34,19 @@ class Persisted:
 
     states: Mapping[str, bytes] = field(default_factory=dict)
     epoch: int = MIN_EPOCH
+
+
+def chain_of(persisted: Sequence[Persisted], step: str) -> list[bytes]:
+    """What it takes to restore ``step`` where the last of ``persisted`` was: a full artefact, and deltas behind it.
+
+    >>> from malstrom_py.snapshot.keyed import artefact
+    >>> full, delta = ({"count": artefact({}, delta=kind)} for kind in (False, True))
+    >>> len(chain_of([Persisted(full), Persisted(full), Persisted(delta)], "count"))
+    2
+    """
+    chain: list[bytes] = []
+    for one in persisted:
+        state = one.states.get(step)
+        if state is not None:
+            chain = [*chain, state] if is_delta(state) else [state]
+    return chain

@@ -6,7 +6,7 @@ Rule: between two calls nothing is under way here but what the fake workers hold
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from malstrom_py.messages import (
     PartOpened,
     PersistenceBackend,
     Rescale,
+    StateMessage,
     SuspendMarker,
 )
 from malstrom_py.operators.base import Operator
@@ -63,7 +64,7 @@ class Stage:
         self._barriers: dict[str, AbsBarrier] = {}
         member = Membership(0, range(workers), _table(plan.slots, range(workers)), incarnation=_INCARNATION)
         graph = build_graph(
-            plan, member, batching=batching, codec=self.codec, clock=clock, make_barrier=self._make_barrier
+            plan, member, batching=batching, codec=self.codec, clock=clock, pass_barrier=self._pass_barrier
         )
         self._executor, self._nodes, self._feeds = graph.executor, graph.nodes, graph.feeds
         self._inboxes = graph.inboxes
@@ -175,8 +176,10 @@ class Stage:
         for feed in self._feeds:
             feed.at_sources(barrier)
 
-    def _make_barrier(self, snapshot: str) -> AbsBarrier:
-        return self._barriers.get(snapshot) or AbsBarrier(snapshot, self.backend)
+    def _pass_barrier(
+        self, message: Barrier, frontiers: Mapping[str, int], let_in: Callable[[StateMessage], None]
+    ) -> None:
+        let_in(self._barriers.get(message.snapshot) or AbsBarrier(message.snapshot, self.backend))
 
     def _carry(self) -> None:
         for router in self.routers.values():

@@ -25,7 +25,7 @@ from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.channel import InLine
 from malstrom_py.state import KeyedState
 from malstrom_py.testing.lone_step import LoneStep, StreamFactory, lone_step
-from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted
+from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted, chain_of
 from malstrom_py.testing.rows import batch_of, messages_of
 from malstrom_py.testing.stage import Stage, part_of
 from malstrom_py.testing.watch import MutationWatch
@@ -191,11 +191,44 @@ class OperatorTester:
         """Install what `collect` gave elsewhere."""
         self.send_local(Acquire(states)).step()
 
-    def barrier(self, snapshot: str = "snapshot") -> Persisted:
-        """Send a barrier through: what has been persisted. (With ``workers``, it waits for theirs behind exchanges.)"""
+    def barrier(self, snapshot: str = "snapshot", *, parent: str | None = None) -> Persisted:
+        """Send a barrier through: what has been persisted. (With ``workers``, it waits for theirs behind exchanges.)
+
+        ``parent``: the snapshot before it that was committed. Once state is tracked, only what changed since is
+        persisted.
+        """
         backend = CapturingPersistenceBackend()
-        self.send_local(AbsBarrier(snapshot, backend)).step()
+        self.send_local(AbsBarrier(snapshot, backend, parent)).step()
         return Persisted(backend.states, self._stage.epoch())
+
+    def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> Self:
+        """From now on have steps note which keys change, and persist keyed artefacts, by the slots of ``slots_of``.
+
+        >>> tester = OperatorTester(lambda stream: stream.count("n"), keyed=True).track(lambda keys: [0] * len(keys))
+        >>> full = tester.send_local([("a", 1), ("b", 1)]).step().barrier("first")
+        >>> delta = tester.send_local([("a", 1)]).step().barrier("second", parent="first")
+        >>> other = OperatorTester(lambda stream: stream.count("n"), keyed=True)
+        >>> other.install([full, delta], slots=[0])
+        >>> other.states["n"].values
+        {'a': 2, 'b': 1}
+        """
+        for operator in self._stage.operators.values():
+            operator.track(slots_of)
+        return self
+
+    def install(self, persisted: Sequence[Persisted], slots: Collection[int]) -> None:
+        """Begin with the keys of ``slots`` where one tester was that was tracked: at the last of what it persisted.
+
+        ``persisted``: of the snapshots that were committed, oldest first. For a tester not used yet; once for each that
+        had persisted.
+        """
+        self._open({})
+        if persisted[-1].epoch > self._stage.epoch():
+            self._stage.control(Epoch(persisted[-1].epoch))
+        for name in self.tracked:
+            if name in persisted[-1].states:
+                self._stage.operators[name].install(chain_of(persisted, name), slots)
+        self._forget()
 
     def restore(self, persisted: Persisted, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Begin where `barrier` was taken, with the keys that are ``owned`` here. For a tester not used yet.
@@ -237,6 +270,11 @@ class OperatorTester:
         """The keyed state of each step that keeps one: ``.values`` and ``.timers``, by key."""
         operators = self._stage.operators.items()
         return {name: operator.state for name, operator in operators if isinstance(operator, StatefulOperator)}
+
+    @property
+    def tracked(self) -> list[str]:
+        """The steps that persist keyed artefacts once they are tracked."""
+        return [*self.states, *self._stage.enriching]
 
     @property
     def codec(self) -> Codec:

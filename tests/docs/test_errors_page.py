@@ -11,14 +11,18 @@ import pytest
 from ray.exceptions import RayActorError
 
 from malstrom_py import errors
-from malstrom_py.errors import ControlError, DeadlineError, InternalError, PeerError
+from malstrom_py.errors import ControlError, DeadlineError, FencedError, InternalError, PeerError, SnapshotError
 from malstrom_py.loop_thread import LoopThread
 from malstrom_py.rescale.channel import ChannelId, ChannelIn, Frame
+from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.choosing import latest_manifest
+from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import OperatorTester
 from malstrom_py.workers.control_files import check_directory
 from malstrom_py.workers.on_ray.hands import died
 from tests.pages import blocks_of, headings_of
 from tests.tree import ROOT
+from tests.unit.snapshot.taken import JOB, Start
 
 PAGE = (ROOT / "docs" / "errors.md").read_text()
 
@@ -97,6 +101,25 @@ def test_the_message_of_a_control_error_is_what_a_folder_says_that_is_open_to_ot
         check_directory(tmp_path)
     said = str(raised.value).replace(str(tmp_path), "/run/user/1000/malstrom")
     assert f"ControlError: {said}" in flat(section_of("ControlError"))
+
+
+def test_the_messages_of_snapshots_are_what_a_checkpointer_says() -> None:
+    store = MemoryStore()
+    start = Start(StoreCheckpointer(store, JOB))
+    for made in (start.take(b"one"), start.take(b"two")):
+        store.put(f"{JOB}/{made.artefacts[0].path}", b"???")
+    with pytest.raises(SnapshotError) as damaged:
+        latest_manifest(start.checkpointer, job=JOB)
+    said = str(damaged.value).replace(start.ids[1], "20261122T042242123456Z-1a2b3c4d")
+    said = said.replace("MemoryStore()", "LocalStore('/data/snapshots')")
+    before, after = said[: said.index(start.ids[0])], said[said.rindex("Bring back") :]
+    assert f"SnapshotError: {before}20261122T042142123456Z-5e6f7a8b: ... {after}" in flat(section_of("SnapshotError"))
+    Start(start.checkpointer)
+    with pytest.raises(FencedError) as fenced:
+        made = start.take(b"three")
+    said = re.sub(r"\d{8}T\w+Z-\w+", "20261122T042242123456Z-1a2b3c4d", str(fenced.value))
+    said = said.replace("incarnation 2", "incarnation 4").replace("incarnation 1", "incarnation 3")
+    assert f"FencedError: {said}" in flat(section_of("FencedError"))
 
 
 def test_the_message_of_an_internal_error_is_what_state_that_comes_twice_says() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,16 +87,19 @@ def test_a_paced_source_is_pinned_as_what_it_paces_is() -> None:
     class Pinned(sources.Memory[int]):
         pins = 0
 
-        def pin(self, job: str) -> None:
+        def pin(self, job: str, record: Any = None) -> None:
             self.pins += 1
 
-        def unpin(self) -> None:
+        def pin_record(self) -> Any:
+            return self.pins
+
+        def unpin(self, *, keep: bool = False) -> None:
             self.pins -= 1
 
     source = Pinned([1])
     paced = Paced(source, 1.0)
     paced.pin("job")
-    assert source.pins == 1
+    assert source.pins == paced.pin_record() == 1
     paced.unpin()
     assert source.pins == 0
 

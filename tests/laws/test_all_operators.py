@@ -31,7 +31,7 @@ from tests.laws.parts import numbering_parts
 from tests.tidy.test_operators import STEPS
 
 KEYED = {"key isolation", "key kept"}
-STATE = {"migration invariance", "scale invariance", "snapshot invariance", "state round trip"}
+STATE = {"delta invariance", "migration invariance", "scale invariance", "snapshot invariance", "state round trip"}
 EPOCHS = {"epoch order"}
 
 
@@ -130,7 +130,7 @@ TABLE = [
         "generate_epochs",
         lambda s: s.assign_timestamps("at", abs).generate_epochs("step", mp.limit_out_of_orderness(10)),
         {"keyed": False},
-        frozenset(KEYED | {"state round trip", "scale invariance"}),
+        frozenset(KEYED | {"delta invariance", "state round trip", "scale invariance"}),
     ),
     stateful("stateful_map", lambda s: s.stateful_map("step", running_total, default=int), timed=True),
     stateful("stateful_map", lambda s: s.stateful_map("step", seen_since, default=int, on_error="skip")),
@@ -172,7 +172,7 @@ TABLE = [
         "key_by",
         lambda s: s.key_by("key", lambda v: v % 3).stateful_map("step", running_total, default=int),
         {"keyed": False},
-        frozenset(KEYED | {"scale invariance"}),
+        frozenset(KEYED | {"delta invariance", "scale invariance"}),
     ),
 ]
 """All steps but those at the ends of a job."""

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from malstrom_py.testing import LAWS, LawError, check_operator
+from tests.laws.wrong_changes import CHANGES
 from tests.laws.wrong_movers import MOVERS
 from tests.laws.wrong_operators import WRONG
 
-ALL = [*WRONG, *MOVERS]
+ALL = [*WRONG, *MOVERS, *CHANGES]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from malstrom_py.rescale.pacing import Pacing
 from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.protocol import InBand, Marker, Report, Rescale
 from malstrom_py.rescale.region_machine import Phase
+from malstrom_py.workers import coordinator_events as ce
 from malstrom_py.workers import coordinator_machine as cm
 from tests.sim.channel import Channel, Frame
 from tests.sim.oracle import Oracle, Violation
@@ -251,7 +252,7 @@ class World:
         if not self.is_current(incarnation, receiver):
             self.hit("stale letter dropped")
         elif receiver == COORDINATOR:
-            self.coordinate(message if isinstance(message, cm.Connected) else cm.Reported(message))  # type: ignore[arg-type]
+            self.coordinate(message if isinstance(message, ce.Connected) else ce.Reported(message))  # type: ignore[arg-type]
         else:
             worker = self.worker_for(receiver)
             worker.take_mail(message)
@@ -279,28 +280,28 @@ class World:
         if self.coordinator.phase is not cm.Phase.STEADY:
             self.hit("rescale coalesced")
         self.wanted = members
-        self.coordinate(cm.Requested(members))
+        self.coordinate(ce.Requested(members))
 
-    def coordinate(self, event: cm.Event) -> None:
+    def coordinate(self, event: ce.Event) -> None:
         """Let the coordinator take an event, and do what it asks for."""
         coordinator = self.coordinator_for()
         for effect in coordinator.handle(event):
             match effect:
-                case cm.StartWorkers():
+                case ce.StartWorkers():
                     for worker in effect.workers:
                         self.workers[worker] = self.new_worker(worker, effect.members, effect.table, effect.version)
-                        self.mail(worker, COORDINATOR, cm.Connected(worker))
-                case cm.Send():
+                        self.mail(worker, COORDINATOR, ce.Connected(worker))
+                case ce.Send():
                     if isinstance(effect.order, Rescale):
                         ways = {(part.giver, part.taker) for part in effect.order.move.parts}
                         if any((taker, giver) in ways for giver, taker in ways):
                             self.hit("parts handed over both ways")
                     self.mail(COORDINATOR, effect.worker, effect.order)
-                case cm.Ended():
+                case ce.Ended():
                     self._ended(effect)
         coordinator.check()
 
-    def _ended(self, ended: cm.Ended) -> None:
+    def _ended(self, ended: ce.Ended) -> None:
         """R8, R10: what must hold when a rescale has ended."""
         for worker in [w for w in self.workers if w not in ended.members]:
             for key in [key for key in self.channels if worker in (key.sender, key.receiver)]:

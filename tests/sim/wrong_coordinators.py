@@ -19,6 +19,7 @@ from malstrom_py.rescale.protocol import (
     ShippedIn,
     Table,
 )
+from malstrom_py.workers import coordinator_events as ce
 from malstrom_py.workers import coordinator_machine as cm
 
 
@@ -31,7 +32,7 @@ class Coordinator(cm.CoordinatorMachine):
     def _require(self, holds: bool, what: str) -> None:
         """Nothing is required."""
 
-    def _reported(self, report: Report) -> list[cm.Effect]:
+    def _reported(self, report: Report) -> list[ce.Effect]:
         return super()._reported(report) if self._move else []
 
     def _forget(self, *kinds: type[Report]) -> None:
@@ -41,9 +42,9 @@ class Coordinator(cm.CoordinatorMachine):
 class RequestLost(Coordinator):
     """R9: a request during a rescale is dropped."""
 
-    def handle(self, event: cm.Event) -> list[cm.Effect]:
+    def handle(self, event: ce.Event) -> list[ce.Effect]:
         """Drop it."""
-        if isinstance(event, cm.Requested) and self.phase is not cm.Phase.STEADY:
+        if isinstance(event, ce.Requested) and self.phase is not cm.Phase.STEADY:
             return []
         return super().handle(event)
 
@@ -51,9 +52,9 @@ class RequestLost(Coordinator):
 class FirstRequestWins(Coordinator):
     """R9: of several requests during a rescale the first is done."""
 
-    def handle(self, event: cm.Event) -> list[cm.Effect]:
+    def handle(self, event: ce.Event) -> list[ce.Effect]:
         """Keep the first."""
-        if isinstance(event, cm.Requested) and self.phase is not cm.Phase.STEADY and self._wanted is not None:
+        if isinstance(event, ce.Requested) and self.phase is not cm.Phase.STEADY and self._wanted is not None:
             return []
         return super().handle(event)
 
@@ -61,7 +62,7 @@ class FirstRequestWins(Coordinator):
 class OpensAtTheFirstShipped(Coordinator):
     """R6: gained slots are opened when one worker has taken Shipped."""
 
-    def _reported(self, report: Report) -> list[cm.Effect]:
+    def _reported(self, report: Report) -> list[ce.Effect]:
         if isinstance(report, ShippedIn):
             self._shipped = {
                 region: set() if any(name == report.exchange for _, name in missing) else missing
@@ -75,13 +76,13 @@ class OpensAtTheFirstShipped(Coordinator):
 class ReleasesAfterOneExchange(Coordinator):
     """R6: a part is released when one of its source's exchanges has all markers."""
 
-    def _reported(self, report: Report) -> list[cm.Effect]:
+    def _reported(self, report: Report) -> list[ce.Effect]:
         effects = super()._reported(report)
         if isinstance(report, MarkersIn) and self._move:
             effects += [e for source in self._marked for e in self._maybe_poll(source)]
         return effects
 
-    def _maybe_poll(self, source: str) -> list[cm.Effect]:
+    def _maybe_poll(self, source: str) -> list[ce.Effect]:
         missing, exchanges = self._marked[source], self._topology.sources[source]
         full = {name for _, name in missing}
         if not missing or all(name in full for name in exchanges):
@@ -93,7 +94,7 @@ class ReleasesAfterOneExchange(Coordinator):
 class ReleasesAfterOneWorker(Coordinator):
     """R6: a part is released when one worker has all markers."""
 
-    def _reported(self, report: Report) -> list[cm.Effect]:
+    def _reported(self, report: Report) -> list[ce.Effect]:
         if isinstance(report, MarkersIn):
             here = [s for s, exs in self._topology.sources.items() if report.exchange in exs and self._marked[s]]
             for source in here:
@@ -105,7 +106,7 @@ class ReleasesAfterOneWorker(Coordinator):
 class UninvolvedNotAsked(Coordinator):
     """R7: only those that gain or lose something must have ended."""
 
-    def _maybe_end(self) -> list[cm.Effect]:
+    def _maybe_end(self) -> list[ce.Effect]:
         move = self._under_way()
         involved = {w for was, now in zip(self.table, move.table, strict=True) if was != now for w in (was, now)}
         involved |= {worker for part in move.parts for worker in (part.giver, part.taker)}
@@ -124,7 +125,7 @@ class UninvolvedNotAsked(Coordinator):
 class EndsBeforeRegionsAreDone(Coordinator):
     """R7: a move ends when everyone has switched."""
 
-    def _order_move(self) -> list[cm.Effect]:
+    def _order_move(self) -> list[ce.Effect]:
         effects = super()._order_move()
         self._forget(RegionDone)
         return effects
@@ -133,7 +134,7 @@ class EndsBeforeRegionsAreDone(Coordinator):
 class EndsBeforePartsAreReleased(Coordinator):
     """R7: a move ends while gained parts are not polled."""
 
-    def _order_move(self) -> list[cm.Effect]:
+    def _order_move(self) -> list[ce.Effect]:
         effects = super()._order_move()
         self._forget(PartsPolled)
         self._marked = {source: set() for source in self._marked}
@@ -143,15 +144,15 @@ class EndsBeforePartsAreReleased(Coordinator):
 class LeavesEarly(Coordinator):
     """R8: leavers are told to go with their last move."""
 
-    def _order_move(self) -> list[cm.Effect]:
+    def _order_move(self) -> list[ce.Effect]:
         effects, move = super()._order_move(), self._under_way()
-        return [*effects, *(cm.Send(worker, Leave()) for worker in move.old if worker not in move.new)]
+        return [*effects, *(ce.Send(worker, Leave()) for worker in move.old if worker not in move.new)]
 
 
 class EndsBeforeBye(Coordinator):
     """R8: the rescale ends without waiting for Byes."""
 
-    def _maybe_end(self) -> list[cm.Effect]:
+    def _maybe_end(self) -> list[ce.Effect]:
         effects = super()._maybe_end()
         return effects + self._all_gone() if self.phase is cm.Phase.LEAVING else effects
 
@@ -159,7 +160,7 @@ class EndsBeforeBye(Coordinator):
 class ByeOfOneExchange(Coordinator):
     """R8: Bye is waited for on one exchange."""
 
-    def _maybe_end(self) -> list[cm.Effect]:
+    def _maybe_end(self) -> list[ce.Effect]:
         effects = super()._maybe_end()
         first = self._topology.exchanges[0]
         self._missing = {r for r in self._missing if not isinstance(r, ByeTaken) or r.exchange == first}
@@ -169,7 +170,7 @@ class ByeOfOneExchange(Coordinator):
 class ByeOfOneMember(Coordinator):
     """R8: Bye is waited for at one member."""
 
-    def _maybe_end(self) -> list[cm.Effect]:
+    def _maybe_end(self) -> list[ce.Effect]:
         effects = super()._maybe_end()
         first = self.members[0]
         self._missing = {r for r in self._missing if not isinstance(r, ByeTaken) or r.worker == first}
@@ -179,7 +180,7 @@ class ByeOfOneMember(Coordinator):
 class PartsOfNobody(Coordinator):
     """R2: where parts are is not kept after a move."""
 
-    def _maybe_end(self) -> list[cm.Effect]:
+    def _maybe_end(self) -> list[ce.Effect]:
         parts = dict(self.parts)
         effects = super()._maybe_end()
         self.parts = parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -168,7 +169,8 @@ class _Builder:
 
 
 async def ask(key: Any) -> int:
-    """What an enriching step asks."""
+    """What an enriching step asks. It takes a while, so that a barrier can come meanwhile."""
+    await asyncio.sleep(0.002)
     return info_of(key)
 
 

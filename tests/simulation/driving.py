@@ -10,9 +10,12 @@ from typing import Final, TypeVar
 
 import malstrom_py as mp
 from malstrom_py.errors import MalstromError
+from malstrom_py.workers.beginning import Keeping
 from malstrom_py.workers.chance import Chance
 from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.simulated_background import Work
 from malstrom_py.workers.simulated_crew import Queues, SimulatedCrash, SimulatedCrew
+from malstrom_py.workers.simulated_saving import SimulatedSaving
 from malstrom_py.workers.witness import Witness
 from tests.simulation.feeding import Fed
 from tests.simulation.jobs import Case
@@ -92,6 +95,7 @@ class Driven:
         batching: mp.Batching,
         witness: Witness | None = None,
         checks: bool = False,
+        snapshots: mp.Snapshots | None = None,
     ) -> None:
         self.feds = feds
         self.chance = chance
@@ -102,13 +106,15 @@ class Driven:
         self._batching = batching
         self._checks = checks
         self._case = Case("driven", layout, feds, slots)
-        self.plan = self._case.job().plan()
+        self._keeping = None if snapshots is None else Keeping(snapshots)
+        self._dead_writes: list[Work] = []
+        self.plan = self._case.job(kept=snapshots is not None).plan()
         self.crew = self._started(workers, {})
 
     @property
     def actions(self) -> list[Hashable]:
-        """Who may work, by number, and the ways on which something is."""
-        return [*self.crew.busy, *self.crew.ways]
+        """Who may work, by number, the ways on which something is, and what is to be done for snapshots."""
+        return [*self.crew.busy, *self.crew.ways, *self.crew.chores]
 
     def turn(self) -> None:
         """Let chance decide on one thing."""
@@ -121,6 +127,14 @@ class Driven:
     def deliver(self, number: int) -> None:
         """Let something arrive, on one of the ways on which something is."""
         self.crew.arrive(chosen(self.chance.awake(self.crew.ways), number))
+
+    def write(self, number: int) -> None:
+        """Let one thing be done for snapshots."""
+        self.crew.do(chosen(self.chance.awake(self.crew.chores), number))
+
+    def snapshot(self) -> None:
+        """Ask for a snapshot."""
+        self.crew.snapshot(lambda ended: None)
 
     def rescale(self, size: int) -> None:
         """Ask for ``size`` workers; the youngest leave first."""
@@ -137,7 +151,7 @@ class Driven:
         self.reports.append(ended)
 
     def crash(self, who: str, workers: int) -> None:
-        """Lose ``who``; the job is started afresh by ``workers`` workers, as the next incarnation."""
+        """Lose ``who``; the job goes on from its last snapshot, or is started afresh, with ``workers`` workers."""
         try:
             self.crew.crash(who)
         except SimulatedCrash:
@@ -179,6 +193,12 @@ class Driven:
     def _commit(self) -> None:
         """What a run does when it has ended."""
         crew = self.crew
+        if self._keeping is not None:
+            crew.finish()
+            while crew.kept is None:
+                self.turn()
+            crew.close()
+            return
         crew.pre_commit()
         crew.close_before_commit()
         crew.commit.commit()
@@ -186,6 +206,10 @@ class Driven:
 
     def _started(self, workers: int, zombies: Queues) -> SimulatedCrew:
         self.incarnation += 1
+        keeping, again = self._keeping, self.incarnation > 1
+        saving = None
+        if keeping is not None:
+            saving = SimulatedSaving(keeping, self.chance, self.witness, self._dead_writes, is_recovery=again)
         crew = SimulatedCrew(
             self.plan,
             self.chance,
@@ -198,7 +222,8 @@ class Driven:
             rescales=[],
             crashes=[],
             zombies=zombies,
+            saving=saving,
         )
-        crew.commit.recover()
+        crew.begin()
         crew.open()
         return crew

@@ -72,7 +72,8 @@ class FedSource(Scripted):
         self.fed = given
 
     def list_parts(self) -> list[Part]:
-        self.fed.silences.clear()  # the job starts
+        if not self.seen.kept:
+            self.fed.silences.clear()  # the job starts afresh
         return [Part(name) for name in self.fed.parts]
 
     def build_part(self, part: Part, state: Any) -> FedPart:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from malstrom_py.workers.witness import HARD_CASES as RUNTIME_CASES
+from malstrom_py.workers.witness import SNAPSHOT_CASES
 from tests.simulation.counting import KINDS
 from tests.simulation.jobs import SHAPES, Case
 from tests.simulation.lateness import IDLE_POLLS, judged, late_by_itself
@@ -50,7 +51,7 @@ JOB_CASES: Final = (
 )
 """What jobs are like, and what their sources and sinks have met."""
 
-HARD_CASES: Final = (*JOB_CASES, *RUNTIME_CASES)
+HARD_CASES: Final = (*JOB_CASES, *RUNTIME_CASES, *SNAPSHOT_CASES)
 
 
 def hits_of(case: Case, outcome: Outcome) -> Counter[str]:

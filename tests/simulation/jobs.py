@@ -40,9 +40,12 @@ class Case:
         """Whether it does the same steps each time: calls of an enriching step take as long as they take."""
         return not any(stage.enriched for stage in self.layout.stages)
 
-    def job(self, *, slow_polls: bool = False) -> mp.Job:
-        """The job, new. ``slow_polls``: polls that bring nothing take time of its clock; else the runtime moves it."""
-        self.seen = Seen(clock=VirtualClock(start_s=1_000.0), slow_polls=slow_polls)
+    def job(self, *, slow_polls: bool = False, kept: bool = False) -> mp.Job:
+        """The job, new. ``slow_polls``: polls that bring nothing take time of its clock; else the runtime moves it.
+
+        ``kept``: it will have snapshots.
+        """
+        self.seen = Seen(clock=VirtualClock(start_s=1_000.0), slow_polls=slow_polls, kept=kept)
         return build(self.shape, self.layout, self.inputs, self.seen, slots=self.slots)
 
     def check(self, outcome: Outcome, *, result: RunResult | None = None) -> None:
@@ -213,7 +216,8 @@ def _ttl(draw: Draw) -> Layout:
 
 
 def _enriched(draw: Draw) -> Layout:
-    """An asynchronous step before the first stage, or the second."""
+    """An asynchronous step before the first stage, or the second. Where there are no epochs it is busy at barriers."""
+    draw.timed = draw.timed and draw.chance(0.4)
     stages = [draw.stage("a", "s"), draw.stage("b", "a")][: draw.rng.choice([1, 2])]
     stages[-1] = replace(stages[-1], enriched=True)
     return draw.layout([draw.head("s")], stages)
@@ -267,7 +271,7 @@ SHAPES: Final[dict[str, tuple[Callable[[Draw], Layout], bool | None]]] = {
 """How each is drawn, and whether it is timed where that is not left to chance."""
 
 WEIGHTS: Final = {
-    "enriched": 1,
+    "enriched": 10,
     "columns": 2,
     "two-stages": 8,
     "three-stages": 6,

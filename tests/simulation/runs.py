@@ -7,8 +7,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import malstrom_py as mp
+from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.result import RunResult
 from tests.simulation.hits import hits_of
 from tests.simulation.jobs import Case, draw
@@ -17,9 +19,9 @@ from tests.simulation.seen import Outcome
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that has ended. ``trace`` is the same for two runs that did the same."""
+    """A run that has ended. ``trace`` is the same for two runs that did the same. ``result``: if it counts it all."""
 
-    result: RunResult
+    result: RunResult | None
     outcome: Outcome
     hits: Counter[str]
     trace: str
@@ -29,13 +31,32 @@ Runtime = Callable[[Case, int], Ran]
 
 
 def run_case(case: Case, seed: int) -> Ran:
-    """Run ``case`` on the schedule of ``seed``, with rescales and crashes."""
+    """Run ``case`` on the schedule of ``seed``, with rescales and crashes, and in every other case with snapshots."""
     rng = random.Random(f"schedule {seed}")
     # All sinks here begin anew when the job does, so it may crash whatever they are.
     workers, crashes = rng.choice([1, 1, 2, 2, 3, 4]), rng.choice([0, 0, 0, 1])
-    job = case.job()
-    result = mp.Simulation(workers, seed=seed, crashes=crashes, clock=case.clock).run(job)
-    return _ran(case, result, Counter(result.hits), result.trace)
+    snapshots = kept(seed)
+    if snapshots:
+        crashes = rng.choice([0, 1, 1, 2, 3])
+    job = case.job(kept=bool(snapshots))
+    simulation = mp.Simulation(workers, seed=seed, crashes=crashes, clock=case.clock, snapshots=snapshots)
+    result = simulation.run(job)
+    # What was done by runs that went back to a snapshot is counted by nobody.
+    counted = result if not snapshots or result.incarnations == 1 else None
+    return _ran(case, counted, Counter(result.hits), result.trace)
+
+
+def kept(seed: int) -> mp.Snapshots | Literal[False]:
+    """How the job of a seed is snapshotted, if it is."""
+    rng = random.Random(f"snapshots {seed}")
+    if rng.random() < 0.5:
+        return False
+    interval_s, keep, chain_max = (
+        rng.choice([None, 0.002, 0.002, 0.02, 0.2]),
+        rng.choice([1, 1, 2, 3]),
+        rng.choice([1, 1, 2]),
+    )
+    return mp.Snapshots(MemoryStore(), interval_s=interval_s, keep=keep, chain_max=chain_max)
 
 
 def in_process(case: Case, seed: int) -> Ran:
@@ -51,7 +72,7 @@ def in_process(case: Case, seed: int) -> Ran:
     return _ran(case, result, Counter(), "")
 
 
-def _ran(case: Case, result: RunResult, hits: Counter[str], trace: str) -> Ran:
+def _ran(case: Case, result: RunResult | None, hits: Counter[str], trace: str) -> Ran:
     outcome = case.seen.outcome()
     shown = hashlib.sha256(repr((outcome.rows, sorted(outcome.frontiers.items()))).encode()).hexdigest()
     return Ran(result, outcome, hits + outcome.hits, f"{trace[:16]}/{shown[:16]}")

@@ -48,7 +48,10 @@ class Outcome:
 
 @dataclass
 class Seen:
-    """What is noted while a job runs; it begins anew when the job is started again."""
+    """What is noted while a job runs; it begins anew when the job is started again, but for what snapshots keep.
+
+    ``kept``: whether the job has snapshots; then no sink shows more than once what it was given twice.
+    """
 
     frontiers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     arrivals: dict[tuple[str, Any], int] = field(default_factory=dict)
@@ -58,6 +61,7 @@ class Seen:
     written: dict[str, list[tuple[int, Row]]] = field(default_factory=dict)
     memories: dict[str, sinks.Memory] = field(default_factory=dict)
     open_parts: dict[tuple[str, str], object] = field(default_factory=dict)
+    opened: dict[tuple[str, str], int] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
     has_read: bool = False
     has_joiners: bool = False
@@ -65,15 +69,17 @@ class Seen:
     is_fresh: bool = True
     clock: Any = None
     slow_polls: bool = False
+    kept: bool = False
 
     def __post_init__(self) -> None:
         self.order = count()
 
-    def restarted(self) -> None:
-        """The job starts: what an earlier start of it has left is no part of it."""
+    def restarted(self, *, afresh: bool) -> None:
+        """The job starts: what an earlier start of it has left is no part of it, unless it goes on from a snapshot."""
         if not self.is_fresh:
-            self.frontiers, self.arrivals, self.open_parts, self.broken_at_sources = {}, {}, {}, []
-            self.written = {name: [] for name in self.written}
+            self.frontiers, self.open_parts, self.broken_at_sources = {}, {}, []
+            if afresh:
+                self.arrivals, self.written = {}, {name: [] for name in self.written}
             self.left, self.has_read, self.has_joiners = set(), False, False
             self.incarnation += 1
             self.is_fresh = True
@@ -92,7 +98,8 @@ class Seen:
     def outcome(self) -> Outcome:
         """What there is to be judged."""
         rows = {
-            name: [row for _, row in sorted(taken, key=lambda pair: pair[0])] for name, taken in self.written.items()
+            name: [row for _, row in sorted(taken, key=lambda pair: pair[0]) if self._stands(name, row)]
+            for name, taken in self.written.items()
         }
         for name, memory in self.memories.items():
             by_key = memory.by_key.items()
@@ -103,8 +110,15 @@ class Seen:
         left, rescaled = frozenset(self.left), bool(self.left) or self.has_joiners
         return Outcome(rows, self.frontiers, self.arrivals, broken, at_sources, Counter(self.hits), left, rescaled)
 
+    def _stands(self, sink: str, row: Row) -> bool:
+        """Whether a row of a part has been gone on behind, by the run of now."""
+        opened = self.opened.get((sink, row.place), self.incarnation)
+        return self.is_fresh or opened == self.incarnation
+
     def sink(self, name: str, kind: str) -> Any:
         """A sink of ``kind`` that is looked at under ``name``."""
+        if kind == "written" and self.kept:
+            kind = "committed"  # what cannot be taken back is there twice behind a crash
         if kind == "memory":
             return self.memories.setdefault(name, sinks.Memory())
         self.written.setdefault(name, [])
@@ -117,8 +131,9 @@ class Committed:
     def __init__(self, seen: Seen, name: str) -> None:
         self.seen = seen
         self.name = name
-        self.staged: dict[bytes, list[tuple[int, Row]]] = {}
-        self.is_committed = False
+        self.staged: dict[bytes, tuple[SnapshotId, list[tuple[int, Row]]]] = {}
+        self.committed: set[SnapshotId] = set()
+        self.is_over = False
 
     def open(self, worker: WorkerInfo) -> CommittedWriter:
         self.seen.is_fresh = False
@@ -126,19 +141,30 @@ class Committed:
         return CommittedWriter(self, worker.worker)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        self.is_committed = True
+        self.is_over = context.final
+        if context.snapshot in self.committed:
+            return
+        if any(other > context.snapshot for other in self.committed):
+            self.seen.broken.append(f"sink {self.name}: {context.snapshot} is committed behind a later one")
+        self.committed.add(context.snapshot)
         for payload in payloads:
-            if payload not in self.staged:
-                self.seen.broken.append(f"sink {self.name}: what is committed was not written by this incarnation")
-            self.seen.written.setdefault(self.name, []).extend(self.staged.pop(payload, []))
+            snapshot, rows = self.staged.pop(payload, ("", []))
+            if snapshot != context.snapshot:
+                self.seen.broken.append(f"sink {self.name}: what is committed was not written for {context.snapshot}")
+            self.seen.written.setdefault(self.name, []).extend(rows)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
             self.staged.pop(payload, None)
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        self.seen.restarted()
-        self.staged, self.is_committed = {}, False
+        self.seen.restarted(afresh=not committed)
+        self.is_over = False
+        for payload, (snapshot, _) in list(self.staged.items()):
+            if snapshot not in committed:
+                del self.staged[payload]
+        if not committed:
+            self.committed.clear()
 
 
 class CommittedWriter:
@@ -154,12 +180,12 @@ class CommittedWriter:
     def pre_commit(self, context: CommitContext) -> bytes:
         payload = f"{self._incarnation}/{next(self._sink.seen.order)}".encode()
         if self._incarnation == self._sink.seen.incarnation:
-            self._sink.staged[payload] = self._rows
+            self._sink.staged[payload] = (context.snapshot, self._rows)
         self._rows = []
         return payload
 
     def close(self) -> None:
-        if not self._sink.is_committed and self._incarnation == self._sink.seen.incarnation:
+        if not self._sink.is_over and self._incarnation == self._sink.seen.incarnation:
             self._sink.seen.left.add(self._worker)
         self._rows = []
 
@@ -201,6 +227,10 @@ class Parts:
         return f"part-{message.value.record.number % 4}"
 
     def build_part(self, part: str, state: Any) -> PartWriter:
+        seen, at = self.seen, (self.name, part)
+        if seen.opened.get(at, seen.incarnation) != seen.incarnation:
+            self._cut(part, state or 0)
+        seen.opened[at] = seen.incarnation
         written = [row for _, row in self.seen.written.setdefault(self.name, []) if row.place == part]
         if len(written) != (state or 0):
             self.seen.broken.append(
@@ -211,6 +241,12 @@ class Parts:
         self.seen.hits["part of a sink"] += 1
         self.seen.hits["part of a sink moved"] += state is not None
         return PartWriter(self, part, state or 0)
+
+    def _cut(self, part: str, position: int) -> None:
+        """Take back what a run that is dead has written behind ``position``."""
+        rows = self.seen.written[self.name]
+        mine = [(number, row) for number, row in rows if row.place == part]
+        self.seen.written[self.name] = [pair for pair in rows if pair not in mine[position:]]
 
 
 class PartWriter:

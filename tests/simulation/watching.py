@@ -52,6 +52,9 @@ class Watching(Operator):
         self._moves.append(epoch.time)
         out.forward(epoch)
 
+    def continue_at(self, epoch: int) -> None:
+        self._frontier = epoch
+
     def _broken(self, what: str) -> None:
         noted = self._seen.broken_at_sources if self._at_source else self._seen.broken
         noted.append(f"{self.context.step} on worker {self.context.worker} {what}")

@@ -10,7 +10,18 @@ import pytest
 from tests.tree import ROOT, modules, tree_of
 
 PACKAGE = "malstrom_py.operators"
-INFRASTRUCTURE = {"base", "calls", "column_step", "expressions", "failures", "held", "keyed", "outputs", "part_reader"}
+INFRASTRUCTURE = {
+    "assigned",
+    "base",
+    "calls",
+    "column_step",
+    "expressions",
+    "failures",
+    "held",
+    "keyed",
+    "outputs",
+    "part_reader",
+}
 """Modules of the package that define no step: what the steps are made of."""
 
 STEPS = {

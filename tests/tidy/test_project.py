@@ -12,7 +12,7 @@ from tests.tree import ROOT, modules, pyproject
 
 PROJECT = pyproject()["project"]
 
-EXTRAS = {"ray", "spark", "demo", "dev"}
+EXTRAS = {"objects", "ray", "spark", "demo", "dev"}
 
 FOREIGN = {
     "a path of one machine": re.compile(r"(?<![\w.~<-])/(?:work|root)(?:/|\b)(?!ers)"),

@@ -17,6 +17,8 @@ EVERY = [
     MalformedRecord("line 3", record=b"x;y"),
     errors.SinkError("no space left"),
     errors.SparkError("Spark has gone away"),
+    errors.SnapshotError("the disk is full"),
+    errors.FencedError("another start has taken over"),
     errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),
     errors.PeerError("a gap"),
     errors.DeadlineError("closing took longer", wait="closing", deadline_s=5.0),

@@ -72,3 +72,16 @@ def test_no_value_of_a_source_is_shown() -> None:
     job = mp.Job("secrets")
     job.source("in", sources.Memory(["secret"])).sink("out", sinks.Memory())
     assert "secret'" not in job.explain() + job.to_mermaid()
+
+
+def doubled(key: object, state: int) -> int:
+    return state * 2
+
+
+def test_what_a_step_was_is_told() -> None:
+    job = mp.Job("a")
+    numbers = job.source("in", sources.Memory([1]), renamed_from="numbers").key_by("key", lambda n: n)
+    numbers.count("seen", renamed_from="count", migrate=doubled).sink("out", sinks.Memory())
+    lines = job.explain().splitlines()
+    assert lines[1].endswith("source  [Memory(1 items in 1 parts); renamed from numbers]")
+    assert lines[3].endswith("count <- key  [renamed from count; migrate=test_explain:doubled]")

@@ -108,8 +108,7 @@ def in_short(error: BaseException, *, end: bool = False) -> str:
 
 def check_room(workers: int, needs: Mapping[str, float]) -> None:
     """`PlanError` if the cluster, all of it, has no room for ``workers`` workers that need this much each."""
-    ray = imported_ray()
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = _nodes()
     room = room_in(nodes, needs)
     if room < workers:
         needed = ", ".join(f"{amount:g} {name}" for name, amount in needs.items() if amount)
@@ -118,6 +117,11 @@ def check_room(workers: int, needs: Mapping[str, float]) -> None:
             f"({len(nodes)} node{'' if len(nodes) == 1 else 's'}). Add nodes, or let a worker need less, for instance "
             f"RayRuntime(num_cpus={needs.get('CPU', 1.0) / 2:g})"
         )
+
+
+def room_now(needs: Mapping[str, float]) -> int:
+    """How many workers that need this much each the cluster has room for, if nobody else uses it."""
+    return room_in(_nodes(), needs)
 
 
 def room_in(nodes: list[dict[str, float]], needs: Mapping[str, float]) -> int:
@@ -130,6 +134,11 @@ def room_in(nodes: list[dict[str, float]], needs: Mapping[str, float]) -> int:
     if not wanted:
         return 1 << 30 if nodes else 0
     return sum(min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items()) for node in nodes)
+
+
+def _nodes() -> list[dict[str, float]]:
+    """What the nodes have that are there."""
+    return [node["Resources"] for node in imported_ray().nodes() if node["Alive"]]
 
 
 def _initialise(ray: Any, address: str | None) -> None:

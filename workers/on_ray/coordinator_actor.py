@@ -1,7 +1,8 @@
-"""The actor of a job's coordinator, found by the job's name. A thin shell around one `JobRun` in a thread of its own.
+"""The actor of a job's coordinator, found by the job's name. A thin shell around the runs in a thread of its own.
 
 Whoever wants something of the job asks here, in the words of `control_messages`. The actor ends itself once its job has
-ended and its owner knows, or nobody has asked for a while.
+ended and its owner knows, or nobody has asked for a while. Rule: a job with snapshots outlives it (S6): Ray starts it
+again, under its name, and it goes on from the store and from what it has noted.
 """
 
 from __future__ import annotations
@@ -9,25 +10,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import ray
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import MalstromError
+from malstrom_py.errors import MalstromError, PeerError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.answering import answer_to
-from malstrom_py.workers.control_messages import LENGTH_BYTES, decode_request, encode_answer
+from malstrom_py.workers.attempts import Attempts
+from malstrom_py.workers.beginning import begun_again
+from malstrom_py.workers.control_messages import LENGTH_BYTES, AskStop, decode_request, encode_answer
 from malstrom_py.workers.controls import Controls
 from malstrom_py.workers.failures import pack
 from malstrom_py.workers.job_run import JobRun
 from malstrom_py.workers.job_status import Ending, How
+from malstrom_py.workers.on_ray.cluster import room_now
+from malstrom_py.workers.on_ray.errands import Errand, Errands
 from malstrom_py.workers.on_ray.logs import log_as
+from malstrom_py.workers.on_ray.notes import Notes
 from malstrom_py.workers.on_ray.ray_crew import RayCrew
 from malstrom_py.workers.on_ray.setup import JobSetup
 from malstrom_py.workers.on_ray.shipment import unpack_plan
-from malstrom_py.workers.outgoing import COORDINATOR
+from malstrom_py.workers.restart import Failures
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.started import conduct
 from malstrom_py.workers.transport.calls import RayCallTransport
@@ -64,42 +71,66 @@ class CoordinatorActor:
         log_as(setup.job, "coordinator")
         self._setup = setup
         self._controls = Controls(setup.job)
-        self._transport = setup.wiring.end(COORDINATOR, incarnation=setup.incarnation)
+        self._errands = Errands(outlives=setup.outlives)
         self._crew: RayCrew | None = None
         self._begun = threading.Event()
         self._known = threading.Event()
+        context = ray.get_runtime_context()
+        self._notes = Notes(str(context.get_actor_id()), kept=setup.keeping is not None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's own, of how it finds out
+            self._follows = bool(context.was_current_actor_reconstructed)
+        if self._follows:
+            self._begun.set()
         threading.Thread(target=self._work, name=f"malstrom-job-{setup.job}", daemon=True).start()
 
     def __repr__(self) -> str:
         return self._name
 
-    @ray.method(concurrency_group="answers")
+    @ray.method(concurrency_group="answers", max_task_retries=-1)
     def ask(self, request: bytes) -> bytes:
         """The answer to a request, both as frames of a control socket without their length."""
         try:
-            answer = asyncio.run(answer_to(decode_request(request).ask, self._controls))
+            ask = decode_request(request).ask
+            if isinstance(ask, AskStop):
+                self._notes.stopping(drain=ask.drain)
+            answer = asyncio.run(answer_to(ask, self._controls))
         except MalstromError as error:
             answer = error
         return encode_answer(answer)[LENGTH_BYTES:]
 
-    @ray.method(concurrency_group="ending")
+    @ray.method(concurrency_group="ending", max_task_retries=-1)
     def ending(self) -> PackedEnding:
         """How the job ended, once it has."""
         ending = self._controls.ended.result()
         error = None if ending.error is None else pack(ending.error)
         self._known.set()
-        commit = None if self._crew is None or error is not None else self._crew.commit
+        is_kept = self._setup.keeping is not None
+        commit = None if self._crew is None or error is not None or is_kept else self._crew.commit
         delivery, snapshot = ([], SnapshotId("")) if commit is None else (commit.to_deliver(), commit.snapshot)
         return PackedEnding(ending.how, ending.counts, self._controls.known().workers, error, delivery, snapshot)
 
+    @ray.method(concurrency_group="errands", max_task_retries=-1)
+    def errand(self) -> Errand | None:
+        """What the program that started the job is to do next, if anything comes up for a while."""
+        return self._errands.next()
+
+    @ray.method(concurrency_group="errands", max_task_retries=-1)
+    def errand_done(self, number: str, error: bytes | None) -> None:
+        """An errand is done, or has failed."""
+        self._errands.done(number, error)
+
+    @ray.method(max_task_retries=-1)
     def is_up(self) -> bool:
         """Answers once the coordinator is up."""
         return True
 
+    @ray.method(max_task_retries=-1)
     def begin(self) -> None:
         """Begin with the job: who starts it has all it needs."""
         self._begun.set()
 
+    @ray.method(max_task_retries=-1)
     def has_ended(self) -> bool:
         """Whether the job has."""
         return self._controls.ended.done()
@@ -107,8 +138,9 @@ class CoordinatorActor:
     @ray.method(concurrency_group="deliver")
     def deliver(self, data: bytes) -> None:
         """What a worker sends, where the streams go through Ray."""
-        if isinstance(self._transport, RayCallTransport):
-            self._transport.deliver(data)
+        transport = None if self._crew is None else self._crew.transport
+        if isinstance(transport, RayCallTransport):
+            transport.deliver(data)
 
     def _work(self) -> None:
         setup, controls, clock = self._setup, self._controls, SystemClock()
@@ -117,28 +149,77 @@ class CoordinatorActor:
             ray.kill(handle, no_restart=True)
             return
         try:
-            plan = unpack_plan(setup.plan, setup.job)
-            self._crew = RayCrew(setup, plan, self._transport, clock)
-            run = JobRun(plan, self._crew, clock, controls=controls)
+            runs = self._runs(clock)
         except BaseException as error:
-            self._transport.close(linger_s=0.0)
             controls.end(Ending.of(RunResult(setup.job, {}, 0.0), error))
         else:
-            self._conduct(run)
+            self._conduct(runs)
         _LOG.info("the job has %s", controls.ended.result().how)
+        self._errands.close()
         if self._known.wait(STAY_S):
             clock.sleep_s(TOLD_S)
+        self._notes.forget()
         ray.kill(handle, no_restart=True)
 
-    def _conduct(self, run: JobRun[RayCrew]) -> None:
+    def _runs(self, clock: SystemClock) -> Attempts[JobRun[RayCrew]]:
+        """The runs of the job, of which the coordinator before this one may have begun some."""
+        setup, notes, failures = self._setup, self._notes, Failures(self._setup.restart)
+        if self._follows:
+            self._follow(failures, clock)
+        plan = unpack_plan(setup.plan, setup.job)
+
+        def make(again: bool, workers: int | None) -> JobRun[RayCrew]:
+            if again:
+                notes.restarted()
+            again = again or notes.note.has_begun
+            wanted = notes.note.workers or workers or setup.workers
+            size = self._with_room(wanted) if again else wanted
+            keeping = begun_again(setup.keeping) if again else setup.keeping
+            this = replace(setup, workers=size, keeping=keeping, watched=again)
+            self._crew = RayCrew(this, plan, clock, self._errands, notes)
+            return JobRun(plan, self._crew, clock, controls=self._controls)
+
+        return Attempts(make, self._controls, setup.restart, clock, failures)
+
+    def _follow(self, failures: Failures, clock: SystemClock) -> None:
+        """Go on where the coordinator before this one has died. `PeerError`: too many have."""
+        setup, notes, controls = self._setup, self._notes, self._controls
+        now_s = clock.now_s()
+        notes.restarted(died_at_s=now_s)
+        pause_s: float | None = 0.0
+        for at_s in notes.note.died_at_s:
+            pause_s = failures.pause_s(clock.monotonic_s() - (now_s - at_s))
+        _LOG.warning("the coordinator has died, and is started again")
+        if pause_s is None:
+            raise PeerError(
+                f"the coordinator of job {setup.job!r} died {len(notes.note.died_at_s)} times, which is more than it "
+                f"may (restart=mp.Restart(max_restarts={setup.restart.max_restarts})). Ray's logs on its node may say "
+                f"why (killed, out of memory, its node gone)"
+            )
+        controls.recover(RunResult(setup.job, {}, 0.0), notes.note.workers or setup.workers, times=notes.note.restarts)
+        if notes.note.drain is not None:
+            controls.stop(drain=notes.note.drain)
+        clock.sleep_s(pause_s)
+
+    def _with_room(self, wanted: int) -> int:
+        """As many workers as were wanted, or as there is room for: a node may be gone (S6)."""
+        if self._setup.autoscaling:
+            return wanted
+        size = max(1, min(wanted, room_now(self._setup.options.needs)))
+        if size < wanted:
+            _LOG.warning("there is room for %d workers only, of %d", size, wanted)
+        return size
+
+    def _conduct(self, runs: Attempts[JobRun[RayCrew]]) -> None:
         try:
-            conduct(run, self._controls, None)
+            conduct(runs, self._controls, None)
         except BaseException as error:
             _LOG.error("the job failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
 
 
-def coordinator_class() -> Any:
-    """The actor class."""
-    groups = {"answers": ANSWERS, "ending": 4, "deliver": 1}
+def coordinator_class(*, restarts: bool) -> Any:
+    """The actor class. ``restarts``: whether Ray starts it again when it has died."""
+    groups = {"answers": ANSWERS, "ending": 4, "deliver": 1, "errands": 2}
     remote: Any = ray.remote  # its types do not know concurrency groups
-    return remote(num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=groups)(CoordinatorActor)
+    most = -1 if restarts else 0
+    return remote(num_cpus=0, max_restarts=most, max_task_retries=0, concurrency_groups=groups)(CoordinatorActor)

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import ray
 from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PeerError
+from malstrom_py.workers.black_box import box_path, last_words
 from malstrom_py.workers.failures import unpack
 from malstrom_py.workers.on_ray.cluster import NAMESPACE, in_short
 from malstrom_py.workers.on_ray.setup import JobSetup
@@ -23,6 +25,9 @@ from malstrom_py.workers.on_ray.worker_actor import Failed, worker_class
 ANSWER_S: Final = 120.0
 """How long a worker may take to come by between two steps, in which a function of the user may run."""
 
+
+WORDS_S: Final = 10.0
+"""How long it may take to read on another machine what a worker was at work on."""
 
 LOOK_S: Final = 0.5
 """How often one who waits for answers looks around."""
@@ -51,8 +56,12 @@ class Hand:
             batching=setup.batching,
             checks=setup.checks,
             incarnation=setup.incarnation,
+            keeping=setup.keeping,
+            watched=setup.watched,
         )
         self.address: Any = None
+        self._box = box_path(setup.wiring.secret.token, setup.incarnation, worker) if setup.watched else None
+        self._node = self.actor.node.remote().future()
         self._up = self.actor.address.remote().future()
         self._run = self.actor.run.remote().future()
         self._run.add_done_callback(lambda _: told())
@@ -92,9 +101,25 @@ class Hand:
         future.add_done_callback(lambda _: self._told())
         return future
 
+    def last_words(self) -> str:
+        """What the process was at work on when it died, as far as it has noted it down."""
+        if self._box is None:
+            return ""
+        if self._box.exists():
+            return last_words(self._box)
+        try:
+            here = NodeAffinitySchedulingStrategy(self._node.result(0.0), soft=False)
+            remote: Any = ray.remote  # its types do not know where a task is to run
+            read = remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(last_words)
+            return str(ray.get(read.remote(self._box), timeout=WORDS_S))
+        except (RayError, TimeoutError):
+            return ""  # its node is gone as well
+
     def kill(self) -> None:
         """Have the process end now."""
         ray.kill(self.actor, no_restart=True)
+        if self._box is not None:
+            self._box.unlink(missing_ok=True)
 
 
 Asked = Sequence[tuple[Hand, Future[Any]]]
@@ -158,6 +183,6 @@ def died(worker: int, error: RayActorError) -> PeerError:
     """That a worker's process is gone, and what Ray knows of it."""
     return PeerError(
         f"worker {worker} died: {in_short(error)}. Its log, and Ray's on its node, may say why (killed, out of "
-        f"memory, its node gone); without snapshots the job ends with it (S6). Start it afresh",
+        f"memory, its node gone); without snapshots the job ends with it (S6), and is to be started afresh",
         peer=worker,
     )

@@ -1,36 +1,45 @@
 """The workers of a job on Ray, as the run in its coordinator drives them: hired, connected, told, asked, let go.
 
-Rule: batches go from worker to worker, and orders and reports over the same streams; the rest are calls of actors.
-Whoever fails, the run is told the error nearest to the root: a user's own before a death, a death before a lost stream.
+Rule: batches go from worker to worker, and orders and reports over the same streams; the rest are calls of actors. Each
+run has streams of its own incarnation, so nothing of the one before is taken for something of this.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
+from dataclasses import replace
 from typing import Any, Final
 
-import ray
-
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, MalstromError, PeerError
+from malstrom_py.errors import InternalError, MalstromError, PeerError
+from malstrom_py.operators.read_source import Begun
 from malstrom_py.plan import Plan
-from malstrom_py.workers import coordinator_machine as coordinator
-from malstrom_py.workers.commit import FinalCommit
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.sources.base import Part
+from malstrom_py.workers import coordinator_events as events
+from malstrom_py.workers.background import ThreadBackground
+from malstrom_py.workers.beginning import Beginning, Resumption, begin, listed
+from malstrom_py.workers.commands import SnapshotDone
+from malstrom_py.workers.commit import SinkCommits
 from malstrom_py.workers.coordination import Coordination
-from malstrom_py.workers.failures import unpack
-from malstrom_py.workers.graph import Membership, build_sinks, deal_parts, movable_parts
+from malstrom_py.workers.cut import Saved
+from malstrom_py.workers.graph import Dealt, Membership, build_sinks, deal_parts, movable_parts
 from malstrom_py.workers.job_size import check_size
+from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.on_ray.cluster import check_room
-from malstrom_py.workers.on_ray.hands import ANSWER_S, Asked, Hand, answers, value_of
+from malstrom_py.workers.on_ray.errands import Errands, done_in_driver
+from malstrom_py.workers.on_ray.hands import Hand, answers
+from malstrom_py.workers.on_ray.hiring import Hiring, parts_of
+from malstrom_py.workers.on_ray.notes import Notes
+from malstrom_py.workers.on_ray.roster import Roster
 from malstrom_py.workers.on_ray.setup import JobSetup
 from malstrom_py.workers.on_ray.shipment import pack_plan
 from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
 from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.rescales import Done
-from malstrom_py.workers.result import StepCounts, merged_counts
+from malstrom_py.workers.result import RunResult, StepCounts
+from malstrom_py.workers.snapshotting import Request
 from malstrom_py.workers.standing import Standing, Tally
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.worker_host import Finished
@@ -39,14 +48,11 @@ from malstrom_py.workers.worker_loop import Wake
 TURN_S: Final = 0.5
 """How long the coordinator waits at most before it looks around; whatever happens ends the wait."""
 
-ROOT_S: Final = 2.0
-"""How long it waits for the root of a failure when all it knows is that a stream was lost."""
-
 FINISH_S: Final = 600.0
 """How long sinks may take to make durable what they were given."""
 
-SETTLE_S: Final = 2.0
-"""How long those who make durable what they were given may go on once one of them has failed."""
+BUILD_S: Final = 600.0
+"""How long a worker may take to open its sinks, and to read the state that it goes on from."""
 
 CLOSE_S: Final = 60.0
 """How long workers that have finished may take to close, before their processes are ended."""
@@ -54,68 +60,103 @@ CLOSE_S: Final = 60.0
 GIVE_UP_S: Final = 3.0
 """The same where the job has failed: everyone is to know of it within ten seconds."""
 
+GO_BACK_S: Final = 1.0
+"""The same where others are to go on from the last snapshot, within ten seconds."""
+
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 class RayCrew:
-    """The workers of ``plan``, started as ``setup`` says. ``transport`` is the coordinator's end of the streams."""
+    """The workers of ``plan``, started as ``setup`` says. ``errands``: what the driver does for it; ``notes``: for the
+    next coordinator.
+    """
 
-    def __init__(self, setup: JobSetup, plan: Plan, transport: Transport, clock: Clock) -> None:
+    def __init__(self, setup: JobSetup, plan: Plan, clock: Clock, errands: Errands, notes: Notes) -> None:
         self._setup = setup
         self._plan = plan
-        self._transport = transport
         self._clock = clock
-        self.wake = Wake(transport)
-        self.commit = FinalCommit(plan.job, build_sinks(plan, clock), clock.now_s(), deliver=True)
+        self._notes = notes
+        self._started_s = clock.monotonic_s()
+        self.transport: Transport | None = None
+        self.wake = Wake()
+        sinks = build_sinks(plan, clock)
+        if setup.keeping is not None:
+            sinks = done_in_driver(sinks, errands)
+        self.commit = SinkCommits(plan.job, sinks, clock.now_s(), deliver=setup.keeping is None)
         self.coordination = Coordination(plan, self, members=range(setup.workers), clock=clock)
-        self._shared_plan: Any = None
-        self._hands: dict[int, Hand] = {}
-        self._newcomers: list[Hand] = []
+        self._begun: Beginning | None = None
+        self._roster = Roster(plan.job, clock)
+        self._hiring: Hiring | None = None
         self._joining: Iterator[None] | None = None
-        self._standings: dict[int, Standing] = {}
-        self._counts: dict[int, Mapping[str, StepCounts]] = {}
-        self._left: list[Mapping[str, StepCounts]] = []
+        self._saved: dict[int, str] = {}
         self._fixed: dict[int, str] = {}
         self._draining = False
-        self._has_finished = False
+        self._is_ending = False
         self._suspending = False
 
-    def open(self) -> None:
+    def begin(self) -> Beginning | None:
+        """Before anything else: claim the job and choose where it goes on from; have the sinks made ready."""
+        if self._setup.keeping is None:
+            self.commit.recover()
+        else:
+            self._begun = begin(self._plan, self._setup.keeping, self.commit, self._clock)
+            self._notes.has_begun()
+            if self._begun.finished is not None:
+                return self._begun
+            self._setup = replace(self._setup, incarnation=self._begun.incarnation)
+        self.wake.transport = self.transport = self._setup.wiring.end(COORDINATOR, incarnation=self._setup.incarnation)
+        return self._begun
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The workers that there will be."""
+        return self.coordination.target
+
+    def open(self, pins: Mapping[str, Any]) -> None:
         """Deal the parts, hire the first workers, open their sinks, connect all with all, and open the sources."""
         members = self.coordination.members
         # Listed before the plan is copied, so that what a source learns by it, all workers know.
         dealt = deal_parts(self._plan, members, self._clock)
         self.coordination.deal(movable_parts(dealt.parts, dealt.movable))
-        self._shared_plan = ray.put(pack_plan(self._plan))
-        self._newcomers = hands = [self._hire(worker) for worker in members]
-        for _ in self._come_up(hands):
-            self._transport.receive(TURN_S)
-        self._hands, self._newcomers = {hand.worker: hand for hand in hands}, []
-        table = self.coordination.table
+        resumption, begun = self._resumed(dealt)
+        hiring = self._hiring = Hiring(
+            self._setup, self._roster, pack_plan(self._plan), self._streams, self._clock, self.wake.set
+        )
+        hands = hiring.hire(members)
+        for _ in hiring.come_up():
+            self._streams.receive(TURN_S)
+        self._roster.hands, hiring.newcomers = {hand.worker: hand for hand in hands}, []
+        table, incarnation = self.coordination.table, self._setup.incarnation
         built = [
-            (hand, hand.ask("build", Membership(hand.worker, members, table, 0, self._setup.incarnation), (), False))
+            (hand, hand.ask("build", Membership(hand.worker, members, table, 0, incarnation), (), False, resumption))
             for hand in hands
         ]
-        self._answers(built, "open its sinks")
-        self._answers([(hand, hand.ask("reach", self._addresses_but(hand))) for hand in hands], "reach the others")
+        answer = self._roster.answers
+        answer(built, "open its sinks and take over its state", timeout_s=BUILD_S)
+        answer([(hand, hand.ask("reach", hiring.addresses_but(hand))) for hand in hands], "reach the others")
         for hand in hands:
-            self._transport.connect(hand.worker, hand.address)
-        opened = [(hand, hand.ask("open_sources", dealt.parts[hand.worker])) for hand in hands]
-        self._fixed = dict(zip(members, self._answers(opened, "open its sources"), strict=True))
-        self._ask_all(hands, "start")
+            self._streams.connect(hand.worker, hand.address)
+        opened = [
+            (hand, hand.ask("open_sources", dealt.parts[hand.worker], parts_of(dealt.parts[hand.worker], begun)))
+            for hand in hands
+        ]
+        self._fixed = dict(zip(members, answer(opened, "open its sources"), strict=True))
+        self._keep_snapshots(pins)
+        self._roster.ask_all(hands, "start")
 
     def step(self, *, until_s: float | None = None) -> None:
         """Take what workers tell, do what follows from it; when nothing comes, wait for a while."""
         self.wake.clear()
-        self._check_ended()
+        self._roster.check_ended()
         self._go_on_joining()
+        self._turn()
         if self._suspending and self.coordination.is_steady:
             self._suspending = False
-            self._ask_all(list(self._hands.values()), "suspend")
+            self._roster.ask_all(list(self._roster.hands.values()), "suspend")
         try:
-            came = self._transport.receive(0.0 if self.finished else TURN_S)
+            came = self._streams.receive(self._wait_s())
         except PeerError as error:
-            raise self._root_of(error) from None
+            raise self._roster.root_of(error) from None
         for content in came:
             self._take(content)
         self.coordination.check_deadline()
@@ -131,15 +172,47 @@ class RayCrew:
             check_room(size, self._setup.options.needs)
         members = self.coordination.resized(size)
         self.coordination.check_leavers(members, self._fixed)
+        self._notes.wanted(size)
         self._send(self.coordination.request(members, done))
+
+    @property
+    def snapshots(self) -> SnapshotStatus | None:
+        """How it stands with the snapshots; None for a job without."""
+        return self.coordination.snapshots
+
+    def snapshot(self, done: SnapshotDone) -> None:
+        """Have a snapshot made; ``done`` is told when it stands and sinks have committed it. `SnapshotError` if the job
+        has none.
+        """
+        self.coordination.ask_snapshot(Request(done))
+
+    def savepoint(self, uri: str, done: SnapshotDone) -> None:
+        """The same, and have it copied to ``uri``."""
+        self.coordination.ask_snapshot(Request(done, Snapshots(uri)))
+
+    @property
+    def kept(self) -> RunResult | None:
+        """What the job has come to, once its last snapshot stands."""
+        return self.coordination.kept
+
+    def finish(self) -> None:
+        """All is read and written: have the last snapshot made, with the job's result in it."""
+        assert self.coordination.snapshotting is not None
+        self.coordination.snapshotting.finish()
+        self._is_ending = True
 
     def drain(self) -> None:
         """Have the sources read nothing more."""
         self._draining = True
-        self._ask_all(list(self._hands.values()), "drain")
+        self._roster.ask_all(list(self._roster.hands.values()), "drain")
 
     def suspend(self) -> None:
-        """Have every worker stop behind all that is on its way, once nothing moves any more (R7)."""
+        """Have every worker stop behind all that is on its way: once nothing moves any more (R7), and behind one more
+        snapshot, if the job has them.
+        """
+        self.coordination.before_suspending(self._suspend_now)
+
+    def _suspend_now(self) -> None:
         self._suspending = True
 
     @property
@@ -169,125 +242,112 @@ class RayCrew:
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done, on all workers together, as far as they have told."""
-        known = [self._counts[worker] for worker in self.members if worker in self._counts]
-        return merged_counts(known, self._left) if known else {}
+        return self._roster.counts(self.members)
 
     def pre_commit(self) -> None:
         """Have all workers end: pre-commit, and close all but the transactional writers."""
-        self._finish(list(self._hands.values()))
-        self._has_finished = True
+        self._finish(list(self._roster.hands.values()))
+        self._is_ending = True
 
     def close_before_commit(self) -> None:
         """That was part of `pre_commit`."""
 
     def close(self) -> None:
         """Close every worker and end its process; the first error is raised when all have been ended."""
-        hands, self._hands = [*self._hands.values(), *self._newcomers], {}
-        self._newcomers, self._joining = [], None
+        self.coordination.close()
+        newcomers = [] if self._hiring is None else self._hiring.newcomers
+        hands, self._roster.hands = [*self._roster.hands.values(), *newcomers], {}
+        self._hiring, self._joining = None, None
+        failed_s = GIVE_UP_S if self._setup.keeping is None else GO_BACK_S
+        there = [hand for hand in hands if hand.is_up and not hand.has_ended]
         try:
-            self._let_go(
-                [hand for hand in hands if hand.is_up and not hand.has_ended],
-                timeout_s=CLOSE_S if self._has_finished else GIVE_UP_S,
-            )
+            self._let_go(there, timeout_s=CLOSE_S if self._is_ending else failed_s)
         finally:
             for hand in hands:
                 hand.kill()
-            self._transport.close(linger_s=0.0)
+            if self.transport is not None:
+                self.transport.close(linger_s=0.0)
 
     # For the coordination.
 
-    def start(self, start: coordinator.StartWorkers) -> Sequence[Message]:
+    def start(self, start: events.StartWorkers) -> Sequence[Message]:
         """R1: have joiners come up. What has to be waited for is gone on with in `step`."""
-        self._newcomers = [self._hire(worker) for worker in start.workers]
-        self._joining = self._join(start, self._newcomers)
+        assert self._hiring is not None
+        self._hiring.hire(start.workers)
+        self._joining = self._join(start, self._hiring)
         self.wake.set()
         return []
 
     def remove_all_but(self, members: Sequence[int]) -> None:
-        """R8: let go those who have said Bye. What they have not committed waits for the commit at the end."""
-        leavers = [hand for hand in self._hands.values() if hand.worker not in members]
+        """R8: let go those who have said Bye. What they have not committed waits for the next commit."""
+        leavers = [hand for hand in self._roster.hands.values() if hand.worker not in members]
         if not leavers:
             return
         numbers = [hand.worker for hand in leavers]
-        stay = [hand for hand in self._hands.values() if hand not in leavers]
-        self._ask_all(stay, "part_with", numbers)
+        stay = [hand for hand in self._roster.hands.values() if hand not in leavers]
+        self._roster.ask_all(stay, "part_with", numbers)
         for worker in numbers:
-            self._transport.disconnect(worker)
+            self._streams.disconnect(worker)
         self._finish(leavers)
         self._let_go(leavers, timeout_s=CLOSE_S)
         for hand in leavers:
             hand.kill()
-            del self._hands[hand.worker]
-            self._left.append(self._counts.pop(hand.worker))
-            self._standings.pop(hand.worker, None)
+            self._roster.left(hand)
         _LOG.info("workers %s have left", numbers)
 
     # Inside.
 
-    def _hire(self, worker: int) -> Hand:
-        return Hand(self._setup, worker, self._shared_plan, self.wake.set)
+    @property
+    def _streams(self) -> Transport:
+        if self.transport is None:
+            raise InternalError("a run has no streams before it has begun")
+        return self.transport
 
-    def _addresses_but(self, but: Hand) -> dict[int, Any]:
-        """Where everyone else is reached by one worker."""
-        hands = [*self._hands.values(), *self._newcomers]
-        others = {hand.worker: hand.address for hand in hands if hand is not but}
-        return {COORDINATOR: self._transport.address, **others}
+    def _resumed(self, dealt: Dealt) -> tuple[Resumption | None, Mapping[str, Mapping[Part, Begun]]]:
+        """What workers go on from, without what is of no use to them; and where the parts stand."""
+        resumption = None if self._begun is None else self._begun.resumption
+        if resumption is None:
+            return None, {}
+        lighter = replace(resumption.manifest, sinks={}, pins={})
+        return replace(resumption, manifest=lighter), resumption.begun(listed(dealt.parts))
 
-    def _come_up(self, hands: Sequence[Hand]) -> Iterator[None]:
-        """Until all ``hands`` have told their addresses."""
-        deadline_s = self._setup.start_timeout_s
-        until_s = self._clock.monotonic_s() + deadline_s
-        while not all(hand.is_up for hand in hands):
-            if self._clock.monotonic_s() >= until_s:
-                missing = [str(hand.worker) for hand in hands if not hand.is_up]
-                raise DeadlineError(
-                    f"worker {', '.join(missing)} of job {self._setup.job!r} did not come up within {deadline_s:g} s: "
-                    f"see `ray status` for whether the cluster has room (each needs {self._setup.options.needs}), or "
-                    f"allow more with RayRuntime(start_timeout_s=)",
-                    wait="workers to come up",
-                    deadline_s=deadline_s,
-                )
-            yield
-        for hand in hands:
-            hand.come_up()
+    def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
+        keeping, begun = self._setup.keeping, self._begun
+        if keeping is not None and begun is not None:
+            background = ThreadBackground(self.wake)
+            self.coordination.keep_snapshots(begun, keeping.snapshots, background, self.commit, pins, self._result)
 
-    def _join(self, start: coordinator.StartWorkers, joiners: list[Hand]) -> Iterator[None]:
+    def _result(self) -> RunResult:
+        made = 0 if self.snapshots is None else self.snapshots.made
+        return RunResult(self._plan.job, self.counts(), self._clock.monotonic_s() - self._started_s, snapshots=made)
+
+    def _turn(self) -> None:
+        """Go on with the snapshots. What is committed elsewhere may take its time, in which nobody is listened to."""
+        began_s = self._clock.monotonic_s()
+        self._send(self.coordination.turn())
+        if self._clock.monotonic_s() - began_s > TURN_S:
+            self.coordination.got_on()
+
+    def _wait_s(self) -> float:
+        if self.finished and not self._is_ending:
+            return 0.0
+        now_s = self._clock.monotonic_s()
+        return min([TURN_S, *(max(0.0, due_s - now_s) for due_s in self.coordination.due_s())])
+
+    def _join(self, start: events.StartWorkers, hiring: Hiring) -> Iterator[None]:
         """R1, step by step. What fails before anybody else knows of the joiners calls the rescale off."""
-        until_s = self._clock.monotonic_s() + self._setup.start_timeout_s
         try:
-            for _ in self._come_up(joiners):
-                self.coordination.got_on()  # this has a deadline of its own
-                yield
-            others = [*start.members, *start.workers]
-            built = []
-            for hand in joiners:
-                member = Membership(hand.worker, start.members, start.table, start.version, self._setup.incarnation)
-                more = [other for other in others if other not in start.members and other != hand.worker]
-                built.append((hand, hand.ask("build", member, more, self._draining)))
-            while not _all_done(built) and self._clock.monotonic_s() < until_s:
-                self.coordination.got_on()
-                yield
-            answers(built, "open its sinks", timeout_s=0.0, waited_s=self._setup.start_timeout_s)
+            yield from hiring.build(start, draining=self._draining, got_on=self.coordination.got_on)
         except MalstromError as error:
-            self._call_off(error)
+            _LOG.warning("the rescale is called off: %s", error)
+            self._joining = None
+            hiring.give_up()
+            self._send(self.coordination.handle(events.CalledOff(error)))
             return
-        addresses = {hand.worker: hand.address for hand in joiners}
-        asked = [(hand, hand.ask("welcome", addresses)) for hand in self._hands.values()]
-        asked += [(hand, hand.ask("reach", self._addresses_but(hand))) for hand in joiners]
-        while not _all_done(asked):
-            yield
-        answers(asked, "reach the others")
-        for hand in joiners:
-            self._transport.connect(hand.worker, hand.address)
-            self._hands[hand.worker] = hand
-        self._newcomers = []
-        started = [(hand, hand.ask("start")) for hand in joiners]
-        while not _all_done(started):
-            yield
-        answers(started, "start")
-        _LOG.info("workers %s have joined", list(addresses))
-        for worker in addresses:
-            self._send(self.coordination.handle(coordinator.Connected(worker)))
+        yield from hiring.connect()
+        _LOG.info("workers %s have joined", list(start.workers))
+        for worker in start.workers:
+            self._send(self.coordination.handle(events.Connected(worker)))
 
     def _go_on_joining(self) -> None:
         joining = self._joining
@@ -299,87 +359,40 @@ class RayCrew:
             if self._joining is joining:  # what waited behind it may have begun to join already
                 self._joining = None
 
-    def _call_off(self, error: MalstromError) -> None:
-        _LOG.warning("the rescale is called off: %s", error)
-        newcomers, self._newcomers, self._joining = self._newcomers, [], None
-        for hand in newcomers:
-            hand.kill()
-        self._send(self.coordination.handle(coordinator.CalledOff(error)))
-
     def _take(self, content: Content) -> None:
         match content:
             case Standing():
-                self._standings[content.worker] = content
+                self._roster.told(content)
             case Tally():
-                self._counts[content.worker] = content.counts
+                self._roster.told(content)
                 self.coordination.got_on()
+            case Saved():
+                self._was_saved(content)
             case _:
                 report: Any = content
-                self._send(self.coordination.handle(coordinator.Reported(report)))
+                self._send(self.coordination.handle(events.Reported(report)))
+
+    def _was_saved(self, saved: Saved) -> None:
+        """A worker has written down what it held. One that leaves tells it once more, lest it be lost with it."""
+        if self._saved.get(saved.worker) != saved.snapshot and self.coordination.snapshotting is not None:
+            self._saved[saved.worker] = saved.snapshot
+            self.coordination.snapshotting.saved(saved)
 
     def _send(self, messages: Sequence[Message]) -> None:
         for receiver, content in messages:
-            self._transport.send(receiver, [content])
+            self._streams.send(receiver, [content])
 
     def _all_stand(self, as_wanted: Callable[[Standing], bool]) -> bool:
-        version = self.coordination.version
-        found = [self._standings.get(worker) for worker in self.members]
-        return all(standing is not None and standing.version == version and as_wanted(standing) for standing in found)
+        return self._roster.all_stand(self.members, self.coordination.version, as_wanted)
 
     def _finish(self, hands: Sequence[Hand]) -> None:
-        asked = [(hand, hand.ask("finish", self.commit.contexts)) for hand in hands]
-        try:
-            self._answers(asked, "make durable what it has written", timeout_s=FINISH_S)
-        except MalstromError:
-            wait_for([future for _, future in asked], timeout=SETTLE_S)  # what they have made by then is discarded
-            raise
-        finally:
-            errors = [self._finished(hand, future) for hand, future in asked]
-        for error in errors:
-            if error is not None:
-                raise error
+        self._roster.finish(hands, self.commit.contexts, self._has_left, FINISH_S)
 
-    def _finished(self, hand: Hand, future: Future[Any]) -> BaseException | None:
-        """Note what a worker has left, if it has answered: what went wrong there."""
-        try:
-            end: Finished = value_of(future, hand.worker)
-        except (MalstromError, TimeoutError):
-            return None  # it is told as the answer
+    def _has_left(self, end: Finished) -> None:
+        if end.saved is not None:
+            self._was_saved(end.saved)
         self.commit.add(end.payloads)
-        self._counts[hand.worker] = end.counts
-        return None if end.error is None else unpack(end.error)
-
-    def _answers(self, asked: Asked, what: str, *, timeout_s: float = ANSWER_S) -> list[Any]:
-        """What workers answer, unless one of all of them dies or fails meanwhile."""
-        return answers(asked, what, timeout_s=timeout_s, look=self._check_ended)
-
-    def _ask_all(self, hands: Sequence[Hand], what: str, *arguments: Any) -> list[Any]:
-        return self._answers([(hand, hand.ask(what, *arguments)) for hand in hands], what.replace("_", " "))
 
     def _let_go(self, hands: Sequence[Hand], *, timeout_s: float) -> None:
         asked = [(hand, hand.ask("close")) for hand in hands]
         answers(asked, "close", timeout_s=timeout_s)
-
-    def _check_ended(self) -> None:
-        if any(hand.has_ended for hand in self._hands.values()):
-            raise self._root_of(None)
-
-    def _root_of(self, error: MalstromError | None) -> MalstromError:
-        """The error nearest to the root of a failure that has shown as ``error``, or as the end of a worker."""
-        until_s = self._clock.monotonic_s() + ROOT_S
-        while True:
-            ends = [end for hand in self._hands.values() if (end := hand.ended_by()) is not None]
-            nearest = min(ends, key=lambda end: end[0], default=None)
-            found_root = nearest is not None and nearest[0] == 0
-            if found_root or self._clock.monotonic_s() >= until_s:
-                break
-            self._clock.sleep_s(0.05 if nearest is None or nearest[0] > 1 else ROOT_S / 4)
-            if nearest is not None and nearest[0] == 1:
-                until_s = 0.0  # a death: look once more whether it was a user's error that came first
-        if nearest is not None:
-            return nearest[1]
-        return error or PeerError(f"the workers of job {self._setup.job!r} have ended before the job did")
-
-
-def _all_done(asked: Asked) -> bool:
-    return all(future.done() for _, future in asked)

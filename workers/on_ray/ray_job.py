@@ -22,7 +22,7 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.asking import AskedJob
-from malstrom_py.workers.commit import FinalCommit, commits_in_driver
+from malstrom_py.workers.commit import SinkCommits, commits_in_driver
 from malstrom_py.workers.control_messages import (
     LENGTH_BYTES,
     Answer,
@@ -34,12 +34,13 @@ from malstrom_py.workers.control_messages import (
     encode_request,
 )
 from malstrom_py.workers.control_socket import ControlSocket
-from malstrom_py.workers.controls import goes_on, in_progress
 from malstrom_py.workers.failures import unpack
 from malstrom_py.workers.graph import build_sinks
+from malstrom_py.workers.in_progress import goes_on, in_progress
 from malstrom_py.workers.job_status import Ending, JobStatus
 from malstrom_py.workers.on_ray.cluster import NAMESPACE, in_short, is_reachable
 from malstrom_py.workers.on_ray.coordinator_actor import PackedEnding
+from malstrom_py.workers.on_ray.errands import Runner
 from malstrom_py.workers.pinning import Pins
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.started import say
@@ -47,10 +48,14 @@ from malstrom_py.workers.started import say
 ANSWER_S: Final = 10.0
 """How long an answer may take beyond what it was asked to wait for."""
 
+RESTART_S: Final = 60.0
+"""The same of a job whose coordinator may be starting again meanwhile."""
+
 _FREE_S: Final = 10.0
 _LOOK_S: Final = 2.0
 _UP_S: Final = 3.0
 _EXIT_S: Final = 5.0
+_AGAIN_S: Final = 0.5
 
 
 class RayJob(AskedJob):
@@ -59,10 +64,11 @@ class RayJob(AskedJob):
     def __init__(self, name: str, actor: Any) -> None:
         super().__init__(name)
         self._actor = actor
+        self._answer_s = ANSWER_S
 
     def ask(self, ask: Ask, what: str) -> Answer:
         """See `AskedJob.ask`."""
-        wait_s = None if ask.timeout_s is None else ask.timeout_s + ANSWER_S
+        wait_s = None if ask.timeout_s is None else ask.timeout_s + self._answer_s
         try:
             return decode_answer(ray.get(self._asked(ask), timeout=wait_s))
         except KeyboardInterrupt as error:
@@ -89,10 +95,17 @@ class RayJob(AskedJob):
 class OwnRayJob(RayJob):
     """A job on Ray in the program that started it: knows how it ended, and commits what is shown here."""
 
-    def __init__(self, plan: Plan, actor: Any, pins: Pins, *, outlives: bool, control: bool) -> None:
+    def __init__(
+        self, plan: Plan, actor: Any, pins: Pins, *, outlives: bool, control: bool, kept: bool = False
+    ) -> None:
         super().__init__(plan.job, actor)
-        self._here = FinalCommit(plan.job, sinks_here(plan), SystemClock().now_s())
+        here = sinks_here(plan)
+        self._here = SinkCommits(plan.job, here, SystemClock().now_s())
+        self._runner = Runner(here)
         self._pins = pins
+        self._kept = kept
+        if kept:
+            self._answer_s = RESTART_S
         self._workers = 0
         self._ended: Future[Ending] = Future()
         self._cluster = str(ray.get_runtime_context().gcs_address)
@@ -106,6 +119,8 @@ class OwnRayJob(RayJob):
             if not outlives:
                 _OWN.add(self)
             self._watching.start()
+            if kept and here:
+                threading.Thread(target=self._run_errands, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
         except BaseException:  # there are too many threads, say
             _OWN.discard(self)
             if self._control is not None:
@@ -183,6 +198,21 @@ class OwnRayJob(RayJob):
             self._free_name()
         self._end(ending)
 
+    def _run_errands(self) -> None:
+        """Have the sinks of this program commit what the coordinator says, until the job has ended."""
+        clock = SystemClock()
+        while not self._ended.done() and ray.is_initialized():
+            try:
+                errand: Any = ray.get(self._actor.errand.remote())
+                if errand is not None and errand.what == "end":
+                    return
+                if errand is not None:
+                    ray.get(self._actor.errand_done.remote(errand.number, self._runner.do(errand)))
+            except RayActorError:
+                return  # the job has ended
+            except Exception:  # it is asked again as long as the job has not ended
+                clock.sleep_s(_AGAIN_S)
+
     def _known_end(self, asked: Future[PackedEnding]) -> PackedEnding:
         """How the job has ended, once it has. `PeerError` if its cluster is gone: Ray says so late."""
         while True:
@@ -208,7 +238,7 @@ class OwnRayJob(RayJob):
             self._control.release()
         _OWN.discard(self)
         with contextlib.suppress(Exception):  # how the job ended is what is to be told
-            self._pins.unpin()
+            self._pins.unpin(keep=self._kept and ending.how != "finished")  # it may be gone on with
         self._ended.set_result(ending)
         if self._control is not None:
             self._control.close()
@@ -255,8 +285,8 @@ def _named(job: str) -> Any:
 
 def _gone(job: str, error: RayError) -> PeerError:
     return PeerError(
-        f"the coordinator of job {job!r} is gone: {in_short(error)}. Without snapshots the job ends with it (S6). "
-        f"Start it afresh"
+        f"the coordinator of job {job!r} is gone: {in_short(error)}. Without snapshots the job ends with it (S6), and "
+        f"is to be started afresh; with them, it goes on from the last when it is started again"
     )
 
 
@@ -290,7 +320,7 @@ def make_ready(plan: Plan, *, every_sink: bool) -> None:
     half done. ``every_sink``: the others too, which do it again where they are committed. `SinkError` if one cannot.
     """
     clock = SystemClock()
-    FinalCommit(plan.job, build_sinks(plan, clock) if every_sink else sinks_here(plan), clock.now_s()).recover()
+    SinkCommits(plan.job, build_sinks(plan, clock) if every_sink else sinks_here(plan), clock.now_s()).recover()
 
 
 def sinks_here(plan: Plan) -> list[WriteSink]:

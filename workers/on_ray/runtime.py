@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from typing import Any, Final, get_args
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
 from malstrom_py.job import Job
 from malstrom_py.plan import Plan
+from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.beginning import LATEST, keeping_of, pinned
 from malstrom_py.workers.control_files import check_name
 from malstrom_py.workers.handle import JobHandle, RunningJob
 from malstrom_py.workers.in_process import check_job
@@ -18,6 +23,7 @@ from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.on_ray.setup import JobSetup, Streams, Wiring, WorkerOptions
 from malstrom_py.workers.pinning import Pins
 from malstrom_py.workers.progress import Progress, progress_for
+from malstrom_py.workers.restart import Restart, restart_of
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.tracebacks import outermost
 from malstrom_py.workers.transport.secret import JobSecret
@@ -41,6 +47,10 @@ class RayRuntime:
     job goes on when the program that started it ends; only on a cluster that was started by ``ray start``.
     ``autoscaling``: ask for workers that the cluster has no room for now, for it grows.
 
+    ``snapshots``, ``resume``, ``restart`` and ``allow_dropped_state``: as in `InProcess`; the store must be one that
+    all nodes reach. With them the job outlives workers, nodes and its coordinator: it goes on from its last snapshot,
+    with as many workers as were wanted, or as there is room for then.
+
     The user's functions, sources and sinks are copied to the workers. What is in files must be there for all of them.
     """
 
@@ -60,6 +70,10 @@ class RayRuntime:
         detached: bool = False,
         autoscaling: bool = False,
         progress: bool | None = None,
+        snapshots: Snapshots | None = None,
+        resume: str = LATEST,
+        restart: Restart | Literal["never"] | None = None,
+        allow_dropped_state: bool = False,
     ) -> None:
         check_size(workers)
         _check(num_cpus, resources, ports, streams, start_timeout_s)
@@ -80,6 +94,9 @@ class RayRuntime:
         self._detached = detached
         self._autoscaling = autoscaling
         self._progress = progress
+        keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
+        self._keeping = None if keeping is None else replace(keeping, snapshots=_everywhere(keeping.snapshots))
+        self._restart = restart_of(restart, kept=self._keeping is not None)
 
     def run(self, job: Job) -> RunResult:
         """Run ``job`` to its end. Ctrl-C stops it without drain."""
@@ -137,8 +154,10 @@ class RayRuntime:
             check_name(plan.job)
         with ExitStack() as on_failure:
             pins = on_failure.enter_context(Pins(plan, SystemClock()))
-            make_ready(plan, every_sink=pins.any)  # what is pinned may be what a sink has left half done
-            pins.pin()
+            keeping = self._keeping
+            if keeping is None:
+                make_ready(plan, every_sink=pins.any)  # what is pinned may be what a sink has left half done
+            pins.pin(pinned(plan, keeping) if keeping is not None and pins.any else None)
             begun = self._begun(plan, pack_plan(plan) if pins.any else packed, pins, cluster.is_local, control=control)
             on_failure.pop_all()  # from now on the job sees to it
             return begun
@@ -158,10 +177,15 @@ class RayRuntime:
             options=self._options,
             start_timeout_s=self._start_timeout_s,
             autoscaling=self._autoscaling,
+            keeping=self._keeping,
+            restart=self._restart,
+            outlives=self._detached,
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:
-            return OwnRayJob(plan, actor, pins, outlives=self._detached, control=control)
+            return OwnRayJob(
+                plan, actor, pins, outlives=self._detached, control=control, kept=self._keeping is not None
+            )
         except BaseException:  # its name is held on this machine, say: it has not begun, and must not
             imported_ray().kill(actor, no_restart=True)
             raise
@@ -179,6 +203,13 @@ def _seen_to_its_end(handle: JobHandle, progress: Progress | None) -> RunResult:
             progress.show(result)
             return result
     return handle.wait()
+
+
+def _everywhere(snapshots: Snapshots) -> Snapshots:
+    """The same for other processes, which have folders of their own to begin from."""
+    if not isinstance(snapshots.uri, str | os.PathLike) or "://" in os.fspath(snapshots.uri):
+        return snapshots
+    return replace(snapshots, uri=Path(snapshots.uri).absolute())
 
 
 def _check(num_cpus: object, resources: object, ports: object, streams: object, start_timeout_s: object) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.beginning import Keeping
+from malstrom_py.workers.restart import NEVER, Restart
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.secret import JobSecret
 
@@ -54,7 +56,12 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True)
 class JobSetup:
-    """A job with everything that its coordinator must know to start it. ``plan`` is packed."""
+    """A job with everything that its coordinator must know to start it. ``plan`` is packed.
+
+    ``keeping``: how it is snapshotted, None if it is not; ``restart``: how it is begun again then. ``incarnation``:
+    which start of the job this is, where snapshots do not tell. ``outlives``: it goes on when its program ends.
+    ``watched``: workers note what they are at work on, for when they die.
+    """
 
     job: str
     plan: bytes = field(repr=False)
@@ -66,3 +73,7 @@ class JobSetup:
     start_timeout_s: float
     autoscaling: bool
     incarnation: int = 1
+    keeping: Keeping | None = None
+    restart: Restart = NEVER
+    outlives: bool = False
+    watched: bool = False

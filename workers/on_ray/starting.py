@@ -63,7 +63,7 @@ def _created(setup: JobSetup, *, detached: bool) -> Any:
     while True:
         try:
             return (
-                coordinator_class()
+                coordinator_class(restarts=setup.keeping is not None)
                 .options(
                     name=setup.job,
                     namespace=NAMESPACE,
@@ -108,10 +108,13 @@ def _buried(job: str, *, idle: bool) -> bool:
     """
     try:
         actor = ray.get_actor(job, namespace=NAMESPACE)
+    except ValueError:
+        return False
+    try:
         buried = bool(ray.get(actor.has_ended.remote(), timeout=NAME_S)) and idle
     except RayActorError:
         buried = True
-    except (RayError, ValueError):
+    except RayError:
         return False
     if buried:
         ray.kill(actor, no_restart=True)

@@ -10,6 +10,8 @@ import ray
 
 from malstrom_py.errors import MalstromError
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.beginning import Keeping
+from malstrom_py.workers.black_box import BlackBox, box_path, clear_before
 from malstrom_py.workers.failures import pack
 from malstrom_py.workers.on_ray.logs import log_as
 from malstrom_py.workers.on_ray.setup import Wiring
@@ -31,7 +33,17 @@ class WorkerActor:
     """Worker ``worker`` of job ``job``. The loop runs in ``run``, whose end tells the coordinator how it ended."""
 
     def __init__(
-        self, job: str, worker: int, plan: bytes, wiring: Wiring, *, batching: Batching, checks: bool, incarnation: int
+        self,
+        job: str,
+        worker: int,
+        plan: bytes,
+        wiring: Wiring,
+        *,
+        batching: Batching,
+        checks: bool,
+        incarnation: int,
+        keeping: Keeping | None,
+        watched: bool,
     ) -> None:
         self._name = f"malstrom(job={job} worker={worker})"
         log_as(job, f"worker={worker}")
@@ -39,7 +51,11 @@ class WorkerActor:
         self._host: WorkerHost | None = None
         try:
             self._transport = wiring.end(worker, incarnation=incarnation)
-            self._host = WorkerHost(unpack_plan(plan, job), self._transport, batching=batching, checks=checks)
+            clear_before(wiring.secret.token, incarnation)
+            box = BlackBox(box_path(wiring.secret.token, incarnation, worker)) if watched else None
+            self._host = WorkerHost(
+                unpack_plan(plan, job), self._transport, batching=batching, checks=checks, keeping=keeping, box=box
+            )
         except MalstromError as error:
             self._failed = Failed(error)  # an error of ours that Ray would wrap
 
@@ -49,6 +65,10 @@ class WorkerActor:
     def address(self) -> Any:
         """Where the others reach it; once this is known, the worker is up."""
         return self._failed or self._transport.address
+
+    def node(self) -> str:
+        """Where it runs."""
+        return str(ray.get_runtime_context().get_node_id())
 
     @ray.method(concurrency_group="run")
     def run(self) -> Failed | None:

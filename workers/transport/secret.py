@@ -31,6 +31,11 @@ class JobSecret:
         """A secret that nobody else has."""
         return cls(secrets.token_bytes(_BYTES))
 
+    @property
+    def token(self) -> str:
+        """What files of this start of the job are named by; nothing follows from it."""
+        return self.derive("token").hex()[:16]
+
     def derive(self, purpose: str) -> bytes:
         """32 bytes for ``purpose`` (at most 16 letters). Nothing else that is derived follows from them."""
         return hashlib.blake2b(key=self.key, digest_size=_BYTES, person=purpose.encode()).digest()

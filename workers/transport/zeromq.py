@@ -47,7 +47,7 @@ class ZeroMQTransport:
     Raises:
         PlanError: no port of ``ports`` is free, or ``host`` is no address of this machine.
 
-    >>> from malstrom_py.workers.coordinator_machine import Connected
+    >>> from malstrom_py.workers.coordinator_events import Connected
     >>> secret = JobSecret.new()
     >>> here, there = (ZeroMQTransport(worker, incarnation=1, secret=secret) for worker in (0, 1))
     >>> here.connect(1, there.address)

@@ -13,15 +13,16 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from malstrom_py.errors import PlanError
+from malstrom_py.local_path import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.hive import checked_columns
 from malstrom_py.sinks.files.json_lines import JsonEncoder
 from malstrom_py.sinks.files.publishing import discard, hold, publish, staged_files
 from malstrom_py.sinks.files.rolling import RollingFiles
-from malstrom_py.sinks.files.staging import Staging, local_path, remove_leftovers
+from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
 from malstrom_py.sinks.files.writer import FilesWriter
-from malstrom_py.sinks.output_record import StepOutput, record_output
+from malstrom_py.sinks.output_record import StepOutput, end_record, record_output, recorded
 from malstrom_py.sinks.targets import Target
 from malstrom_py.worker_info import WorkerInfo
 
@@ -35,12 +36,13 @@ _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
 class Files:
     """Writes files named ``<step>-<snapshot>-<number>.<format>`` into the folder ``uri`` (a path, or ``file://…``).
 
-    Files appear complete, under their final names, when the job commits; several do so one after the other, and if
-    one cannot, those before it are taken back. Until then they stand in ``_staging`` in that folder, which readers
-    skip because of the ``_``; a job that fails removes them. Missing folders are made. A job without any row makes
-    the folder and no file. Files of earlier runs stay. Several runs may write into one folder at once: each locks
-    what it stages (``flock``; where the file system has no such locks, let only one run at a time of a job write
-    there), until it is committed, and a run clears away what earlier ones left that are over.
+    Files appear complete, under their final names, when the job commits, at its end and at each snapshot; several do so
+    one after the other, and if one cannot, those before it are taken back. Until then they stand in ``_staging`` in
+    that folder, which readers skip because of the ``_``; a job that fails removes them. Missing folders are made. A job
+    without any row makes the folder and no file. Files of earlier runs stay. Several runs may write into one folder at
+    once: each locks what it stages (``flock``; where the file system has no such locks, let only one run at a time of a
+    job write there), until it is committed, and a run clears away what earlier ones left that are over, but not what
+    belongs to the snapshots of a job that is resumed.
 
     A dict becomes columns, so do the fields of a dataclass or namedtuple; any other value is the column ``value``.
     On a keyed stream the column ``key`` comes first, unless all values have a field of that name.
@@ -62,7 +64,7 @@ class Files:
     A file that has ``file_bytes_max`` bytes or more is finished and the next begun.
 
     What a job has left, and its counts, stand in ``_malstrom/<job>.json`` in that folder, hidden by the ``_`` too: the
-    files of its last commit there, and their schema if they are parquet.
+    files of all its commits there since it was begun, and the schema of the last ones if they are parquet.
 
     PlanError: another format or scheme, a size or column that cannot be. SinkError: the folder cannot be made or
     written, the disk is full, values do not go into one column.
@@ -109,7 +111,7 @@ class Files:
             raise PlanError("sinks.Files: file_bytes_max is a number of bytes, at least 1")
         # JSON is written row by row, so it is sent batches that are small enough to be made rows.
         self.takes_columns = format != "json"
-        self._root = local_path(uri)
+        self._root = local_path(uri, "sinks.Files")
         self._format = format
         self._partition_by = checked_columns(partition_by)
         self._file_bytes_max = file_bytes_max
@@ -134,11 +136,17 @@ class Files:
         return FilesWriter(str(self._root), files, encoder, file_bytes_max=self._file_bytes_max)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        record = None if context.result is None else partial(self._record, context)
-        publish(self._root, context, staged_files(self._root, context, payloads), record=record)
+        with sink_errors("cannot read what is recorded in", self._root):
+            known = recorded(self._root, context.job)
+        done = frozenset[str]() if known is None else known.files_of(context.step)
+        # One commit that is made by hand, whose result nobody tells, is not worth a record.
+        is_alone = context.result is None and context.final and (known is None or known.final)
+        record = None if is_alone else partial(self._record, context)
+        publish(self._root, context, staged_files(self._root, context, payloads), record=record, done=done)
 
     def _record(self, context: CommitContext, files: list[str]) -> None:
-        schema = schema_of(self._root / files[0]) if files and self._format == "parquet" else None
+        there = next((path for name in files if (path := self._root / name).exists()), None)
+        schema = schema_of(there) if there is not None and self._format == "parquet" else None
         record_output(self._root, context, StepOutput(self._format, files, schema))
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
@@ -150,3 +158,6 @@ class Files:
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         remove_leftovers(self._root, context, committed)
+        if not committed:
+            with sink_errors("cannot write to", self._root):
+                end_record(self._root, context.job)

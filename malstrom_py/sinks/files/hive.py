@@ -14,6 +14,7 @@ from datetime import date
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.value_kinds import is_unicode
 
 NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 """What Hive calls the partition of None."""
@@ -39,7 +40,7 @@ def checked_columns(partition_by: object, sink: str = "sinks.Files") -> tuple[st
     for name in names:
         if not name or name.startswith(("_", ".")):
             raise PlanError(f"{sink}: readers skip the folders of a partition column {name!r}: rename it")
-        if not _is_text(name) or len(f"{escaped(name)}={NULL_NAME}".encode()) > _NAME_BYTES_MAX:
+        if not is_unicode(name) or len(f"{escaped(name)}={NULL_NAME}".encode()) > _NAME_BYTES_MAX:
             raise PlanError(f"{sink}: the name of a partition column is too long, or no UTF-8: rename it")
     return tuple(names)
 
@@ -100,14 +101,6 @@ def _text_of(column: str, value: Any) -> str:
     if text in {"", NULL_NAME}:
         what = "the empty text" if not text else f"the text {NULL_NAME!r}"
         raise SinkError(f"column {column!r} has {what}, which a partition would not tell from None: replace it")
-    if not _is_text(text):
+    if not is_unicode(text):
         raise SinkError(f"column {column!r} has text that is no UTF-8, so its folder has no name: replace it")
     return escaped(text)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

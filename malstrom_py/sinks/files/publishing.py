@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +51,8 @@ def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) 
             raise SinkError(f"a pre-commit payload of step {context.step!r} names a file that is none of its own")
     staging_folder(root, context.job, context.step)
     files = [StagedFile(root / name, folder) for name, folder in folders.items()]
-    return sorted(files, key=lambda file: file.path.parent)
+    # Those of several snapshots, which are shown together at the end, come one snapshot behind the other.
+    return sorted(files, key=lambda file: (file.path.name.rpartition("-")[0], file.path.parent))
 
 
 def _is_beneath(folder: object) -> bool:
@@ -73,14 +74,16 @@ def publish(
     *,
     prefix: str | None = None,
     record: Callable[[list[str]], None] | None = None,
+    done: Container[str] = (),
 ) -> None:
     """Rename ``staged`` files to their visible names. What is there already is left alone: call it again at will.
 
     ``prefix``: what their names begin with, if not step and snapshot. ``record`` is told the visible paths, relative to
-    ``root``, once all are there; if it fails, all is taken back.
+    ``root``, once all are there; if it fails, all is taken back. ``done``: the paths that have been visible, and need
+    not be there any more.
     """
     names = visible_names(prefix or f"{checked(context.step)}-{checked(context.snapshot)}", staged)
-    moves = [(file, name) for file, name in zip(staged, names, strict=True) if _is_to_move(root, file, name)]
+    moves = [(file, name) for file, name in zip(staged, names, strict=True) if _is_to_move(root, file, name, done)]
     with sink_errors("cannot commit to", root):
         with _taken_back_on_error(root) as commit:
             for file, name in moves:
@@ -88,7 +91,7 @@ def publish(
             for folder in _with_parents(root, {file.folder for file in staged}):
                 sync(folder)
             if record is not None:
-                record([f"{file.folder}/{name}".lstrip("/") for file, name in zip(staged, names, strict=True)])
+                record([_visible_path(file, name) for file, name in zip(staged, names, strict=True)])
         remove_empty(*{file.path.parent for file in staged}, root)
 
 
@@ -111,12 +114,16 @@ def hold(staged: Sequence[StagedFile]) -> Callable[[], None]:
     return held.close
 
 
-def _is_to_move(root: Path, staged: StagedFile, name: str) -> bool:
+def _visible_path(file: StagedFile, name: str) -> str:
+    return f"{file.folder}/{name}".lstrip("/")
+
+
+def _is_to_move(root: Path, staged: StagedFile, name: str, done: Container[str]) -> bool:
     """False if ``staged`` was moved before. `SinkError` if another file is in the way, or both are gone."""
     is_staged, is_there = os.path.lexists(staged.path), os.path.lexists(root / staged.folder / name)
     if is_staged and is_there:
         raise SinkError(f"{name} is there already in {root}, though it was never committed: move it away, run again")
-    if not is_staged and not is_there:
+    if not is_staged and not is_there and _visible_path(staged, name) not in done:
         raise SinkError(f"{staged.path} is lost before its commit: someone removed it. Run the job again")
     return is_staged
 

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
-from malstrom_py.errors import InternalError, PlanError, SinkError
+from malstrom_py.errors import InternalError, SinkError
 from malstrom_py.run_lock import RunLock, locked
 from malstrom_py.sinks.base import CommitContext
 
@@ -35,21 +34,6 @@ ATTEMPTS: Final = 20
 """How often a folder is made again that another run removed because it was empty."""
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def local_path(uri: object, sink: str = "sinks.Files") -> Path:
-    """The folder a path or ``file://`` URI means, absolute; `PlanError` for anything else."""
-    if not isinstance(uri, str | os.PathLike) or not isinstance(os.fspath(uri), str) or not os.fspath(uri):
-        raise PlanError(f"{sink} takes a path or a file:// URI, got {type(uri).__name__}")
-    text = os.fspath(uri)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
-        parts = urlsplit(text)
-        if parts.scheme.lower() != "file" or parts.netloc not in {"", "localhost"} or not parts.path.strip("/"):
-            raise PlanError(f"{sink} writes local folders: give a path or file:///path, not {text!r}")
-        text = unquote(parts.path)
-    if "\0" in text:
-        raise PlanError(f"{sink} got a path with a NUL character")
-    return Path(text).expanduser().absolute()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 Writers stage Parquet files, as those of `sinks.Files` do, in types that Spark knows (`types`, `encoding`,
 `given_columns`). The commit brings all to one schema (`unifying`), writes down what it is about to do (`publication`),
 and does it: in the file system (`folders`, `swapping`), or through Spark (`through_spark`, `tables`, `new_tables`).
+What is to be known from snapshot to snapshot stands in `over_snapshots`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ import base64
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.local_path import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.hive import checked_columns
 from malstrom_py.sinks.files.publishing import StagedFile, discard, hold, staged_files
 from malstrom_py.sinks.files.rolling import RollingFiles
-from malstrom_py.sinks.files.staging import Staging, local_path, remove_leftovers, sink_errors
+from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.writer import FilesWriter
+from malstrom_py.sinks.output_record import end_record
 from malstrom_py.sinks.spark.encoding import SparkEncoder, SparkWriter
 from malstrom_py.sinks.spark.folders import Folder
+from malstrom_py.sinks.spark.over_snapshots import OverSnapshots
 from malstrom_py.sinks.spark.pending import settle_pending
 from malstrom_py.sinks.spark.publication import (
     Intent,
@@ -33,7 +38,7 @@ from malstrom_py.sinks.spark.publication import (
     publications,
 )
 from malstrom_py.sinks.spark.swapping import OutcomeUnknown, remove_work
-from malstrom_py.sinks.spark.through_spark import ThroughSpark
+from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_there
 from malstrom_py.sinks.spark.types import given_schema
 from malstrom_py.sinks.targets import Target
 from malstrom_py.spark.own_folder import make_own, own_folder
@@ -75,6 +80,11 @@ class Spark:
       commit and ours. With "overwrite" that changes nothing. With "error" it is exactly once: a table is made with a
       property ``malstrom.commit``, by which it is known again, and Spark fills a folder beside, which is swapped in.
       Neither is touched if somebody else made it meanwhile.
+
+    With snapshots "append" and ``foreach_snapshot`` publish at each, and the promises are those above for each. What
+    replaces a target, "overwrite" and "error", needs a job that ends: rows stay staged over the snapshots, and are
+    published at the last commit, all at once. A column of None only is one of str from the first snapshot on: give a
+    ``schema`` if it may get another type. Give a ``staging`` that outlives this machine's temporary directory.
 
     What is to be published is written to ``_staging/<job>/<commit>.<step>/commit.json`` before. A publication that was
     interrupted is finished by the next start of the job, before it begins. One that is refused, is taken back.
@@ -140,15 +150,10 @@ class Spark:
                 folder, table, format, mode, by, written, given, foreach_snapshot, session, elsewhere
             )
         self._given = given
-        self._published: set[str] = set()
 
     def __repr__(self) -> str:
         told = (f"{name}={value!r}" for name, value in self._target.described.items() if value not in (None, [], {}))
         return f"Spark({', '.join(told)})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process commits nothing through Spark: it takes no session along, and no function."""
-        return {**self.__dict__, "_published": set()}
 
     @property
     def target(self) -> Target | None:
@@ -168,9 +173,20 @@ class Spark:
         return SparkWriter(FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX), encoder)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        staged = staged_files(self._root, context, payloads)
-        if context.snapshot in self._published or self._target.is_done(context, staged):
+        memory, replaces = OverSnapshots(self._root, context), self._target.mode != "append"
+        if self._is_done(memory, context, payloads):
+            if context.final:
+                memory.shown()
             return
+        if replaces and not context.final:
+            check_there(staged_files(self._root, context, payloads))
+            memory.wait(context.snapshot, payloads)
+            return
+        if replaces:
+            waiting = memory.waiting()
+            waiting[context.snapshot] = list(payloads)
+            payloads = [payload for snapshot in sorted(waiting) for payload in waiting[snapshot]]
+        staged = staged_files(self._root, context, payloads)
         with locked_publication(self._root, context) as publication:
             intent = publication.intent()
             if intent is None:
@@ -192,7 +208,12 @@ class Spark:
             except Exception:
                 publication.withdraw()
                 raise
-        self._published.add(context.snapshot)
+        with contextlib.suppress(SinkError):  # Nobody looks at it any more.
+            memory.shown()
+
+    def _is_done(self, memory: OverSnapshots, context: CommitContext, payloads: Sequence[bytes]) -> bool:
+        staged = staged_files(self._root, context, payloads)
+        return context.snapshot in memory.noted() or self._target.is_done(context, staged)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         if is_intended(self._root, context):
@@ -209,6 +230,7 @@ class Spark:
         self._target.start()
         if self._stages_in_own:
             make_own(self._root, SinkError)
+        memory = OverSnapshots(self._root, context)
         keep: list[str] = list(committed)
         for snapshot, publication in publications(self._root, context):
             if publication is None:
@@ -216,13 +238,20 @@ class Spark:
             elif (intent := publication.intent()) is None:
                 publication.clear()
             else:
-                self._finish(publication, intent)
-        remove_leftovers(self._root, context, keep)
+                self._finish(publication, intent, memory)
+        memory.recover(committed)
+        remove_leftovers(self._root, context, [*keep, *memory.waiting()])
         if self.target is not None:
             settle_pending(self.target)
-        self._target.check()
+        if not committed and self._target.path is not None:
+            with sink_errors("cannot write to", self._target.path):
+                end_record(self._target.path, context.job)
+        # What the job itself has put there, at its last commit, is not in its way.
+        ours = (replace(context, snapshot=snapshot) for snapshot in committed)
+        if self._target.mode == "append" or not any(self._is_done(memory, one, []) for one in ours):
+            self._target.check()
 
-    def _finish(self, publication: Publication, intent: Intent) -> None:
+    def _finish(self, publication: Publication, intent: Intent, memory: OverSnapshots) -> None:
         """Finish what an earlier run of the job was about to publish."""
         if dict(intent.target) != dict(self._target.described):
             raise SinkError(
@@ -230,8 +259,11 @@ class Spark:
                 f"that, which finishes it. {_give_up(publication)}"
             )
         context = intent.context
+        if self._is_done(memory, context, intent.given):
+            publication.end()
+            return
         try:
-            staged = staged_files(self._root, context, [payload.encode() for payload in intent.payloads])
+            staged = staged_files(self._root, context, intent.given)
             self._publish(publication, context, staged, _schema(intent), again=True)
         except (SinkError, OutcomeUnknown) as error:
             raise SinkError(
@@ -250,6 +282,8 @@ class Spark:
     ) -> None:
         self._target.publish(publication.folder, context, staged, schema, again=again)
         try:
+            if isinstance(self._target, ThroughSpark) and not (context.final and self._target.path):
+                OverSnapshots(self._root, context).note(context.snapshot)
             publication.end()
         except SinkError as error:
             raise OutcomeUnknown(f"all is visible, but that could not be noted: {error}") from error
@@ -264,6 +298,7 @@ class Spark:
             incarnation=context.incarnation,
             result=context.result,
             target=self._target.described,
+            final=context.final,
             payloads=[payload.decode() for payload in payloads],
             schema=None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode(),
         )

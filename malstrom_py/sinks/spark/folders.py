@@ -12,7 +12,7 @@ from malstrom_py.errors import SinkError, SourceError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile, publish, visible_names
 from malstrom_py.sinks.files.staging import checked, sink_errors, sync
-from malstrom_py.sinks.output_record import StepOutput, read_output, record_output
+from malstrom_py.sinks.output_record import StepOutput, read_output, record_output, recorded
 from malstrom_py.sinks.spark.swapping import OutcomeUnknown, check_folder, swap
 from malstrom_py.sinks.spark.types import without_nulls
 from malstrom_py.sinks.spark.unifying import (
@@ -92,12 +92,16 @@ class Folder:
     ) -> None:
         """Make ``staged`` visible; ``work`` is the folder of the publication. Can be called again at any point."""
         if self.mode != "append":
-            swap(
-                work,
-                self.path,
-                lambda folder: self._fill(work, folder, context, staged, schema),
-                replace=self._replaces,
-            )
+            try:
+                swap(
+                    work,
+                    self.path,
+                    lambda folder: self._fill(work, folder, context, staged, schema),
+                    replace=self._replaces,
+                )
+            except SinkError:
+                _take_back(work, context, staged)
+                raise
             return
         if not staged and self._is_without_columns(context):
             self._fill(work, self.path, context, staged, schema)
@@ -126,7 +130,9 @@ class Folder:
             written = None if schema is None else _in_files(schema).serialize().to_pybytes()
             record_output(folder, context, StepOutput("parquet", files, written))
 
-        publish(folder, context, staged, prefix=_prefix(context), record=record)
+        known = recorded(folder, context.job)
+        done = frozenset[str]() if known is None else known.files_of(context.step)
+        publish(folder, context, staged, prefix=_prefix(context), record=record, done=done)
 
     def _fill(
         self, work: Path, folder: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None
@@ -149,6 +155,22 @@ class Folder:
             except OSError:
                 visible.unlink()
                 raise
+
+
+def _take_back(work: Path, context: CommitContext, staged: Sequence[StagedFile]) -> None:
+    """What a swap that could not be had been given stands staged again: it may be tried once more.
+
+    OutcomeUnknown: that cannot be either, so that the next start is to finish what was begun.
+    """
+    names = visible_names(_prefix(context), staged)
+    try:
+        for folder in (work / "building", work / "new"):
+            for file, name in zip(staged, names, strict=True):
+                if (filled := folder / file.folder / name).exists():
+                    file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    filled.replace(file.path)
+    except OSError as error:
+        raise OutcomeUnknown(f"what was to come in a folder could not be put back ({error.strerror})") from error
 
 
 def _prefix(context: CommitContext) -> str:

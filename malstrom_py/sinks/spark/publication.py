@@ -45,11 +45,18 @@ class Intent:
     target: Mapping[str, Any]
     payloads: Sequence[str]
     schema: str | None
+    final: bool = True
+
+    @property
+    def given(self) -> list[bytes]:
+        """The payloads, as they were."""
+        return [payload.encode() for payload in self.payloads]
 
     @property
     def context(self) -> CommitContext:
-        """What it was committed under."""
-        return CommitContext(self.job, self.step, SnapshotId(self.snapshot), self.incarnation, self.result)
+        """What it is committed under."""
+        snapshot = SnapshotId(self.snapshot)
+        return CommitContext(self.job, self.step, snapshot, self.incarnation, self.result, self.final)
 
 
 class Publication:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.spark.types import without_nulls
+from malstrom_py.spark.arrow_types import spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,11 +69,11 @@ def _targets(session: Any, table: str, schema: pa.Schema) -> list[tuple[str, Any
 
 def _misfit(field: pa.Field, there: str) -> str:
     import pyarrow as pa
-    from pyspark.sql.pandas.types import from_arrow_type
 
     if pa.types.is_null(field.type):
         return ""
-    found = from_arrow_type(without_nulls(field.type), prefer_timestamp_ntz=True).simpleString()
-    if found == there or there in _WIDER.get(found, ()):
+    (found,) = spark_schema(pa.schema([(field.name, without_nulls(field.type))]))
+    kind = found.dataType.simpleString()
+    if kind == there or there in _WIDER.get(kind, ()):
         return ""
-    return f"{there} there, {found} now"
+    return f"{there} there, {kind} now"

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile
-from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, record_output
+from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, record_output, recorded
 from malstrom_py.sinks.spark.new_tables import create_table, is_created
 from malstrom_py.sinks.spark.swapping import OutcomeUnknown, check_folder, swap
 from malstrom_py.sinks.spark.tables import check_table, conformed
 from malstrom_py.sinks.spark.types import without_nulls
 from malstrom_py.sinks.spark.unifying import bring_to, schema_of_payloads
+from malstrom_py.spark.arrow_types import spark_schema
 from malstrom_py.spark.failures import spark_errors, told_of
 from malstrom_py.spark.session import existing_session, spark_session
 from malstrom_py.spark.types import arrow_schema
@@ -47,22 +48,10 @@ class ThroughSpark:
     found: Any = None
     """The session of the program where this run began, if none is given: a thread that commits may have another."""
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return (
-            self.path,
-            self.table,
-            self.format,
-            self.mode,
-            self.partition_by,
-            self.options,
-            self.given,
-            self.elsewhere,
-        )
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        *most, self.given, self.elsewhere = state
-        self.path, self.table, self.format, self.mode, self.partition_by, self.options = most
-        self.function = self.session = self.found = None
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process publishes nothing: it takes no session along, and no function."""
+        where = (self.path, self.table, self.format, self.mode, self.partition_by, self.options, self.given)
+        return type(self), (*where, None, None, self.elsewhere)
 
     @property
     def described(self) -> Mapping[str, Any]:
@@ -112,13 +101,14 @@ class ThroughSpark:
         return self.found if self.session is None else self.session
 
     def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
-        """Nobody knows."""
-        return False
+        """Whether the record says that it is published already. Without one nobody knows."""
+        known = None if self.path is None else recorded(self.path, context.job)
+        return known is not None and known.snapshot == context.snapshot and context.step in known.outputs
 
     def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
         """Bring all to one schema, which is returned; `SinkError` if there is none, or the table is of another."""
         schema = schema_of_payloads(payloads)
-        _check_there(staged)
+        check_there(staged)
         if schema is not None:
             bring_to(schema, staged)
         if self.path is not None and self.mode != "append":
@@ -133,7 +123,7 @@ class ThroughSpark:
     ) -> None:
         """Have Spark publish ``staged``. ``again``: an earlier publication may have done so, in part or whole."""
         schema = schema if schema is not None else self.given
-        _check_there(staged)
+        check_there(staged)
         with _answered(), spark_session(self._session) as session:
             if schema is None and self.table is not None and self.mode == "overwrite":
                 schema = _schema_of_table(session, self.table)
@@ -216,7 +206,8 @@ class ThroughSpark:
             )
 
 
-def _check_there(staged: Sequence[StagedFile]) -> None:
+def check_there(staged: Sequence[StagedFile]) -> None:
+    """`SinkError` unless all ``staged`` files are to be seen here."""
     lost = next((file.path for file in staged if not file.path.exists()), None)
     if lost is not None:
         raise SinkError(
@@ -227,11 +218,8 @@ def _check_there(staged: Sequence[StagedFile]) -> None:
 
 def _frame(session: Any, files: Sequence[str], schema: pa.Schema) -> Any:
     import pyarrow as pa
-    from pyspark.sql.pandas.types import from_arrow_schema
 
-    fields = from_arrow_schema(
-        pa.schema([(field.name, without_nulls(field.type)) for field in schema]), prefer_timestamp_ntz=True
-    )
+    fields = spark_schema(pa.schema([(field.name, without_nulls(field.type)) for field in schema]))
     if not files:
         return session.createDataFrame([], fields)
     # Names are names, not patterns.

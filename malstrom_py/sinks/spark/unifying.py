@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from malstrom_py.column_types import recast
 from malstrom_py.errors import SinkError
+from malstrom_py.sinks.files.hive import told_by
 from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.files.staging import sink_errors, sync
 from malstrom_py.sinks.spark.types import joined_schema, schema_for_spark, without_nulls
@@ -75,7 +75,7 @@ def existing_in(folder: Path) -> Existing | None:
                 except pa.ArrowException as error:
                     raise SinkError(f"{Path(here) / name} is no Parquet file that can be read: {error}") from None
                 parts = Path(here).relative_to(folder).parts
-                named = tuple(unquote(part.partition("=")[0]) for part in parts if "=" in part)
+                named = tuple(told[0] for part in parts if (told := told_by(part)) is not None)
                 schema = _as_spark_reads(footer.schema.to_arrow_schema())
                 if footer.num_rows or named:
                     return Existing(schema, named)

@@ -17,7 +17,7 @@ from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.sources.files.footers import Footers
 from malstrom_py.sources.files.lazy_part import LazyPart
 from malstrom_py.sources.spark.asked import checked
-from malstrom_py.sources.spark.pin import Pin
+from malstrom_py.sources.spark.pin import Pin, pin_of
 from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at
 from malstrom_py.sources.spark.pinning import pinned
 from malstrom_py.sources.spark.staging import PinFolder
@@ -48,6 +48,10 @@ class Spark:
     Parquet files given by ``path`` alone (no SQL filter, no ``staging``) are not copied: they are pinned as they are,
     by name, size and time of change, and must be left alone until the job has ended. Files that Arrow would not read
     just as Spark does are copied nonetheless.
+
+    With snapshots the pin is part of them: a job that goes on reads the rows that it had begun to read, and Spark is
+    not asked again. So what was staged stays when a job ends before it has finished, until it is gone on with and has
+    finished, or is begun anew; give a ``staging`` that outlives the machine's temporary folder.
 
     Each row group is a part: the splits that move when a job is rescaled, and that are read on from (file, row group,
     row). Rows keep the order that they have in a row group; between parts there is none.
@@ -104,6 +108,7 @@ class Spark:
         self._pin: Pin | None = None
         self._folder: PinFolder | None = None
         self._jobs = 0
+        self._keeps_for_later = False
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -118,30 +123,42 @@ class Spark:
         self.__dict__ |= state
         self._asked = self._folder = None
         self._jobs = 0
+        self._keeps_for_later = False
         self._lock = threading.Lock()
 
-    def pin(self, job: str) -> None:
+    def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job``: see the class. Those of a job that reads them just now are kept for both."""
+        known = None if record is None else self._recorded(record)
         with self._lock:
             if self._jobs == 0:
-                if self._asked is not None:
+                if known is None and self._asked is not None:
                     self._pin, self._folder = pinned(self._asked, job)
-                elif self._pinned.staged is not None:
-                    self._folder = PinFolder(Path(self._pinned.staged))
-                    self._folder.hold()
+                else:
+                    self._pin, self._folder = _held(known or self._pinned, is_old=known is not None)
+            elif known is not None and known != self._pin:
+                raise SourceError(
+                    f"{self!r} is read by another job just now, and this one goes on with other rows of it: give each "
+                    f"job a source of its own"
+                )
             self._jobs += 1
 
-    def unpin(self) -> None:
-        """Remove what was staged, once nobody reads it any more."""
+    def pin_record(self) -> dict[str, Any]:
+        """What is pinned, as plain JSON."""
+        return {**self._pinned.record(), "source": self._said}
+
+    def unpin(self, *, keep: bool = False) -> None:
+        """Remove what was staged, once nobody reads it any more, unless ``keep``."""
         with self._lock:
+            self._keeps_for_later |= keep
             self._jobs -= 1
             if self._jobs:
                 return
+            keep, self._keeps_for_later = self._keeps_for_later, False
             folder, self._folder = self._folder, None
             if self._asked is not None:
                 self._pin = None
         if folder is not None:
-            folder.leave(keep=self._keeps_staging)
+            folder.leave(keep=keep or self._keeps_staging)
 
     def list_parts(self) -> Sequence[Part]:
         return self._pinned.parts
@@ -158,6 +175,16 @@ class Spark:
 
         return LazyPart(start if state is None else state, open_at)
 
+    def _recorded(self, record: Any) -> Pin:
+        """The pin that ``record`` tells of; `SourceError` if it was another source's."""
+        pin = pin_of(record)
+        if record.get("source") != self._said:
+            raise SourceError(
+                f"the job goes on from a snapshot in which {record.get('source')} is read, and now it is {self!r}: "
+                f"give it the source that it had, or begin anew, under another name of the job"
+            )
+        return pin
+
     @property
     def _pinned(self) -> Pin:
         if self._pin is None:
@@ -165,3 +192,23 @@ class Spark:
                 f"{self!r} is not pinned: a runtime pins it when a job starts; by hand it is .pin('name')"
             )
         return self._pin
+
+
+def _held(pin: Pin, *, is_old: bool) -> tuple[Pin, PinFolder | None]:
+    """``pin``, with its folder held if it has one. ``is_old``: another run has made it, so its files may be gone."""
+    folder = None if pin.staged is None else PinFolder(Path(pin.staged))
+    try:
+        if folder is not None:
+            folder.hold()
+        if is_old:
+            pin.check()
+    except SourceError as error:
+        if folder is not None:
+            folder.leave(keep=True)
+        if not is_old:
+            raise
+        raise SourceError(
+            f"the job goes on from a snapshot, and what it was reading is not there any more: {error}. Put it back, or "
+            f"begin anew, under another name of the job"
+        ) from error
+    return pin, folder

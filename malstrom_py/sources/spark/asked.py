@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError
-from malstrom_py.sources.spark.staging import staging_path
+from malstrom_py.local_path import local_path
 
 _LISTING: Final = frozenset(
     (
@@ -118,7 +118,7 @@ def checked(
         columns=_columns(columns),
         filter=None if by_workers else _filter(filter),
         keep=filter if by_workers else None,
-        staging=None if staging is None else staging_path(staging),
+        staging=None if staging is None else local_path(staging, "sources.Spark(staging=)"),
         keep_staging=keep_staging,
         session=session,
     )

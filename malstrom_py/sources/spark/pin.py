@@ -86,12 +86,38 @@ class Pin:
         return file, section.start
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain JSON, for whoever looks into the folder of the job."""
-        return {**asdict(self), "schema": base64.b64encode(self.schema).decode()}
+        """All of it as plain JSON: for whoever looks into the folder of the job, and for `pin_of`."""
+        files = [{**asdict(file), "groups": list(file.groups)} for file in self.files]
+        return {
+            "id": self.id,
+            "names": list(self.names),
+            "files": files,
+            "staged": self.staged,
+            "schema": base64.b64encode(self.schema).decode(),
+        }
+
+    def check(self) -> None:
+        """`SourceError` unless all files are there, and are those that were pinned."""
+        for file in self.files:
+            try:
+                status = Path(file.path).stat()
+            except OSError as error:
+                raise file.open_error(error) from error
+            file.check(status)
 
     @cached_property
     def _by_path(self) -> dict[str, PinnedFile]:
         return {file.path: file for file in self.files}
+
+
+def pin_of(record: Mapping[str, Any]) -> Pin:
+    """The pin that `Pin.record` told of; `SourceError` if it is damaged."""
+    try:
+        files = tuple(PinnedFile(**{**file, "groups": tuple(file["groups"])}) for file in record["files"])
+        schema = base64.b64decode(record["schema"], validate=True)
+        return Pin(record["id"], schema, tuple(record["names"]), files, record["staged"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SourceError(f"the record of what was pinned is damaged ({type(error).__name__})") from error
 
 
 def new_pin(

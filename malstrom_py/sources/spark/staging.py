@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import secrets
 import shutil
@@ -16,9 +15,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
-from malstrom_py.errors import InternalError, PlanError, SourceError
+from malstrom_py.errors import InternalError, SourceError
 from malstrom_py.run_lock import RunLock, locked
 
 RECORD: Final = "malstrom-pin.json"
@@ -26,22 +24,6 @@ ROWS: Final = "rows"
 _NAME: Final = re.compile(r"pin-[0-9]{8}T[0-9]{12}Z-[0-9a-f]{8}")
 _ATTEMPTS: Final = 5
 _LOG: Final = logging.getLogger("malstrom_py.sources.spark")
-
-
-def staging_path(staging: object) -> Path:
-    """The folder that a path or ``file://`` URI means, absolute; `PlanError` for anything else."""
-    if not isinstance(staging, str | os.PathLike) or not isinstance(os.fspath(staging), str) or not os.fspath(staging):
-        raise PlanError(f"sources.Spark: staging is a path or a file:// URI, got {staging!r}")
-    text = os.fspath(staging)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text):
-        parts = urlsplit(text)
-        if parts.scheme.lower() != "file" or parts.netloc not in {"", "localhost"} or not parts.path.strip("/"):
-            raise PlanError(
-                f"sources.Spark: staging is a folder that Spark and all workers see under one path, such as one of a "
-                f"shared file system: give a path or file:///path, not {text!r}"
-            )
-        text = unquote(parts.path)
-    return Path(text).expanduser().absolute()
 
 
 class PinFolder:

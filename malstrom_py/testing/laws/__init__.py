@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from malstrom_py.testing.laws.deltas import deltas
 from malstrom_py.testing.laws.forwarding import forwarding
 from malstrom_py.testing.laws.migration import migration
 from malstrom_py.testing.laws.output_laws import (
@@ -46,6 +47,7 @@ LAWS: Final = (
     Law("migration invariance", "a key that moves (Interrogate, Collect, Acquire) goes on as it would have", migration),
     Law("snapshot invariance", "a step restored from a barrier goes on as it would have", snapshot),
     Law("scale invariance", "what N instances persisted restores on M", scale),
+    Law("delta invariance", "what was persisted in full, then where it changed, is all there is, at any scale", deltas),
 )
 """All laws."""
 

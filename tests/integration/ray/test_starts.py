@@ -49,12 +49,15 @@ class Held(sources.Memory[int]):
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_behind": None}
 
-    def pin(self, job: str) -> None:
+    def pin(self, job: str, record: object = None) -> None:
         self._told.note("pin")
         if self._behind is not None:
             self._behind()
 
-    def unpin(self) -> None:
+    def pin_record(self) -> object:
+        return None
+
+    def unpin(self, *, keep: bool = False) -> None:
         self._told.note("unpin")
 
 

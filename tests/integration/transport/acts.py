@@ -13,7 +13,7 @@ from typing import Any
 
 from malstrom_py.errors import PeerError
 from malstrom_py.rescale.channel import ChannelId, Frame
-from malstrom_py.workers.coordinator_machine import Connected
+from malstrom_py.workers.coordinator_events import Connected
 from malstrom_py.workers.outgoing import Content
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport

@@ -25,7 +25,7 @@ from malstrom_py.rescale.protocol import (
     ShippedIn,
     Switched,
 )
-from malstrom_py.workers.coordinator_machine import Connected
+from malstrom_py.workers.coordinator_events import Connected
 from malstrom_py.workers.outgoing import COORDINATOR, Content
 from malstrom_py.workers.transport.secret import JobSecret
 from tests.integration.transport import acts

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 import zmq
 
-from malstrom_py.workers.coordinator_machine import Connected
+from malstrom_py.workers.coordinator_events import Connected
 from malstrom_py.workers.transport import wire
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.peer_socket import PART_BYTES_MAX

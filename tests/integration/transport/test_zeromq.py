@@ -13,7 +13,7 @@ import pytest
 
 from malstrom_py.errors import PlanError
 from malstrom_py.rescale.protocol import Leave
-from malstrom_py.workers.coordinator_machine import Connected
+from malstrom_py.workers.coordinator_events import Connected
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.secret import JobSecret
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport

@@ -75,7 +75,7 @@ def values_of(*recorders: Recorder) -> list[int]:
 
 
 def positions(worker: OneWorker) -> dict[str, Any]:
-    """What a barrier persists of the source: part -> position."""
+    """What a barrier persists of the source: part -> position, and whether it is finished."""
     backend = CapturingPersistenceBackend()
     worker.executor.push(0, AbsBarrier("s", backend))
     worker.executor.run()

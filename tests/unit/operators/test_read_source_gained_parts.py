@@ -23,7 +23,7 @@ def test_r2_a_finished_part_is_handed_over_by_its_position_and_kept_for_snapshot
     assert len(giver.on_time.messages) == said, "operators keep nothing of it, so they are told nothing"
     taker.source.take_finished(part=Part("0"), position=2)
     assert (taker.source.finished, taker.source.parts_left) == (True, [])
-    assert (positions(giver), positions(taker)) == ({"1": 0}, {"0": 2})
+    assert (positions(giver), positions(taker)) == ({"1": [0, False]}, {"0": [2, True]})
     # And on to a third worker.
     assert taker.call(partial(taker.source.release, part=Part("0"))) == (2, None)
     with pytest.raises(InternalError, match="part '0' is not read on this worker"):
@@ -40,7 +40,7 @@ def test_r6_a_gained_part_counts_but_is_not_polled_before_it_may_be() -> None:
     assert (values_of(taker.on_time), taker.epoch()) == ([100, 200], 10 - BOUND - 1)
     assert not taker.source.finished
     assert taker.source.next_poll_s() is None, "nothing is due that may be polled"
-    assert positions(taker) == {"0": 2, "1": 1}, "one that waits is where it stood"
+    assert positions(taker) == {"0": [2, True], "1": [1, False]}, "one that waits is where it stood"
     taker.source.poll_gained()
     taker.finish()
     assert values_of(taker.on_time) == [100, 200, 20]

@@ -225,7 +225,7 @@ def test_s1_a_barrier_persists_positions_of_open_waiting_and_finished_parts_and_
     codec = worker.source.context.codec
     positions = codec.decode_at_rest(backend.states["in"])
     assert set(positions) == set(names)
-    assert sum(position or 0 for position in positions.values()) == len(values_of(worker.on_time, worker.late))
+    assert sum(position or 0 for position, _ in positions.values()) == len(values_of(worker.on_time, worker.late))
     epochs = codec.decode_at_rest(backend.states["epochs"])
     assert all(epochs[f"in/{part}"] > MIN_EPOCH for part in ("60", "141"))
 

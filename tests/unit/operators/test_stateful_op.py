@@ -144,16 +144,27 @@ def test_on_epoch_sees_the_end_of_an_untimed_stream_too() -> None:
     assert step.epochs() == [MAX_EPOCH]
 
 
-def test_on_epoch_may_make_change_and_drop_keys() -> None:
+def test_on_epoch_may_change_and_drop_keys() -> None:
     class Turning(Pairs):
         def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
             output.emit("a", ("gone", state.pop("a")), epoch.time)
             state["b"] = None
-            state["new"] = 1
+            state["c"] += 5
 
-    step = stepped(Turning(), timed=True).push(Batch([1, 2], keys=["a", "b"], timestamps=[1, 2]), Epoch(5))
+    batch = Batch([1, 2, 3], keys=["a", "b", "c"], timestamps=[1, 2, 3])
+    step = stepped(Turning(), timed=True).push(batch, Epoch(5))
     assert step.rows()[-1] == ("a", ("gone", 1), 5)
-    assert step.operator.keys == 1
+    assert isinstance(step.operator, StatefulOp)
+    assert step.operator.state.values == {"c": 8}
+
+
+def test_on_epoch_may_not_make_keys_also_where_it_drops_others() -> None:
+    class Turning(Pairs):
+        def on_epoch(self, epoch: Epoch, state: State, output: Output[str, tuple[Any, Any]]) -> None:
+            state["new"] = state.pop("a")
+
+    with pytest.raises(OperatorError, match="made state or set a timer under key 'new'"):
+        stepped(Turning(), timed=True).push(Batch([1], keys=["a"], timestamps=[1]), Epoch(5))
 
 
 def emit_at(timestamp: Any, key: str = "a") -> Any:

@@ -32,7 +32,7 @@ class Folder(sinks.Files):
         readers: dict[str, Any] = {"csv": pl.read_csv, "json": pl.read_ndjson, "parquet": pl.read_parquet}
         found = []
         for path in sorted(self.folder.glob(f"**/*.{self.format}"), key=lambda path: path.name):
-            if "_staging" not in path.parts:
+            if not path.relative_to(self.folder).parts[0].startswith("_"):
                 # Partition columns stand in the names of folders.
                 named = dict(part.split("=") for part in path.relative_to(self.folder).parts[:-1])
                 found += [row | named for row in readers[self.format](path).to_dicts()]

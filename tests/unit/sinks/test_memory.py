@@ -181,3 +181,33 @@ def test_copies_in_other_processes_pre_commit_their_rows_and_keep_a_moved_key_in
     original.recover(CONTEXT, [])
     original.commit(CONTEXT, payloads)
     assert original.by_key == {"moving": [0, 1, 2, 3, 4, 10, 11, 20, 21, 30, 31]}
+
+
+def test_rows_appear_snapshot_by_snapshot_and_stay_when_the_job_goes_back_to_one() -> None:
+    out = sinks.Memory()
+    contexts = [CommitContext("job", "out", SnapshotId(f"s{number}"), 1, final=False) for number in range(4)]
+    writer = out.open(WorkerInfo("job", "out", WorkerId(0)))
+    payloads = []
+    for number, context in enumerate(contexts):
+        writer.write(Batch([number], keys=["a"]))
+        payloads.append(writer.pre_commit(context))
+    out.commit(contexts[0], payloads[:1])
+    out.recover(contexts[3], [contexts[0].snapshot, contexts[1].snapshot])
+    for number in (0, 1, 1, 0):
+        out.commit(contexts[number], payloads[number : number + 1])
+    assert (out.items, out.by_key) == ([0, 1], {"a": [0, 1]})
+    out.commit(contexts[2], payloads[2:3])
+    assert out.items == [0, 1]
+    out.recover(contexts[3], [])
+    assert (out.items, out.by_key) == ([], {})
+
+
+def test_rows_that_came_from_another_process_are_committed_once() -> None:
+    original = sinks.Memory()
+    writer = cloudpickle.loads(cloudpickle.dumps(original)).open(WorkerInfo("job", "out", WorkerId(0)))
+    writer.write(Batch([1]))
+    payload = writer.pre_commit(CONTEXT)
+    for _ in range(2):
+        original.commit(CONTEXT, [payload])
+        original.recover(CONTEXT, [CONTEXT.snapshot])
+    assert original.items == [1]

@@ -126,6 +126,7 @@ def test_a_record_is_json_that_others_can_read(tmp_path: Path) -> None:
         "format": 1,
         "job": "job",
         "snapshot": "s1",
+        "final": True,
         "result": None,
         "outputs": {"out": {"format": "csv", "files": ["a.csv"], "schema": None}},
     }

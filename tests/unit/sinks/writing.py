@@ -14,8 +14,8 @@ Format = Literal["csv", "json", "parquet"]
 WORKER = WorkerInfo("job", "out", WorkerId(0))
 
 
-def context(snapshot: str = "s1", *, job: str = "job", step: str = "out") -> CommitContext:
-    return CommitContext(job, step, SnapshotId(snapshot), incarnation=1)
+def context(snapshot: str = "s1", *, job: str = "job", step: str = "out", final: bool = True) -> CommitContext:
+    return CommitContext(job, step, SnapshotId(snapshot), incarnation=1, final=final)
 
 
 def write(folder: Path, *batches: Batch | list[Any], format: Format = "parquet", **options: Any) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
 from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import AbsBarrier, Epoch
+from malstrom_py.messages import AbsBarrier, Epoch, StateMessage
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.stateful_map import StatefulMap
 from malstrom_py.operators.union import Union
-from malstrom_py.rescale.channel import ChannelId, ChannelOut, Credit, Frame, Grant, InLine, Loopback, PlacedEpoch
+from malstrom_py.rescale.channel import (
+    Barrier,
+    ChannelId,
+    ChannelOut,
+    Credit,
+    Frame,
+    Grant,
+    InLine,
+    Loopback,
+    PlacedEpoch,
+)
 from malstrom_py.rescale.protocol import Marker, Move, OpenSlots, Parcel, Report
 from malstrom_py.rescale.region_machine import RegionMachine
 from malstrom_py.rescale.router import Router
@@ -112,9 +122,10 @@ class Region:
         ]
         return Executor(specs), entries, kept
 
-    def _barrier(self, snapshot: str) -> AbsBarrier:
-        self.made.append(AbsBarrier(snapshot, CapturingPersistenceBackend()))
-        return self.made[-1]
+    def _barrier(self, message: Barrier, frontiers: Mapping[str, int], let_in: Callable[[StateMessage], None]) -> None:
+        self.frontiers = dict(frontiers)
+        self.made.append(AbsBarrier(message.snapshot, CapturingPersistenceBackend(), message.parent))
+        let_in(self.made[-1])
 
     def send(self, exchange: str, worker: int, *items: Any) -> None:
         """Have ``worker`` put rows (a list of keys, which are their values too), an epoch (a number), a `Batch` or

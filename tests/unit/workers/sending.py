@@ -11,7 +11,7 @@ import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
-from malstrom_py.messages import AbsBarrier, Epoch
+from malstrom_py.messages import Epoch
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.placement import first_table
@@ -101,7 +101,7 @@ class OneWorker:
         self.clock = VirtualClock()
         member = Membership(worker, members, first_table(SLOTS, members))
         self.graph = build_graph(
-            plan, member, batching=Batching(), codec=Codec(), clock=self.clock, make_barrier=no_barrier
+            plan, member, batching=Batching(), codec=Codec(), clock=self.clock, pass_barrier=no_barrier
         )
         for operator in self.graph.operators.values():
             if isinstance(operator, WriteSink):
@@ -175,7 +175,7 @@ class OneWorker:
         return [letter for to, letter in self.letters if to == COORDINATOR]
 
 
-def no_barrier(snapshot: str) -> AbsBarrier:
+def no_barrier(message: object, frontiers: object, let_in: object) -> None:
     raise AssertionError
 
 

@@ -8,7 +8,10 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, OperatorError
+from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.workers.checks import Checked
 
 
 def stream_of(*items: Any) -> mp.StreamBuilder[None, Any]:
@@ -145,3 +148,14 @@ def test_a_partitioner_that_would_fail_on_several_workers_is_found_with_one() ->
     mp.run(job)
     with pytest.raises(mp.OperatorError, match="returned 5000"):
         mp.run(job, checks=True)
+
+
+def test_s5_a_step_that_is_watched_is_told_where_epochs_go_on() -> None:
+    told: list[int] = []
+
+    class Told(Operator):
+        def continue_at(self, epoch: int) -> None:
+            told.append(epoch)
+
+    Checked(Told(StepContext("test", "told")), Codec()).continue_at(7)
+    assert told == [7]

@@ -18,7 +18,7 @@ from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files import Files
-from malstrom_py.workers.commit import FinalCommit, pre_committed
+from malstrom_py.workers.commit import SinkCommits, pre_committed
 from tests.unit.workers.journal import Journal, PlainSink
 from tests.unit.workers.rescaling import Ledger, Running
 
@@ -31,7 +31,7 @@ def writers(worker: int, **ledgers: Ledger | PlainSink) -> list[WriteSink]:
     return sinks
 
 
-def leave(commit: FinalCommit, sinks: list[WriteSink]) -> None:
+def leave(commit: SinkCommits, sinks: list[WriteSink]) -> None:
     commit.add(pre_committed(sinks, commit.contexts))
 
 
@@ -45,7 +45,7 @@ def write(sinks: list[WriteSink], *values: int) -> list[WriteSink]:
 def test_r8_a_leaver_pre_commits_at_once_and_is_visible_with_all_the_others() -> None:
     a, b = Ledger(), Ledger()
     stayer = write(writers(0, a=a, b=b), 1)
-    commit = FinalCommit("job", stayer, 0.0)
+    commit = SinkCommits("job", stayer, 0.0)
     leaver = write(writers(1, a=a, b=b), 2)
     leave(commit, leaver)
     assert [call for _, call in a.calls if call == "pre_commit"] == ["pre_commit"]
@@ -61,7 +61,7 @@ def test_r8_a_leaver_pre_commits_at_once_and_is_visible_with_all_the_others() ->
 def test_r8_what_everybody_has_written_is_visible_once() -> None:
     ledger = Ledger()
     stayer = write(writers(0, a=ledger), 1)
-    commit = FinalCommit("job", stayer, 0.0)
+    commit = SinkCommits("job", stayer, 0.0)
     for worker in (1, 2, 3):
         sinks = write(writers(worker, a=ledger), worker * 10)
         leave(commit, sinks)
@@ -74,7 +74,7 @@ def test_r8_what_everybody_has_written_is_visible_once() -> None:
 def test_s6_what_leavers_have_left_is_discarded_with_all_the_rest() -> None:
     ledger = Ledger()
     stayer = write(writers(0, a=ledger), 1)
-    commit = FinalCommit("job", stayer, 0.0)
+    commit = SinkCommits("job", stayer, 0.0)
     leaver = write(writers(1, a=ledger), 2)
     leave(commit, leaver)
     assert commit.abort() == []
@@ -83,7 +83,7 @@ def test_s6_what_leavers_have_left_is_discarded_with_all_the_rest() -> None:
 
 def test_a_leaver_that_cannot_pre_commit_is_named_and_nothing_of_it_counts() -> None:
     fine, failing = Ledger(), Ledger(failing={1: "pre_commit"})
-    commit = FinalCommit("job", write(writers(0, a=fine, b=failing), 1), 0.0)
+    commit = SinkCommits("job", write(writers(0, a=fine, b=failing), 1), 0.0)
     leaver = write(writers(1, a=fine, b=failing), 2)
     with pytest.raises(SinkError, match="sink 'b' could not pre-commit"):
         leave(commit, leaver)
@@ -95,7 +95,7 @@ def test_sinks_without_transactions_have_nothing_to_leave() -> None:
     journal = Journal()
     plain = PlainSink("p", journal)
     stayer = writers(0, p=plain)
-    commit = FinalCommit("job", stayer, 0.0)
+    commit = SinkCommits("job", stayer, 0.0)
     leaver = writers(1, p=plain)
     leave(commit, leaver)
     leave(commit, stayer)
@@ -106,7 +106,7 @@ def test_sinks_without_transactions_have_nothing_to_leave() -> None:
 def test_all_workers_commit_under_one_context_per_step() -> None:
     ledger = Ledger()
     stayer = write(writers(0, a=ledger), 1)
-    commit = FinalCommit("job", stayer, 0.0)
+    commit = SinkCommits("job", stayer, 0.0)
     leaver = write(writers(1, a=ledger), 2)
     leave(commit, leaver)
     leave(commit, stayer)
@@ -130,7 +130,7 @@ class Kept(Ledger):
 def test_what_a_leaver_has_pre_committed_is_held_until_it_is_committed_or_discarded(end: str) -> None:
     ledger = Kept()
     stayer = write(writers(0, a=ledger), 1)
-    commit = FinalCommit("job", stayer, 0.0)
+    commit = SinkCommits("job", stayer, 0.0)
     leaver = write(writers(1, a=ledger), 2)
     leave(commit, leaver)
     assert len(ledger.held) == 1
@@ -149,7 +149,7 @@ def test_a_sink_that_cannot_hold_what_was_pre_committed_is_named_and_it_is_disca
 
     ledger = Unkept()
     stayer = write(writers(0, a=ledger), 1)
-    commit = FinalCommit("job", stayer, 0.0)
+    commit = SinkCommits("job", stayer, 0.0)
     with pytest.raises(SinkError, match="sink 'a' could not keep what was pre-committed"):
         leave(commit, stayer)
     commit.abort()
@@ -205,10 +205,10 @@ class Delivered(Ledger):
 def test_what_is_committed_elsewhere_is_kept_for_it_and_discarded_if_the_job_fails() -> None:
     here, there = Ledger(), Delivered()
     writing = write(writers(0, here=here, there=there), 1)
-    commit = FinalCommit("job", writing, 0.0, deliver=True)
+    commit = SinkCommits("job", writing, 0.0, deliver=True)
     leave(commit, writing)
     assert [step for step, _ in commit.to_deliver()] == ["there"]
-    elsewhere = FinalCommit("job", [sink for sink in writing if sink.sink is there], 5.0)
+    elsewhere = SinkCommits("job", [sink for sink in writing if sink.sink is there], 5.0)
     elsewhere.take_over(commit.snapshot, commit.to_deliver())
     assert elsewhere.contexts["there"] == commit.contexts["there"]
     assert commit.abort() == []

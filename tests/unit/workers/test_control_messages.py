@@ -28,11 +28,13 @@ from malstrom_py.workers.control_messages import (
     Answer,
     Ask,
     AskRescale,
+    AskSnapshot,
     AskStatus,
     AskStop,
     AskWait,
     Done,
     Request,
+    SnapshotMade,
     Waiting,
     decode_answer,
     decode_request,
@@ -40,7 +42,7 @@ from malstrom_py.workers.control_messages import (
     encode_request,
     length_of,
 )
-from malstrom_py.workers.job_status import JobStatus
+from malstrom_py.workers.job_status import JobStatus, SnapshotStatus
 from malstrom_py.workers.rescale_report import Moving, RescaleReport
 from malstrom_py.workers.result import RunResult, StepCounts
 
@@ -60,17 +62,20 @@ RESULTS = st.builds(
     job=st.text(max_size=64),
     steps=st.dictionaries(st.text(max_size=64), STEPS, max_size=3),
     duration_s=SECONDS,
+    snapshots=COUNT,
 )
 STATUSES = st.builds(
     JobStatus,
     job=st.text(max_size=64),
-    state=st.sampled_from(["running", "rescaling", "stopping", "finished", "failed", "stopped"]),
+    state=st.sampled_from(["running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped"]),
     workers=st.integers(0, 128),
     phase=st.text(max_size=10),
     counts=RESULTS,
     error=st.none() | st.text(max_size=50),
     age_s=SECONDS,
     moving=st.none() | st.builds(Moving, COUNT, COUNT, COUNT, COUNT, COUNT),
+    restarts=COUNT,
+    snapshots=st.none() | st.builds(SnapshotStatus, st.none() | st.text(max_size=40), st.none() | SECONDS, COUNT),
 )
 REPORTS = st.builds(
     RescaleReport,
@@ -84,9 +89,11 @@ REPORTS = st.builds(
     keys=COUNT,
     bytes=COUNT,
 )
+MADE = st.builds(SnapshotMade, st.text(max_size=40))
 ASKS: st.SearchStrategy[Ask] = st.one_of(
     st.builds(AskStatus, SECONDS),
     st.builds(AskRescale, st.integers(1, 128), st.booleans(), SECONDS),
+    st.builds(AskSnapshot, st.none() | st.text(max_size=1000), SECONDS),
     st.builds(AskStop, st.booleans(), st.booleans(), SECONDS),
     st.builds(AskWait, st.none() | SECONDS),
 )
@@ -104,7 +111,7 @@ def test_a_request_comes_as_it_went(ask: Ask, token: str) -> None:
     assert decode_request(frame[LENGTH_BYTES:]) == Request(token, ask)
 
 
-@given(answer=st.one_of(RESULTS, STATUSES, REPORTS, st.just(Waiting()), st.just(Done())))
+@given(answer=st.one_of(RESULTS, STATUSES, REPORTS, MADE, st.just(Waiting()), st.just(Done())))
 def test_an_answer_comes_as_it_went(answer: Answer) -> None:
     assert decode_answer(encode_answer(answer)[LENGTH_BYTES:]) == answer
 
@@ -164,7 +171,9 @@ PLAIN = st.recursive(
 )
 
 
-@given(kind=st.sampled_from(["waiting", "done", "status", "report", "result", "error", "other"]), inside=PLAIN)
+@given(
+    kind=st.sampled_from(["waiting", "done", "snapshot", "status", "report", "result", "error", "other"]), inside=PLAIN
+)
 def test_messages_of_the_wrong_shape_are_a_typed_error(kind: str, inside: object) -> None:
     try:
         decode_answer(framed({kind: inside}))
@@ -185,7 +194,7 @@ def test_one_field_of_the_wrong_type_is_a_typed_error(status: JobStatus, data: s
 @given(asked=st.data())
 def test_a_request_is_checked_field_by_field(asked: st.DataObject) -> None:
     given_with = asked.draw(PLAIN)
-    name = asked.draw(st.sampled_from(["status", "rescale", "stop", "wait"]) | PLAIN)
+    name = asked.draw(st.sampled_from(["status", "rescale", "snapshot", "stop", "wait"]) | PLAIN)
     token = asked.draw(st.text(max_size=3) | PLAIN)
     try:
         request = decode_request(framed({"protocol": PROTOCOL, "token": token, "ask": name, "with": given_with}))
@@ -202,7 +211,7 @@ def test_a_request_is_checked_field_by_field(asked: st.DataObject) -> None:
         ({"protocol": PROTOCOL}, "has a token"),
         (
             {"protocol": PROTOCOL, "token": "t", "ask": "run"},
-            "asks one of status, rescale, stop, wait",
+            "asks one of status, rescale, snapshot, stop, wait",
         ),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait"}, "comes as a map"),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {}}, "has not all it needs"),

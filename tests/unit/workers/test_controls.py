@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.errors import DeadlineError, InternalError, JobEnded, OperationInProgress, OperatorError, PlanError
+from malstrom_py.errors import (
+    DeadlineError,
+    InternalError,
+    JobEnded,
+    OperationInProgress,
+    OperatorError,
+    PlanError,
+    SnapshotError,
+)
 from malstrom_py.workers import controls as controls_module
-from malstrom_py.workers.controls import Controls, WakefulClock, in_progress
-from malstrom_py.workers.job_status import Ending
+from malstrom_py.workers.commands import SnapshotDone
+from malstrom_py.workers.controls import Controls, WakefulClock
+from malstrom_py.workers.job_status import Ending, SnapshotStatus
 from malstrom_py.workers.rescale_report import Moving, RescaleReport
 from malstrom_py.workers.rescales import Done
 from malstrom_py.workers.result import RunResult
@@ -26,6 +35,7 @@ class Workers:
         self.phase = "steady"
         self.moving: Moving | None = None
         self.suspended = False
+        self.snapshots: SnapshotStatus | None = None
         self.told: list[str] = []
         self.waiting: list[tuple[int, Done]] = []
 
@@ -37,6 +47,12 @@ class Workers:
             raise InternalError("broken")
         self.phase = "moving"
         self.waiting.append((size, done))
+
+    def snapshot(self, done: SnapshotDone) -> None:
+        raise SnapshotError("the job runs without snapshots")
+
+    def savepoint(self, uri: str, done: SnapshotDone) -> None:
+        self.snapshot(done)
 
     def drain(self) -> None:
         self.told.append("drain")
@@ -310,10 +326,3 @@ def test_sleep_ends_when_a_command_comes_and_the_next_one_does_not() -> None:
     clock.sleep_s(3600)
     assert not controls.wake.is_set()
     clock.sleep_s(0.001)
-
-
-@pytest.mark.parametrize("operation", ["run", "rescale", "stop"])
-def test_a_wait_that_ran_out_says_what_goes_on(operation: str) -> None:
-    error = in_progress("a", operation, 1.5)
-    assert (error.job, error.operation) == ("a", operation)
-    assert "within 1.5 s" in str(error)

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from malstrom_py.errors import DeadlineError, InternalError
 from malstrom_py.rescale.pacing import Pacing
 from malstrom_py.rescale.protocol import (
+    BarrierPassed,
     ByeTaken,
+    InjectBarrier,
     Leave,
     MarkersIn,
     Move,
@@ -25,9 +27,10 @@ from malstrom_py.rescale.protocol import (
     ShippedIn,
     Switched,
 )
+from malstrom_py.workers import coordinator_events as ce
 from malstrom_py.workers import coordinator_machine as cm
 
-TOPOLOGY = cm.Topology(("A", "B"), {"R": ("B",), "Q": ()}, {"S": ("A", "B")})
+TOPOLOGY = ce.Topology(("A", "B"), {"R": ("B",), "Q": ()}, {"S": ("A", "B")})
 
 
 @pytest.fixture
@@ -43,12 +46,12 @@ def made(members: tuple[int, ...], table: tuple[int, ...], *, slots_max: int) ->
     return cm.CoordinatorMachine(TOPOLOGY, members=members, table=table, parts=parts, pacing=pacing)
 
 
-def told(machine: cm.CoordinatorMachine, *reports: Report) -> list[cm.Effect]:
-    return [effect for report in reports for effect in machine.handle(cm.Reported(report))]
+def told(machine: cm.CoordinatorMachine, *reports: Report) -> list[ce.Effect]:
+    return [effect for report in reports for effect in machine.handle(ce.Reported(report))]
 
 
-def move_of(effects: list[cm.Effect]) -> Move:
-    return next(e.order.move for e in effects if isinstance(e, cm.Send) and isinstance(e.order, Rescale))
+def move_of(effects: list[ce.Effect]) -> Move:
+    return next(e.order.move for e in effects if isinstance(e, ce.Send) and isinstance(e.order, Rescale))
 
 
 def all_reports(move: Move) -> list[Report]:
@@ -60,15 +63,15 @@ def all_reports(move: Move) -> list[Report]:
     return reports + [PartsPolled(move.version, worker, "S") for worker in sorted({p.taker for p in move.parts})]
 
 
-def request(machine: cm.CoordinatorMachine, *members: int) -> list[cm.Effect]:
-    return machine.handle(cm.Requested(members))
+def request(machine: cm.CoordinatorMachine, *members: int) -> list[ce.Effect]:
+    return machine.handle(ce.Requested(members))
 
 
 def test_r1_joiners_are_started_from_the_old_table_before_the_first_move(coordinator: cm.CoordinatorMachine) -> None:
-    assert request(coordinator, 0, 1, 2, 3) == [cm.StartWorkers((2, 3), (0, 1), (0, 1, 0, 1), 0)]
-    assert coordinator.handle(cm.Connected(3)) == []
-    effects = coordinator.handle(cm.Connected(2))
-    assert [e.worker for e in effects if isinstance(e, cm.Send)] == [0, 1, 2, 3]
+    assert request(coordinator, 0, 1, 2, 3) == [ce.StartWorkers((2, 3), (0, 1), (0, 1, 0, 1), 0)]
+    assert coordinator.handle(ce.Connected(3)) == []
+    effects = coordinator.handle(ce.Connected(2))
+    assert [e.worker for e in effects if isinstance(e, ce.Send)] == [0, 1, 2, 3]
     assert move_of(effects).old == (0, 1)
 
 
@@ -77,7 +80,7 @@ def test_r6_slots_are_opened_when_all_have_taken_shipped_on_all_that_the_region_
 ) -> None:
     request(coordinator, 0)
     assert told(coordinator, ShippedIn(1, 0, "B")) == []
-    assert told(coordinator, ShippedIn(1, 1, "B")) == [cm.Send(0, OpenSlots(1, "R"))]
+    assert told(coordinator, ShippedIn(1, 1, "B")) == [ce.Send(0, OpenSlots(1, "R"))]
 
 
 def test_r6_parts_are_polled_when_all_have_the_markers_of_every_exchange_of_the_source(
@@ -85,7 +88,7 @@ def test_r6_parts_are_polled_when_all_have_the_markers_of_every_exchange_of_the_
 ) -> None:
     request(coordinator, 0)
     assert told(coordinator, MarkersIn(1, 0, "A"), MarkersIn(1, 1, "A"), MarkersIn(1, 0, "B")) == []
-    assert told(coordinator, MarkersIn(1, 1, "B")) == [cm.Send(0, PollParts(1, "S"))]
+    assert told(coordinator, MarkersIn(1, 1, "B")) == [ce.Send(0, PollParts(1, "S"))]
 
 
 @pytest.mark.parametrize("number", range(13))
@@ -95,7 +98,7 @@ def test_r7_a_move_ends_with_the_last_report_whichever_it_is(number: int) -> Non
     last = reports.pop(number)
     told(machine, *reports)
     assert machine.phase is cm.Phase.MOVING
-    assert cm.Send(1, Leave()) in told(machine, last)
+    assert ce.Send(1, Leave()) in told(machine, last)
     machine.check()
 
 
@@ -125,15 +128,15 @@ def test_r7_moves_follow_each_other() -> None:
 def test_r8_a_rescale_ends_when_all_members_have_taken_every_bye(coordinator: cm.CoordinatorMachine) -> None:
     told(coordinator, *all_reports(move_of(request(coordinator, 0))))
     assert told(coordinator, ByeTaken(0, "A", 1)) == []
-    assert told(coordinator, ByeTaken(0, "B", 1)) == [cm.Ended((0,), 1)]
+    assert told(coordinator, ByeTaken(0, "B", 1)) == [ce.Ended((0,), 1)]
 
 
 def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
-    topology = cm.Topology(("A",), {"R": (), "Q": ()}, {})
+    topology = ce.Topology(("A",), {"R": (), "Q": ()}, {})
     slots = 1024
     machine = cm.CoordinatorMachine(topology, members=(0,), table=(0,) * slots, parts={}, pacing=Pacing.of(slots))
     request(machine, 0, 1)
-    effects = machine.handle(cm.Connected(1))
+    effects = machine.handle(ce.Connected(1))
     taken: list[int] = []
     pauses_s = [0.01, 0.1]
     while machine.phase is cm.Phase.MOVING:
@@ -176,8 +179,8 @@ def test_r1_a_rescale_whose_joiners_do_not_come_up_is_called_off_and_nothing_has
 ) -> None:
     before = (coordinator.members, coordinator.table, coordinator.version, coordinator.parts)
     request(coordinator, 0, 1, 2, 3)
-    coordinator.handle(cm.Connected(2))
-    assert coordinator.handle(cm.CalledOff(LATE)) == [cm.Ended((0, 1), 0, LATE)]
+    coordinator.handle(ce.Connected(2))
+    assert coordinator.handle(ce.CalledOff(LATE)) == [ce.Ended((0, 1), 0, LATE)]
     assert coordinator.phase is cm.Phase.STEADY
     assert (coordinator.members, coordinator.table, coordinator.version, coordinator.parts) == before
     assert (coordinator.target, coordinator.waiting_for()) == ((0, 1), "nothing")
@@ -187,13 +190,13 @@ def test_r1_a_joiner_that_connects_after_its_rescale_was_called_off_is_ignored(
     coordinator: cm.CoordinatorMachine,
 ) -> None:
     request(coordinator, 0, 1, 2)
-    coordinator.handle(cm.CalledOff(LATE))
-    assert coordinator.handle(cm.Connected(2)) == []
-    assert request(coordinator, 0, 1, 3) == [cm.StartWorkers((3,), (0, 1), (0, 1, 0, 1), 0)]
-    assert coordinator.handle(cm.Connected(2)) == []
+    coordinator.handle(ce.CalledOff(LATE))
+    assert coordinator.handle(ce.Connected(2)) == []
+    assert request(coordinator, 0, 1, 3) == [ce.StartWorkers((3,), (0, 1), (0, 1, 0, 1), 0)]
+    assert coordinator.handle(ce.Connected(2)) == []
     assert coordinator.phase is cm.Phase.JOINING
-    assert move_of(coordinator.handle(cm.Connected(3))).everyone == (0, 1, 3)
-    assert coordinator.handle(cm.Connected(2)) == []
+    assert move_of(coordinator.handle(ce.Connected(3))).everyone == (0, 1, 3)
+    assert coordinator.handle(ce.Connected(2)) == []
 
 
 def test_r9_the_request_that_waits_begins_when_the_one_before_it_is_called_off(
@@ -202,8 +205,8 @@ def test_r9_the_request_that_waits_begins_when_the_one_before_it_is_called_off(
     request(coordinator, 0, 1, 2)
     request(coordinator, 0, 1, 3)
     request(coordinator, 0)
-    ended, *orders = coordinator.handle(cm.CalledOff(LATE))
-    assert ended == cm.Ended((0, 1), 0, LATE)
+    ended, *orders = coordinator.handle(ce.CalledOff(LATE))
+    assert ended == ce.Ended((0, 1), 0, LATE)
     assert move_of(orders).new == (0,)
 
 
@@ -215,7 +218,7 @@ def test_only_what_joins_can_be_called_off(phase: str) -> None:
         told(machine, *(all_reports(move) if phase == "leaving" else ()))
     assert machine.phase == phase
     with pytest.raises(InternalError, match=f"coordinator, {phase}: called off is not expected"):
-        machine.handle(cm.CalledOff(LATE))
+        machine.handle(ce.CalledOff(LATE))
 
 
 def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine) -> None:
@@ -223,20 +226,20 @@ def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine
     assert request(coordinator, 0, 5) == []
     assert request(coordinator, 0, 6) == []
     told(coordinator, *all_reports(move), ByeTaken(0, "A", 1))
-    assert told(coordinator, ByeTaken(0, "B", 1)) == [cm.Ended((0,), 1), cm.StartWorkers((6,), (0,), (0, 0, 0, 0), 1)]
+    assert told(coordinator, ByeTaken(0, "B", 1)) == [ce.Ended((0,), 1), ce.StartWorkers((6,), (0,), (0, 0, 0, 0), 1)]
 
 
 def test_r9_a_request_while_joiners_start_is_done_afterwards(coordinator: cm.CoordinatorMachine) -> None:
     request(coordinator, 0, 1, 2)
     assert request(coordinator, 0, 1) == []
-    reports = all_reports(move_of(coordinator.handle(cm.Connected(2))))
+    reports = all_reports(move_of(coordinator.handle(ce.Connected(2))))
     effects = told(coordinator, *reports)
-    assert effects[-4] == cm.Ended((0, 1, 2), 1)
+    assert effects[-4] == ce.Ended((0, 1, 2), 1)
     assert move_of(effects).new == (0, 1)
 
 
 def test_a_request_for_what_is_there_ends_at_once(coordinator: cm.CoordinatorMachine) -> None:
-    assert request(coordinator, 0, 1) == [cm.Ended((0, 1), 0)]
+    assert request(coordinator, 0, 1) == [ce.Ended((0, 1), 0)]
 
 
 def test_a_report_while_nothing_moves_is_an_internal_error(coordinator: cm.CoordinatorMachine) -> None:
@@ -257,20 +260,20 @@ def test_a_report_that_comes_twice_is_an_internal_error(coordinator: cm.Coordina
 
 
 def test_r8_without_exchanges_leavers_go_at_once() -> None:
-    topology = cm.Topology((), {}, {"S": ()})
+    topology = ce.Topology((), {}, {"S": ()})
     machine = cm.CoordinatorMachine(topology, members=(0, 1), table=(0, 1), parts={}, pacing=Pacing.fixed(8))
     request(machine, 0)
-    assert told(machine, Switched(1, 0), Switched(1, 1)) == [cm.Ended((0,), 1)]
+    assert told(machine, Switched(1, 0), Switched(1, 1)) == [ce.Ended((0,), 1)]
 
 
 def test_r7_it_says_what_it_waits_for_and_first_what_other_things_wait_for() -> None:
     coordinator = made((0, 1), (0, 1, 0, 1), slots_max=8)
     assert coordinator.waiting_for() == "nothing"
-    coordinator.handle(cm.Requested((0, 12, 2)))
+    coordinator.handle(ce.Requested((0, 12, 2)))
     assert coordinator.waiting_for() == "worker 2 to connect, worker 12 to connect"
-    coordinator.handle(cm.Connected(2))
+    coordinator.handle(ce.Connected(2))
     assert coordinator.waiting_for() == "worker 12 to connect"
-    move = move_of(coordinator.handle(cm.Connected(12)))
+    move = move_of(coordinator.handle(ce.Connected(12)))
     assert coordinator.waiting_for() == (
         "worker 0 to switch to version 1, worker 1 to switch to version 1, worker 2 to switch to version 1, "
         "worker 12 to switch to version 1, and 21 more"
@@ -285,8 +288,8 @@ def test_r7_it_says_what_it_waits_for_and_first_what_other_things_wait_for() -> 
 
 def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
     coordinator = made((0,), (0, 0, 0, 0), slots_max=8)
-    coordinator.handle(cm.Requested((0, 1)))
-    reports = all_reports(move_of(coordinator.handle(cm.Connected(1))))
+    coordinator.handle(ce.Requested((0, 1)))
+    reports = all_reports(move_of(coordinator.handle(ce.Connected(1))))
     told(coordinator, *reports[:-3])
     last = "worker 1 to read on the parts of 'S' that it gains"
     assert coordinator.waiting_for() == f"region 'Q' on worker 1, region 'R' on worker 1, {last}"
@@ -298,7 +301,7 @@ def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
 
 def test_r8_byes_are_named_with_who_says_them_and_who_takes_them() -> None:
     coordinator = made((0, 1, 2), (0, 1, 2, 0), slots_max=8)
-    move = move_of(coordinator.handle(cm.Requested((0, 1))))
+    move = move_of(coordinator.handle(ce.Requested((0, 1))))
     told(coordinator, *all_reports(move), ByeTaken(0, "A", 2), ByeTaken(0, "B", 2), ByeTaken(1, "B", 2))
     assert coordinator.waiting_for() == "Bye of worker 2 on exchange 'A' at worker 1"
 
@@ -306,12 +309,57 @@ def test_r8_byes_are_named_with_who_says_them_and_who_takes_them() -> None:
 def test_r9_the_target_is_that_of_the_rescale_under_way_until_it_has_ended() -> None:
     coordinator = made((0, 1), (0, 1, 0, 1), slots_max=8)
     seen: list[tuple[int, ...]] = [coordinator.target]
-    coordinator.handle(cm.Requested((0, 1, 2)))
+    coordinator.handle(ce.Requested((0, 1, 2)))
     seen.append(coordinator.target)
-    move = move_of(coordinator.handle(cm.Connected(2)))
-    coordinator.handle(cm.Requested((0,)))
+    move = move_of(coordinator.handle(ce.Connected(2)))
+    coordinator.handle(ce.Requested((0,)))
     seen.append(coordinator.target)
     told(coordinator, *all_reports(move))
     seen.append(coordinator.target)
     assert seen == [(0, 1), (0, 1, 2), (0, 1, 2), (0,)]
     assert coordinator.members == (0, 1, 2)
+
+
+# -- barriers --
+
+
+def passed(snapshot: str, *workers: int) -> list[Report]:
+    return [BarrierPassed(snapshot, worker, 0.5 * worker) for worker in workers]
+
+
+def test_s1_the_barrier_of_a_snapshot_goes_to_all_members(coordinator: cm.CoordinatorMachine) -> None:
+    begun, *orders = coordinator.handle(ce.SnapshotWanted("one", "zero"))
+    assert begun == ce.BarrierBegun("one", (0, 1))
+    assert orders == [ce.Send(worker, InjectBarrier("one", "zero")) for worker in (0, 1)]
+    assert coordinator.phase is cm.Phase.BARRIER
+    assert told(coordinator, *passed("one", 0)) == []
+    assert told(coordinator, *passed("one", 1)) == [ce.CutMade("one", 0.5)]
+    assert str(coordinator.phase) == "steady"
+
+
+def test_r9_a_rescale_that_is_asked_for_while_a_barrier_passes_begins_behind_it(
+    coordinator: cm.CoordinatorMachine,
+) -> None:
+    coordinator.handle(ce.SnapshotWanted("one"))
+    assert coordinator.handle(ce.Requested((0,))) == []
+    assert coordinator.target == (0, 1), "nothing moves yet"
+    made, *orders = told(coordinator, *passed("one", 0, 1))
+    assert isinstance(made, ce.CutMade)
+    assert [type(order.order) for order in orders if isinstance(order, ce.Send)] == [Rescale, Rescale]
+
+
+def test_r7_a_barrier_waits_for_joiners_and_for_the_end_of_a_move(coordinator: cm.CoordinatorMachine) -> None:
+    coordinator.handle(ce.Requested((0, 1, 2)))
+    assert coordinator.handle(ce.SnapshotWanted("one")) == []
+    effects = coordinator.handle(ce.Connected(2))
+    assert not any(isinstance(effect, ce.BarrierBegun) for effect in effects)
+    with pytest.raises(InternalError, match="one snapshot at a time"):
+        coordinator.handle(ce.SnapshotWanted("two"))
+
+
+def test_s1_who_has_not_been_asked_does_not_report_a_barrier(coordinator: cm.CoordinatorMachine) -> None:
+    with pytest.raises(InternalError, match="was not expected"):
+        told(coordinator, *passed("one", 0))
+    coordinator.handle(ce.SnapshotWanted("one"))
+    with pytest.raises(InternalError, match="was not expected"):
+        told(coordinator, *passed("two", 0))

@@ -61,6 +61,15 @@ def test_s1_a_barrier_passes_when_it_has_come_on_all_channels_of_all_exchanges()
     assert [barrier.snapshot for barrier in region.made] == ["1"]
 
 
+def test_s5_with_a_barrier_goes_how_far_epochs_had_come_before_it() -> None:
+    region = Region()
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, 5, Barrier("1"), 7)
+    region.take()
+    assert region.feed.machine.frontier("left") == 7
+    assert region.frontiers == {"left": 5, "right": 5}
+
+
 def test_s1_a_channel_that_is_ahead_waits_and_the_others_go_on() -> None:
     region = Region()
     region.send("left", 1, ["before"], Barrier("1"), ["after"], 7)

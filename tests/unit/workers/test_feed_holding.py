@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.messages import AbsBarrier
 from malstrom_py.rescale.region_machine import RegionMachine
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.feed import Feed
@@ -22,7 +21,7 @@ class Limit:
 def feed(exits: list[Any], holding: list[Any]) -> Feed:
     graph: Any = None
 
-    def make_barrier(snapshot: str) -> AbsBarrier:
+    def pass_barrier(message: object, frontiers: object, let_in: object) -> None:
         raise AssertionError
 
     machine = RegionMachine("R", 0, exchanges=(), feeds_exchanges=bool(exits), members=(0,), table=(0,))
@@ -32,7 +31,7 @@ def feed(exits: list[Any], holding: list[Any]) -> Feed:
         [],
         [0],
         exits,
-        make_barrier,
+        pass_barrier,
         holding,
         machine=machine,
         shipping=shipping,

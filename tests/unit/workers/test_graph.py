@@ -16,7 +16,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.clock import SystemClock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import MalformedRecord
-from malstrom_py.messages import AbsBarrier, Interrogate, StateMessage
+from malstrom_py.messages import Interrogate, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale import region_events as events
@@ -56,13 +56,13 @@ class Told(Operator):
 def graph_of(job: mp.Job) -> Graph:
     """Worker 0 of two."""
 
-    def make_barrier(snapshot: str) -> AbsBarrier:
+    def pass_barrier(message: object, frontiers: object, let_in: object) -> None:
         raise AssertionError
 
     plan = job.plan()
     member = Membership(0, (0, 1), [0] * plan.slots)
     return build_graph(
-        plan, member, batching=Batching(), codec=Codec(), clock=VirtualClock(), make_barrier=make_barrier
+        plan, member, batching=Batching(), codec=Codec(), clock=VirtualClock(), pass_barrier=pass_barrier
     )
 
 

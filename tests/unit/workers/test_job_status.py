@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperatorError
-from malstrom_py.workers.job_status import Ending, JobStatus
+from malstrom_py.workers.job_status import Ending, JobStatus, SnapshotStatus
 from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.result import RunResult
 
@@ -75,3 +75,9 @@ def test_a_status_says_what_there_is_to_say() -> None:
     assert failed.startswith("job a: failed, 2 workers (ended)\n")
     assert "error: step 'b' failed" in failed
     assert "1.2 s old" in failed
+
+
+def test_a_status_says_how_it_stands_with_snapshots_and_restarts() -> None:
+    status = JobStatus("a", "running", 1, "steady", COUNTS, None, restarts=2, snapshots=SnapshotStatus(None, None, 1))
+    assert str(status).splitlines()[2:] == ["1 snapshot, none to go on from yet", "2 restarts from a snapshot"]
+    assert "snapshot" not in str(JobStatus("a", "running", 1, "steady", COUNTS, None))

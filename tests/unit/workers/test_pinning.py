@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,16 @@ class Held(sources.Memory[int]):
         self.told = [] if told is None else told
         self._broken = broken
 
-    def pin(self, job: str) -> None:
-        self.told.append(f"pin {job}")
+    def pin(self, job: str, record: Any = None) -> None:
+        self.told.append(f"pin {job}" if record is None else f"pin {job} as {record}")
         if self._broken == "pin":
             raise SourceError("there is no such table")
 
-    def unpin(self) -> None:
-        self.told.append("unpin")
+    def pin_record(self) -> Any:
+        return {"read": len(self.told)}
+
+    def unpin(self, *, keep: bool = False) -> None:
+        self.told.append("unpin, kept" if keep else "unpin")
         if self._broken == "unpin":
             raise SourceError("the folder cannot be removed")
 
@@ -75,7 +79,7 @@ def test_the_simulator_pins_afresh_in_each_incarnation() -> None:
     held = Held(range(200))
     job = mp.Job("pins")
     job.source("in", held).key_by("key", lambda n: n % 7).count("n").sink("out", sinks.Memory())
-    result = mp.Simulation(workers=2, seed=3, crashes=2).run(job)
+    result = mp.Simulation(workers=2, seed=3, crashes=2, snapshots=False).run(job)
     assert result.incarnations == 3
     assert held.told.count("pin pins") == held.told.count("unpin") == held.told.count("list") == 3
     assert held.told[-1] == "unpin"
@@ -139,3 +143,25 @@ def test_other_sources_are_left_alone() -> None:
     job = mp.Job("pins")
     job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
     assert not Pins(job.plan(), VirtualClock()).any
+
+
+def test_a_job_that_goes_on_pins_what_it_had_pinned_and_new_sources_behind_that() -> None:
+    told: list[str] = []
+    new, old = Held(told=told), Held(told=told)
+    pins = Pins(job_over(new, old, old).plan(), VirtualClock())
+    pins.pin({"in2": "pin-7", "in9": "of a step that is gone"})
+    assert told == ["pin pins as pin-7", "pin pins"]
+    assert pins.records() == {name: {"read": 2} for name in ("in0", "in1", "in2")}
+    pins.unpin()
+    assert pins.records() == {}
+
+
+def test_what_a_job_that_is_to_go_on_has_staged_is_kept() -> None:
+    held = Held()
+    with Pins(job_over(held).plan(), VirtualClock()) as pins:
+        pins.pin()
+        pins.keep = True
+    assert held.told[-1] == "unpin, kept"
+    pins.pin()
+    pins.unpin(keep=True)
+    assert held.told[-1] == "unpin, kept"

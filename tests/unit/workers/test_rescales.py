@@ -8,6 +8,7 @@ from malstrom_py.errors import DeadlineError, MalstromError
 from malstrom_py.rescale.pacing import Pacing
 from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.protocol import PartsPolled, Switched
+from malstrom_py.workers import coordinator_events as ce
 from malstrom_py.workers import coordinator_machine as cm
 from malstrom_py.workers.rescale_report import Moving, RescaleReport
 from malstrom_py.workers.rescales import Rescales
@@ -19,7 +20,7 @@ class Requests:
     """Requests to a coordinator of workers without exchanges, which report when they are told to."""
 
     def __init__(self, members: tuple[int, ...] = (0,)) -> None:
-        topology = cm.Topology((), {}, {"in": ()})
+        topology = ce.Topology((), {}, {"in": ()})
         parts = {("in", str(part)): members[part % len(members)] for part in range(4)}
         self.machine = cm.CoordinatorMachine(
             topology,
@@ -36,7 +37,7 @@ class Requests:
 
     def ask(self, name: str, *members: int) -> Requests:
         self.rescales.asked(members, self.now_s, partial(self._done, name))
-        return self._handle(cm.Requested(members))
+        return self._handle(ce.Requested(members))
 
     def _done(self, name: str, ended: RescaleReport | MalstromError) -> None:
         if isinstance(ended, MalstromError):
@@ -45,7 +46,7 @@ class Requests:
             self.reports.append((name, ended))
 
     def call_off(self, error: MalstromError) -> Requests:
-        return self._handle(cm.CalledOff(error))
+        return self._handle(ce.CalledOff(error))
 
     def go_on(self) -> Requests:
         """Until the rescale under way has ended, or another one joins."""
@@ -53,15 +54,15 @@ class Requests:
         while len(self.reports) == ended:
             for report in list(self.machine._missing):
                 assert isinstance(report, Switched | PartsPolled)
-                self._handle(cm.Reported(report))
+                self._handle(ce.Reported(report))
         return self
 
-    def _handle(self, event: cm.Event) -> Requests:
+    def _handle(self, event: ce.Event) -> Requests:
         for effect in self.machine.handle(event):
-            if isinstance(effect, cm.StartWorkers) and self.joins:
+            if isinstance(effect, ce.StartWorkers) and self.joins:
                 for worker in effect.workers:
-                    self._handle(cm.Connected(worker))
-            elif isinstance(effect, cm.Ended):
+                    self._handle(ce.Connected(worker))
+            elif isinstance(effect, ce.Ended):
                 self.rescales.ended(self.now_s, effect.error)
         return self
 
@@ -124,7 +125,7 @@ def test_r9_who_is_told_may_ask_for_more() -> None:
         requests.ask("second", 0, 1, 2)
 
     requests.rescales.asked((0, 1), requests.now_s, more)
-    requests._handle(cm.Requested((0, 1)))
+    requests._handle(ce.Requested((0, 1)))
     requests.go_on()
     assert [name for name, _ in requests.reports] == ["first"]
     requests.go_on()
@@ -159,7 +160,7 @@ def test_how_far_a_rescale_has_come_can_be_seen_while_it_moves() -> None:
     assert requests.rescales.moving == Moving(1, slots=0, of_slots=4, keys=0, bytes=0)
     for report in list(requests.machine._missing):
         assert isinstance(report, Switched | PartsPolled)
-        requests._handle(cm.Reported(report))
+        requests._handle(ce.Reported(report))
     assert requests.rescales.moving == Moving(2, slots=2, of_slots=4, keys=0, bytes=0)
     requests.go_on()
     assert requests.rescales.moving is None

@@ -92,3 +92,8 @@ def test_a_run_lasts_as_long_as_its_clock_says() -> None:
     clock, job = VirtualClock(), mp.Job("lasting")
     job.source("in", sources.Memory([1, 2])).inspect("work", lambda _: clock.advance(3.0)).sink("out", sinks.Memory())
     assert mp.run(job, clock=clock).duration_s == pytest.approx(6.0)
+
+
+def test_snapshots_are_told_where_there_were_any() -> None:
+    assert str(mp.RunResult("a", {}, 1.0, snapshots=3)).endswith("0 dead letters, 3 snapshots in 1.00 s")
+    assert "snapshots" not in str(mp.RunResult("a", {}, 1.0))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.snapshot.store import MemoryStore
 
 
 def counting(out: Any, *, parts: int = 3, rows: int = 60) -> mp.Job:
@@ -42,8 +44,53 @@ def test_as_many_rescales_as_asked_for() -> None:
 
 def test_s6_a_crash_begins_the_job_afresh_with_empty_sinks() -> None:
     out = sinks.Memory()
-    result = mp.Simulation(workers=2, seed=1, crashes=2).run(counting(out))
+    result = mp.Simulation(workers=2, seed=1, crashes=2, snapshots=False).run(counting(out))
     assert result.incarnations == 3
+    assert out.by_key == WANTED
+
+
+def kept() -> mp.Snapshots:
+    return mp.Snapshots(MemoryStore(), interval_s=0.001, chain_max=1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_s6_a_crash_goes_back_to_the_last_snapshot(seed: int) -> None:
+    out = sinks.Memory()
+    mp.Simulation(workers=2, seed=seed, crashes=2, snapshots=kept()).run(counting(out))
+    assert out.by_key == WANTED
+
+
+def test_s6_what_is_read_again_is_what_came_behind_the_last_snapshot() -> None:
+    reads: list[int] = []
+
+    def noted(number: int) -> int:
+        reads.append(number)
+        return number
+
+    hits: Counter[str] = Counter()
+    for seed in range(10):
+        job = mp.Job("noted", slots=8)
+        numbers = job.source("in", sources.Memory(range(60), parts=3)).map("noted", noted)
+        numbers.key_by("rest", lambda n: n % 5).count("n").sink("out", sinks.Memory())
+        result = mp.Simulation(workers=2, seed=seed, rescales=0, crashes=2, snapshots=kept()).run(job)
+        hits.update(result.hits)
+        hits["runs"] += result.incarnations
+    assert hits["delta restored"] > 0
+    assert 10 * 60 < len(reads) < hits["runs"] * 60
+
+
+def test_a_run_with_snapshots_is_the_same_each_time() -> None:
+    first, second = (
+        mp.Simulation(workers=2, seed=4, crashes=2, snapshots=kept()).run(counting(sinks.Memory())) for _ in range(2)
+    )
+    assert (first.trace, first.hits, first.snapshots) == (second.trace, second.hits, second.snapshots)
+
+
+def test_a_later_simulation_goes_on_where_one_has_ended() -> None:
+    out, store = sinks.Memory(), kept()
+    first = mp.Simulation(seed=1, crashes=0, snapshots=store).run(counting(out))
+    again = mp.Simulation(workers=3, seed=2, crashes=0, snapshots=store).run(counting(out))
+    assert (again.steps, again.snapshots) == (first.steps, first.snapshots), "the job has finished"
     assert out.by_key == WANTED
 
 

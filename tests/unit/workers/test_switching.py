@@ -327,7 +327,7 @@ def test_parts_of_whole_sources_stay() -> None:
     job.source("in0", Whole()).key_by("key", lambda time: time).sink("out", sinks.Memory())
     member = Membership(0, (0, 1), first_table(SLOTS, (0, 1)))
     graph = build_graph(
-        job.plan(), member, batching=Batching(), codec=Codec(), clock=VirtualClock(), make_barrier=no_barrier
+        job.plan(), member, batching=Batching(), codec=Codec(), clock=VirtualClock(), pass_barrier=no_barrier
     )
     switching = Switching(graph, member, graph.letters)
     source = graph.operators["in0"]

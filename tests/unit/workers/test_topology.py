@@ -6,7 +6,7 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.workers.coordinator_machine import Topology
+from malstrom_py.workers.coordinator_events import Topology
 from malstrom_py.workers.topology import topology_of
 
 

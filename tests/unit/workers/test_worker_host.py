@@ -14,7 +14,7 @@ from malstrom_py.errors import InternalError, OperatorError, PeerError, SinkErro
 from malstrom_py.plan import Plan
 from malstrom_py.rescale.channel import Frame
 from malstrom_py.worker_info import WorkerInfo
-from malstrom_py.workers.commit import FinalCommit
+from malstrom_py.workers.commit import SinkCommits
 from malstrom_py.workers.failures import unpack
 from malstrom_py.workers.graph import Membership, build_sinks
 from malstrom_py.workers.outgoing import COORDINATOR
@@ -43,7 +43,7 @@ class Driven:
         self.plan = plan
         self.streams = Streams()
         self.host = WorkerHost(plan, self.streams, batching=mp.Batching(), checks=False)
-        self.commit = FinalCommit(plan.job, build_sinks(plan, mp.InProcess()._clock), 0.0)
+        self.commit = SinkCommits(plan.job, build_sinks(plan, mp.InProcess()._clock), 0.0)
 
     def opened(self, *, members: tuple[int, ...] = (0,), parts: Sequence[str] = ("0",)) -> Driven:
         member = Membership(0, members, TABLE if len(members) > 1 else (0,) * 1024)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from malstrom_py.batches import Batch
-from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.files.publishing import StagedFile, publish
-from malstrom_py.sinks.files.staging import local_path
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, context, everything, write
 
@@ -30,26 +28,6 @@ def pre_committed(folder: Path, snapshot: str = "s1", *, worker: int = 0, number
 
 def visible(folder: Path) -> list[str]:
     return [name for name in everything(folder) if not name.startswith(("_", "."))]
-
-
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
-        ("/a/b", "/a/b"),
-        (Path("/a/b"), "/a/b"),
-        ("file:///a/b%20c", "/a/b c"),
-        ("file://localhost/a", "/a"),
-        ("a", str(Path("a").absolute())),
-    ],
-)
-def test_paths_and_file_uris_name_folders(uri: Any, expected: str) -> None:
-    assert str(local_path(uri)) == expected
-
-
-@pytest.mark.parametrize("uri", ["s3://bucket/a", "file://host/a", "file:///", "", None, 5, b"a", "a\0"])
-def test_anything_else_is_refused(uri: Any) -> None:
-    with pytest.raises(PlanError, match=r"sinks\.Files"):
-        local_path(uri)
 
 
 def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
+from malstrom_py.sinks.spark.unifying import existing_in
 from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at, rows, run
 from tests.unit.sinks.writing import context, everything, visible
 
@@ -68,3 +69,12 @@ def test_wherever_the_commit_of_an_empty_table_is_interrupted_it_is_there_whole_
     else:
         pytest.fail("the steps have no end")
     assert seen == {0, 1}
+
+
+def test_the_columns_of_folders_are_told_as_spark_tells_them(tmp_path: Path) -> None:
+    """Each escape is a character of its own, as in the names that `sinks.Files` and Spark make."""
+    (tmp_path / "%C3%BC%25=1").mkdir()
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "%C3%BC%25=1" / "a.parquet")
+    there = existing_in(tmp_path)
+    assert there is not None
+    assert there.partition_by == ("\u00c3\u00bc%",)

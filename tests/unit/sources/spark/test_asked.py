@@ -37,7 +37,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "a", "columns": ["x", "x"]}, "columns is a list of names, each once"),
     ({"path": "a", "filter": lambda row: True}, "filter is SQL text or a Column"),
     ({"path": "a", "filter": " "}, "filter is SQL text or a Column"),
-    ({"path": "a", "staging": 3}, "staging is a path or a file:// URI, got 3"),
+    ({"path": "a", "staging": 3}, "sources.Spark(staging=) takes a path or a file:// URI, got int"),
     ({"path": "a", "staging": "s3://bucket/x"}, "give a path or file:///path, not 's3://bucket/x'"),
     ({"path": "a", "keep_staging": "yes"}, "keep_staging is True or False, got 'yes'"),
     ({"path": "a", "session": "local"}, "session is a SparkSession, got str"),

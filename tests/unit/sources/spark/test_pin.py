@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files.schema import unpack_schema
-from malstrom_py.sources.spark.pin import Pin, PinnedFile, new_pin
+from malstrom_py.sources.spark.pin import Pin, PinnedFile, new_pin, pin_of
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 FILES = [
@@ -32,6 +33,15 @@ def test_a_pin_is_written_down_as_plain_json() -> None:
     file = {"path": "/data/b.parquet", "size": 10, "mtime_ns": 5, "groups": [0], "values": {"year": None}}
     assert record["files"][1] == file
     assert unpack_schema(base64.b64decode(record["schema"])) == SCHEMA == pin().arrow_schema
+
+
+def test_a_pin_comes_back_from_its_record() -> None:
+    assert pin_of(json.loads(json.dumps(pin().record()))) == pin()
+    assert json.loads(json.dumps(pin().record())) == pin().record()
+    wrong: list[Any] = [{}, [], {**pin().record(), "files": [{}]}, {**pin().record(), "schema": "?"}]
+    for damaged in wrong:
+        with pytest.raises(SourceError, match="is damaged"):
+            pin_of(damaged)
 
 
 def test_each_row_group_is_a_part_and_is_found_by_its_name() -> None:

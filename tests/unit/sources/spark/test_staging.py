@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.spark.staging import RECORD, PinFolder, new_folder, staging_path
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.spark.staging import RECORD, PinFolder, new_folder
 
 
 def fill(folder: PinFolder) -> None:
@@ -116,11 +115,3 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "job").symlink_to(tmp_path)
     with pytest.raises(SourceError, match="it is a symbolic link, remove it"):
         new_folder(tmp_path, "job", keep=False)
-
-
-def test_staging_is_a_local_folder(tmp_path: Path) -> None:
-    assert staging_path(f"file://{tmp_path}/a%20b") == tmp_path / "a b"
-    assert staging_path("a") == Path.cwd() / "a"
-    for wrong in ("hdfs://x/y", "file:///", "", b"x", os):
-        with pytest.raises(PlanError, match=r"sources\.Spark: staging is a"):
-            staging_path(wrong)

@@ -13,46 +13,7 @@ from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_sink
 from malstrom_py.worker_info import WorkerInfo
-
-
-class Table:
-    """A transactional sink that keeps its contract. Others change one method."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-        self.staged: dict[bytes, list[Any]] = {}
-
-    def open(self, worker: WorkerInfo) -> TableWriter:
-        return TableWriter(self, worker.worker)
-
-    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            self.rows.extend(self.staged.pop(payload, []))
-
-    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            self.staged.pop(payload, None)
-
-    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        self.staged.clear()
-
-
-class TableWriter:
-    def __init__(self, table: Table, worker: int) -> None:
-        self.table = table
-        self.worker = worker
-        self.written: list[Any] = []
-
-    def write(self, batch: Batch) -> None:
-        self.written.extend(batch.values)
-
-    def pre_commit(self, context: CommitContext) -> Any:
-        payload = f"{context.snapshot}/{self.worker}".encode()
-        self.table.staged[payload], self.written = self.written, []
-        return payload
-
-    def close(self) -> None:
-        """Nothing is open."""
+from tests.unit.testing.contracts.tables import CommitsAll, CommitsTwice, Table, TableWriter, again
 
 
 class ShowsAtOnce(Table):
@@ -95,12 +56,6 @@ class _SilentWriter(TableWriter):
         super().pre_commit(context)
 
 
-class CommitsTwice(Table):
-    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            self.rows.extend(self.staged.get(payload, []))
-
-
 class CommitsTheFirst(Table):
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         super().commit(context, payloads[:1])
@@ -110,16 +65,6 @@ class Reverses(Table):
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
             self.rows.extend(reversed(self.staged.pop(payload, [])))
-
-
-class CommitsAll(Table):
-    """A commit publishes whatever is staged."""
-
-    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        super().commit(context, list(self.staged))
-
-    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Nothing is discarded."""
 
 
 class RecoversNothing(CommitsAll):
@@ -221,7 +166,7 @@ class Drops(Plainly):
 
 @pytest.mark.parametrize("kind", [Table, Lists, Plainly])
 def test_a_sink_that_keeps_the_contract_passes(kind: type) -> None:
-    check_sink(kind, lambda sink: sink.rows)
+    check_sink(kind, lambda sink: sink.rows, again=again)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +191,7 @@ def test_a_sink_that_keeps_the_contract_passes(kind: type) -> None:
 )
 def test_a_sink_that_breaks_a_clause_is_named_by_it(kind: type, clause: str) -> None:
     with pytest.raises(LawError) as caught:
-        check_sink(kind, lambda sink: sink.rows)
+        check_sink(kind, lambda sink: sink.rows, again=again)
     assert caught.value.law == clause
 
 

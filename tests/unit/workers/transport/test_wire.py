@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from malstrom_py.errors import CodecError, PeerError
 from malstrom_py.rescale.channel import ChannelId, Frame, Grant, PlacedEpoch
 from malstrom_py.rescale.protocol import Marker, Move, Parcel, PartHandedOver, PartMove
-from malstrom_py.workers.coordinator_machine import Connected
+from malstrom_py.workers.coordinator_events import Connected
 from malstrom_py.workers.outgoing import Content
 from malstrom_py.workers.transport import wire
 from malstrom_py.workers.transport.wire import InStreams, OutStream

@@ -1,0 +1,109 @@
+"""Which keys of a step have changed since the last committed snapshot: what a barrier has to write (S2).
+
+Rules. A delta is relative to the snapshot that the barrier calls its parent. What was written last may never have been
+committed, so its keys count as changed until a later barrier says that it was. Where the parent is not what is tracked
+from, and where so much has changed that it would not pay, everything is written in full, and until then nothing is
+noted. A key is written by the same bytes all along a chain, though keys may be equal without being alike (1 and True):
+chains are merged by these bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, timedelta
+from itertools import chain
+from typing import Any, Final
+from uuid import UUID
+
+SPARE: Final = 100_000
+"""So many more keys than twice those that have state may be noted: then all is written in full."""
+
+_ALIKE: Final = frozenset({type(None), int, str, bytes, date, timedelta, UUID})
+"""Types of keys of which two that are equal are alike, as long as no others are about."""
+
+SlotsOf = Callable[[Sequence[Any]], Sequence[int]]
+
+
+class Changes:
+    """Of one step on one worker. ``noted``: the keys that changed since the last barrier; None: nothing is noted.
+
+    >>> changes = Changes(lambda keys: [0] * len(keys))
+    >>> changes.due(None) is None                                  # in full
+    True
+    >>> changes.written("s1", None, None)
+    >>> changes.noted.update("ab")
+    >>> sorted(changes.due("s1"))
+    ['a', 'b']
+    >>> changes.written("s2", "s1", {"a", "b"})
+    >>> changes.noted.add("c")
+    >>> sorted(changes.due("s2")), sorted(changes.due("s1")), changes.due("s0")
+    (['c'], ['a', 'b', 'c'], None)
+    """
+
+    __slots__ = ("_base", "_last", "_names", "_unsure", "noted", "slots_of")
+
+    def __init__(self, slots_of: SlotsOf) -> None:
+        self.slots_of = slots_of
+        self.noted: set[Any] | None = None
+        self._base: str | None = None
+        self._last: str | None = None
+        self._unsure: set[Any] = set()
+        # Key -> the key by which it is written, once there are keys that may be equal and not alike.
+        self._names: dict[Any, Any] | None = None
+
+    def note(self, keys: Iterable[Any], held: int) -> None:
+        """``keys`` may have changed, in a state of ``held`` keys."""
+        noted = self.noted
+        if noted is not None:
+            noted.update(keys)
+            if len(noted) > 2 * held + SPARE:
+                self.noted = None
+
+    def due(self, parent: str | None) -> set[Any] | None:
+        """The keys that changed since ``parent``; None if all there is has to be written."""
+        if parent is None or self.noted is None:
+            return None
+        if parent == self._last:
+            return self.noted
+        return self.noted | self._unsure if parent == self._base else None
+
+    def written(self, snapshot: str, parent: str | None, keys: set[Any] | None) -> None:
+        """What was `due` stands in ``snapshot``, whether or not that will be committed."""
+        self._base = None if keys is None else parent
+        self._last = snapshot
+        self._unsure = keys or set()
+        self.noted = set()
+
+    def names(self, keys: Sequence[Any], held: int, *, full: bool) -> Sequence[Any] | None:
+        """The keys by which ``keys`` are written, of a state of ``held``; None if that takes a chain that begins anew.
+
+        >>> changes = Changes(lambda keys: [0] * len(keys))
+        >>> changes.names([1, "a"], 2, full=True), changes.names([True], 2, full=False)
+        ([1, 'a'], None)
+        >>> changes.names([1, "a"], 2, full=True), changes.names([True, 2.0], 2, full=False)
+        ([1, 'a'], [1, 2.0])
+        """
+        if self._names is None:
+            if alike(keys):
+                return keys
+            self._names = {}
+            if not full:
+                return None
+        elif full:
+            self._names = {}
+        elif len(self._names) > 2 * held + SPARE:
+            return None
+        names = self._names
+        return [names.setdefault(key, key) for key in keys]
+
+
+def alike(keys: Sequence[Any]) -> bool:
+    """Whether of ``keys`` those that are equal are alike.
+
+    >>> alike([1, "a", (2, None)]), alike([1, True]), alike([(1.0,)])
+    (True, False, False)
+    """
+    others = set(map(type, keys)) - _ALIKE
+    if others != {tuple}:
+        return not others
+    return alike(list(chain.from_iterable(key for key in keys if type(key) is tuple)))

@@ -1,0 +1,214 @@
+"""The log of a job: its snapshots and its starts, each under the next number, none ever replaced.
+
+Rule: what decides between two starts of a job is who creates the next entry. A start takes a number itself (a *claim*),
+so an older one that is still there finds the number of its next snapshot taken, for good: that is why claims, and
+entries that cannot be read, are never removed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from malstrom_py.errors import SnapshotError
+from malstrom_py.snapshot.manifest import FORMAT, Manifest
+from malstrom_py.snapshot.manifest_json import manifest_of
+from malstrom_py.snapshot.sealed import open_seal, seal
+from malstrom_py.snapshot.store import Store, is_lost
+from malstrom_py.snapshot.stored_fields import Fields
+
+FOLDER: Final = "log"
+CLAIM: Final = "claim"
+LATEST: Final = "latest"
+NONE: Final = "none"
+
+_NAME = re.compile(rf"{FOLDER}/(\d{{12}})\.json", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A start of the job: its next snapshot has the number ``sequence + 1``.
+
+    ``resume``: where it was told to go on from: "latest", "none" or the id of a snapshot; ``token``: what tells two
+    starts apart; ``created``: ISO 8601, UTC.
+    """
+
+    incarnation: int
+    sequence: int
+    resume: str = LATEST
+    created: str = ""
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One entry, read: what it is, or None and what is wrong with it."""
+
+    sequence: int
+    content: Manifest | Claim | None
+    fault: str = ""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The snapshot that it is, if it is one."""
+        return self.content if isinstance(self.content, Manifest) else None
+
+
+def path_of(sequence: int) -> str:
+    """Where an entry lies, relative to the folder of the job.
+
+    >>> path_of(12)
+    'log/000000000012.json'
+    """
+    return f"{FOLDER}/{sequence:012}.json"
+
+
+def sequences_in(paths: Sequence[str]) -> list[int]:
+    """The numbers of the entries among ``paths``, relative to the folder of the job, in their order."""
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, paths) if found)
+
+
+def claim_bytes(claim: Claim, job: str) -> bytes:
+    """``claim`` as it is stored."""
+    return seal(
+        {
+            "format": FORMAT,
+            "kind": CLAIM,
+            "job": job,
+            "sequence": claim.sequence,
+            "incarnation": claim.incarnation,
+            "created": claim.created,
+            "resume": claim.resume,
+            "token": claim.token,
+        }
+    )
+
+
+def entry_of(data: bytes, *, job: str, sequence: int) -> LogEntry:
+    """The entry of ``job`` that these bytes are; one with a fault if they are none, or not this one."""
+    try:
+        stored = open_seal(data)
+        content = _claim_of(stored) if stored.get("kind") == CLAIM else manifest_of(stored)
+        if stored["job"] != job:
+            raise ValueError(f"it is of job {stored['job']!r}")
+        if content.sequence != sequence:
+            raise ValueError(f"it is entry {content.sequence} of the log")
+    except ValueError as error:
+        return LogEntry(sequence, None, f"{path_of(sequence)}: {error}")
+    return LogEntry(sequence, content)
+
+
+def history(entries: Sequence[LogEntry]) -> Iterator[LogEntry]:
+    """The entries that are snapshots, or should be, and lead to where the job is now, the newest first.
+
+    A start that was told where to go on from leaves out what lies between.
+    """
+    wanted = None
+    for entry in reversed(entries):
+        claim, manifest = entry.content if isinstance(entry.content, Claim) else None, entry.manifest
+        if wanted is not None and (manifest is None or manifest.id != wanted):
+            continue
+        wanted = None
+        if claim is None:
+            yield entry
+        elif claim.resume == NONE:
+            return
+        elif claim.resume != LATEST:
+            wanted = claim.resume
+    if wanted is not None:
+        yield LogEntry(0, None, f"snapshot {wanted}, from which the job went on, is not there")
+
+
+def next_incarnation(entries: Sequence[LogEntry]) -> int:
+    """One more than there was; entries that cannot be read may each have been a start.
+
+    >>> next_incarnation([]), next_incarnation([LogEntry(1, Claim(3, 1)), LogEntry(2, None, "damaged")])
+    (1, 5)
+    """
+    unknown = 1
+    for entry in reversed(entries):
+        if entry.content is not None:
+            return entry.content.incarnation + unknown
+        unknown += 1
+    return unknown
+
+
+class Log:
+    """The log of ``job``, whose folder in ``store`` has its name."""
+
+    def __init__(self, store: Store, job: str) -> None:
+        self._store = store
+        self._job = job
+        self._claims: dict[int, LogEntry] = {}
+        """They never change, and are read once. Snapshots are read each time, for their bytes may have rotted."""
+
+    def sequences(self) -> list[int]:
+        """The numbers of the entries, in their order."""
+        folder = f"{self._job}/"
+        return sequences_in([path.removeprefix(folder) for path in self._store.list(f"{folder}{FOLDER}")])
+
+    def entries(self) -> list[LogEntry]:
+        """All entries, in the order of their numbers."""
+        return [entry for entry in map(self.read, self.sequences()) if entry is not None]
+
+    def read(self, sequence: int) -> LogEntry | None:
+        """One entry; None if it is not there."""
+        known = self._claims.get(sequence)
+        if known is not None:
+            return known
+        try:
+            data = self._store.get(f"{self._job}/{path_of(sequence)}")
+        except FileNotFoundError:
+            return None
+        except SnapshotError as error:
+            if not is_lost(error):
+                raise
+            return LogEntry(sequence, None, str(error))
+        entry = entry_of(data, job=self._job, sequence=sequence)
+        if isinstance(entry.content, Claim):
+            self._claims[sequence] = entry
+        return entry
+
+    def append(self, sequence: int, data: bytes) -> bool:
+        """Write an entry; False if another one has its number. To write the same one again is no harm, for an answer
+        of the store may have been lost."""
+        path = f"{self._job}/{path_of(sequence)}"
+        if self._store.create(path, data):
+            return True
+        try:
+            return self._store.get(path) == data
+        except FileNotFoundError:
+            return False
+
+    def keeps_what_is_there(self, sequence: int, data: bytes) -> bool:
+        """Whether the store refuses to create an entry that is there: this one, so that it is no harm if it does not.
+
+        There are stores that speak like S3 and take no notice of the condition.
+        """
+        return not self._store.create(f"{self._job}/{path_of(sequence)}", data)
+
+    def remove(self, sequence: int) -> None:
+        """Take away the entry of a snapshot."""
+        self._store.delete(f"{self._job}/{path_of(sequence)}")
+
+
+def _claim_of(stored: Mapping[str, Any]) -> Claim:
+    fields = Fields(stored, "the claim")
+    found = fields.whole("format")
+    if found != FORMAT:
+        raise ValueError(f"its format is {found}, where this version of malstrom-py knows {FORMAT}: use a newer one")
+    fields.text("kind")
+    fields.text("job")
+    claim = Claim(
+        incarnation=fields.whole("incarnation"),
+        sequence=fields.whole("sequence"),
+        resume=fields.text("resume"),
+        created=fields.text("created"),
+        token=fields.text("token"),
+    )
+    fields.end()
+    if claim.incarnation < 1:
+        raise ValueError("the claim: its incarnation is below one")
+    return claim

@@ -1,0 +1,119 @@
+"""What there is to tell of the snapshots in a store, without reading any state: for people and for tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from malstrom_py.errors import SnapshotError
+from malstrom_py.snapshot.checkpointer import Checkpointer
+from malstrom_py.snapshot.ids import made_at_s
+from malstrom_py.snapshot.json_values import as_json
+from malstrom_py.snapshot.log import LogEntry
+from malstrom_py.snapshot.manifest import Artefact, Manifest
+from malstrom_py.snapshot.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class StateSummary:
+    """The keyed state of one step in a snapshot: how many workers wrote it, and in how many artefacts of what size.
+
+    ``chain``: the longest of its chains; ``full`` and ``delta``: bytes.
+    """
+
+    step: str
+    workers: int
+    artefacts: int
+    chain: int
+    full: int
+    delta: int
+
+
+def jobs_in(store: Store) -> list[str]:
+    """The jobs that have a log in ``store``, sorted."""
+    return sorted({path.split("/")[0] for path in store.list("") if path.split("/")[1:2] == ["log"]})
+
+
+def the_job(store: Store, job: str | None) -> str:
+    """``job``, or the only one there is; `SnapshotError` if it has no snapshots there, or there are several."""
+    jobs = jobs_in(store)
+    if job is None and len(jobs) == 1:
+        return jobs[0]
+    if job is None and jobs:
+        raise SnapshotError(f"{store!r} has the snapshots of several jobs: say of which: {', '.join(jobs)}")
+    if job is None or job not in jobs:
+        whose = "" if job is None else f" of job {job!r}"
+        raise SnapshotError(f"{store!r} has no snapshot{whose}; there are those of {', '.join(jobs) or 'no job'}")
+    return job
+
+
+def manifests_of(checkpointer: Checkpointer) -> list[Manifest]:
+    """The snapshots of a job that can be read, oldest first."""
+    return [entry.manifest for entry in checkpointer.entries() if entry.manifest is not None]
+
+
+def faulty(checkpointer: Checkpointer) -> list[LogEntry]:
+    """The entries of a job's log that cannot be read."""
+    return [entry for entry in checkpointer.entries() if entry.content is None]
+
+
+def state_of(manifest: Manifest) -> list[StateSummary]:
+    """What keyed state a snapshot has, by step, in the order of the plan."""
+    chains: dict[str, list[Sequence[Artefact]]] = {}
+    for (step, _), chain in manifest.chains().items():
+        chains.setdefault(step, []).append(chain)
+    ranks = {step: rank for rank, step in enumerate(manifest.plan.steps)}
+    return [
+        StateSummary(
+            step,
+            workers=len(of_step),
+            artefacts=sum(map(len, of_step)),
+            chain=max(map(len, of_step)),
+            full=_size(of_step, "full"),
+            delta=_size(of_step, "delta"),
+        )
+        for step, of_step in sorted(chains.items(), key=lambda pair: ranks.get(pair[0], len(ranks)))
+    ]
+
+
+def positions_of(manifest: Manifest) -> Iterator[tuple[str, str, Any, bool]]:
+    """(source, part, position in JSON, whether it is finished) of every part; a type that JSON lacks is encoded."""
+    for step, parts in manifest.sources.items():
+        for part, image in parts.items():
+            yield step, part, as_json(image.position, step=step), image.finished
+
+
+def size_of(manifest: Manifest) -> int:
+    """How many bytes of keyed state a snapshot lists, those that it shares with others among them."""
+    return sum(artefact.size for artefact in manifest.artefacts)
+
+
+def notes_on(manifest: Manifest) -> list[str]:
+    """What sets a snapshot apart."""
+    return [
+        *(["savepoint"] if manifest.savepoint else []),
+        *(["the job has finished"] if manifest.result is not None else []),
+    ]
+
+
+def as_plain(manifest: Manifest) -> dict[str, Any]:
+    """A snapshot in types that JSON has, without any state."""
+    return {
+        "job": manifest.job,
+        "snapshot": manifest.id,
+        "made_at_s": made_at_s(manifest.id),
+        "sequence": manifest.sequence,
+        "incarnation": manifest.incarnation,
+        "parent": manifest.parent,
+        "workers": manifest.workers,
+        "slots": manifest.plan.slots,
+        "artefacts": len(manifest.artefacts),
+        "bytes": size_of(manifest),
+        "savepoint": manifest.savepoint,
+        "finished": manifest.result is not None,
+    }
+
+
+def _size(chains: Sequence[Sequence[Artefact]], kind: str) -> int:
+    return sum(artefact.size for chain in chains for artefact in chain if artefact.kind == kind)

@@ -1,0 +1,207 @@
+"""``spark.read.format("malstrom")`` on snapshots: which there are, how far sources had read, and keyed state.
+
+Rule: a task reads the artefacts of one worker of the job that wrote them, whole, and compares their digests before it
+believes them. Classes of the job are not needed: what was stored says what their fields are.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from malstrom_py.codec.without_classes import without_classes
+from malstrom_py.errors import SourceError
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot import summary
+from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.ids import is_snapshot_id, made_at_s
+from malstrom_py.snapshot.keyed_image import entries_in
+from malstrom_py.snapshot.loading import loaded
+from malstrom_py.snapshot.manifest import Artefact, Manifest
+from malstrom_py.snapshot.snapshots import OBJECT_STORES, Snapshots
+from malstrom_py.snapshot.state_columns import Columns, arrow_schema, batch_of, columns_of
+from malstrom_py.spark.arrow_types import spark_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+OPTIONS: Final = ("snapshots", "path", "job", "read", "step", "snapshot")
+STORE_OPTION: Final = "store."
+
+SNAPSHOTS_SCHEMA: Final = (
+    "job string, snapshot string, made_at timestamp, sequence bigint, incarnation bigint, parent string, "
+    "workers int, slots int, artefacts int, bytes bigint, savepoint boolean, finished boolean"
+)
+POSITIONS_SCHEMA: Final = "job string, snapshot string, step string, part string, position string, finished boolean"
+
+_BATCH_ROWS: Final = 1 << 14
+
+
+def is_about_snapshots(options: Mapping[str, str]) -> bool:
+    """Whether the options ask for snapshots, and not for what sinks have left in a folder."""
+    if "snapshots" in options or "read" in options:
+        return True
+    path = options.get("path", "")
+    if "://" in path and not path.lower().startswith("file:"):
+        return path.partition("://")[0].lower() in OBJECT_STORES
+    folder = Path(path.removeprefix("file://").removeprefix("file:")) if path else Path()
+    return bool(path) and not (folder / "_malstrom").exists() and any(folder.glob("*/log/*.json"))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What one task reads: the chain that one worker wrote of a step."""
+
+    checkpointer: StoreCheckpointer
+    step: str
+    artefacts: Sequence[Artefact]
+
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        """Keys and their state; None where a key has timers only."""
+        data = [loaded(self.checkpointer, artefact) for artefact in self.artefacts]
+        for entry in entries_in(data, without_classes(), step=self.step):
+            yield entry.key, entry.value
+
+
+class AskedSnapshots:
+    """What the options ask for."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        known = {name for name in options if name in OPTIONS or name.startswith(STORE_OPTION)}
+        if unknown := sorted(set(options) - known):
+            raise SourceError(
+                f"unknown option {', '.join(unknown)}: known are {', '.join(OPTIONS)} and {STORE_OPTION}<option>"
+            )
+        self.read = options.get("read", "snapshots")
+        if self.read not in ("snapshots", "positions", "state"):
+            raise SourceError(f"option read is 'snapshots', 'positions' or 'state', not {self.read!r}")
+        uri = options.get("snapshots", options.get("path"))
+        if uri is None:
+            raise SourceError("say where the snapshots are: option('snapshots', uri), or load(uri)")
+        about_store = {
+            name.removeprefix(STORE_OPTION): value for name, value in options.items() if name.startswith(STORE_OPTION)
+        }
+        store = Snapshots(uri, options=about_store).store()
+        self._checkpointer = StoreCheckpointer(store, summary.the_job(store, options.get("job")))
+        self._step = options.get("step")
+        self._snapshot = options.get("snapshot")
+
+    def manifests(self) -> list[Manifest]:
+        """The snapshots to tell of, oldest first: one, if it is named."""
+        manifests = summary.manifests_of(self._checkpointer)
+        return manifests if self._snapshot is None else [self.manifest()]
+
+    def manifest(self) -> Manifest:
+        """The snapshot to look into: the newest, unless another is named."""
+        if self._snapshot is not None:
+            if not is_snapshot_id(self._snapshot):
+                raise SourceError(f"option snapshot is the id of one, not {self._snapshot!r}")
+            return self._checkpointer.load_manifest(SnapshotId(self._snapshot))
+        manifests = summary.manifests_of(self._checkpointer)
+        if not manifests:
+            raise SourceError(f"job {self._checkpointer.job!r} has no snapshot yet in {self._checkpointer.store!r}")
+        return manifests[-1]
+
+    def chains(self) -> list[Chain]:
+        """The chains of the step whose state is asked for, which may be left out if only one has any."""
+        manifest = self.manifest()
+        stateful = [name for name, image in manifest.plan.steps.items() if image.stateful]
+        step = stateful[0] if self._step is None and len(stateful) == 1 else self._step
+        if step is None or step not in stateful:
+            said = "several steps keep state" if step is None else f"no step {step!r} keeps state"
+            raise SourceError(
+                f"snapshot {manifest.id} of job {manifest.job!r}: {said}: say which by option step: "
+                f"{', '.join(stateful) or 'there is none'}"
+            )
+        return [
+            Chain(self._checkpointer, step, chain)
+            for (operator, _), chain in manifest.chains().items()
+            if operator == step
+        ]
+
+    def columns(self) -> Columns:
+        """The columns of the state: all of it is looked at."""
+        return columns_of(entry for chain in self.chains() for entry in chain.entries())
+
+    def schema(self) -> StructType | str:
+        """What the rows are like."""
+        if self.read == "state":
+            return spark_schema(arrow_schema(self.columns()))
+        return SNAPSHOTS_SCHEMA if self.read == "snapshots" else POSITIONS_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Whoever reads them."""
+        if self.read == "state":
+            return _StateReader(self.chains(), self.columns(), schema)
+        manifests = self.manifests() if self.read == "snapshots" else [self.manifest()]
+        rows = map(_snapshot_row, manifests) if self.read == "snapshots" else _position_rows(manifests[0])
+        return _RowsReader(list(rows), schema)
+
+
+class _RowsReader(DataSourceReader):
+    """A few rows, which are known when the query is planned."""
+
+    def __init__(self, rows: list[dict[str, Any]], schema: StructType) -> None:
+        self._rows = rows
+        self._names = schema.names
+        if rows and (unknown := [name for name in self._names if name not in rows[0]]):
+            raise SourceError(f"there is no column {', '.join(unknown)}: there are {', '.join(rows[0])}")
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        return (tuple(row[name] for name in self._names) for row in self._rows)
+
+
+class _StateReader(DataSourceReader):
+    """The keyed state of a step: what one worker wrote in each task."""
+
+    def __init__(self, chains: Sequence[Chain], columns: Columns, schema: StructType) -> None:
+        self._chains = chains
+        self._columns = columns
+        self._names = schema.names
+        if unknown := [name for name in self._names if name not in columns.kinds]:
+            raise SourceError(f"the state has no column {', '.join(unknown)}: it has {', '.join(columns.kinds)}")
+        there = spark_schema(arrow_schema(columns))
+        for asked in schema.fields:
+            if asked.dataType != there[asked.name].dataType:
+                raise SourceError(
+                    f"column {asked.name!r} of the state is {there[asked.name].dataType.simpleString()}, and is asked "
+                    f"for as {asked.dataType.simpleString()}: leave the schema out, and cast"
+                )
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(chain) for chain in self._chains] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        chain: Chain | None = partition.value
+        batch: list[tuple[Any, Any]] = []
+        for entry in chain.entries() if chain is not None else ():
+            batch.append(entry)
+            if len(batch) == _BATCH_ROWS:
+                yield batch_of(batch, self._columns).select(self._names)
+                batch = []
+        if batch:
+            yield batch_of(batch, self._columns).select(self._names)
+
+
+def _snapshot_row(manifest: Manifest) -> dict[str, Any]:
+    row = summary.as_plain(manifest)
+    return row | {"made_at": dt.datetime.fromtimestamp(made_at_s(manifest.id), dt.UTC)}
+
+
+def _position_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    for step, part, position, finished in summary.positions_of(manifest):
+        yield {
+            "job": manifest.job,
+            "snapshot": manifest.id,
+            "step": step,
+            "part": part,
+            "position": json.dumps(position),
+            "finished": finished,
+        }

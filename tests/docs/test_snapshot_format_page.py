@@ -1,0 +1,44 @@
+"""docs/snapshot-format.md shows the golden snapshot as it is, and tells every field that there is."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from malstrom_py.snapshot.log import path_of
+from malstrom_py.snapshot.sealed import open_seal
+from tests.pages import blocks_of
+from tests.tree import ROOT
+from tests.vectors.golden_snapshot import FOLDER, JOB
+
+PAGE = (ROOT / "docs" / "snapshot-format.md").read_text()
+SHOWN = [json.loads(block.text) for block in blocks_of(PAGE) if block.info == "json"]
+
+
+def stored(sequence: int) -> dict[str, object]:
+    return open_seal((FOLDER / JOB / path_of(sequence)).read_bytes())
+
+
+def test_the_claim_and_the_manifest_that_are_shown_are_those_of_the_golden_snapshot() -> None:
+    assert [list(shown.items()) for shown in SHOWN] == [list(stored(1).items()), list(stored(4).items())]
+
+
+def test_every_field_of_a_manifest_has_its_row() -> None:
+    _, _, section = PAGE.partition("## The manifest")
+    rows = re.findall(r"^\| (`.*?`) \|", section, flags=re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert told == set(stored(4))
+
+
+def test_every_field_of_an_artefact_is_told() -> None:
+    artefacts = SHOWN[1]["artefacts"]
+    (row,) = re.findall(r"^\| `artefacts` \| (.*) \|$", PAGE, flags=re.MULTILINE)
+    assert {name for name in artefacts[0] if f"`{name}`" not in row} == set()
+
+
+def test_every_kind_of_path_is_told() -> None:
+    told = re.findall(r"^\| `((?:(?:log|artefacts|commits)/|_latest)[^`]*)` \|", PAGE, flags=re.MULTILINE)
+    patterns = [re.sub(r"<\w+>", "[A-Za-z0-9-]+", path.replace("000000000012", r"\d{12}")) for path in told]
+    paths = [str(path.relative_to(FOLDER / JOB)) for path in (FOLDER / JOB).rglob("*") if path.is_file()]
+    assert [path for path in paths if not any(re.fullmatch(pattern, path) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, path) for path in paths)] == []

@@ -1,0 +1,173 @@
+"""Snapshots from the command line, with real processes: a job is stopped, goes on where it was, and is changed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import malstrom_py as mp
+from tests.tree import ROOT
+
+PATIENCE_S = 60.0
+
+JOBS = """
+from itertools import count
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+
+def count_up(key, n, seen):
+    return {"key": key, "n": seen + 1}, seen + 1
+
+
+def made(total="total", **options):
+    job = mp.Job("visits")
+    numbers = job.source("in", sources.Generator(lambda part, start: count(start), parts=2))
+    counted = numbers.key_by("key", lambda n: n % 10).stateful_map(total, count_up, default=int, **options)
+    counted.sink("out", sinks.Files("out", format="csv"))
+    return job
+
+
+def job():
+    return made()
+
+
+def renamed():
+    return made("visits", renamed_from="total")
+
+
+def changed():
+    return made("visits")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "runtime").mkdir(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    return tmp_path
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "malstrom_py.cli", *arguments]
+
+
+def environ() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
+def malstrom(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        cwd=folder,
+        env=environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+
+class Running:
+    """A job that runs in a process of its own, which is killed at the end of the test if it is still there."""
+
+    def __init__(self, folder: Path, job: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            command("run", f"jobs:{job}", "--snapshots", "snapshots", "--interval", "0.2", "-w", "2", *arguments),
+            cwd=folder,
+            env=environ(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def handle(self) -> mp.JobHandle:
+        """A handle on it, once it can be found."""
+        while self.process.poll() is None:
+            try:
+                return mp.JobHandle.attach("visits")
+            except mp.JobNotFound:
+                time.sleep(0.05)
+        raise AssertionError(f"it has ended: {self.error()}")
+
+    def error(self) -> str:
+        """What it says in the end."""
+        _, error = self.process.communicate(timeout=PATIENCE_S)
+        return error
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Running]]:
+    started: list[Running] = []
+    yield started
+    for running in started:
+        running.process.kill()
+        running.process.communicate()
+
+
+def snapshots_of(folder: Path) -> list[str]:
+    done = malstrom(folder, "snapshots", "list", "snapshots", "visits", "--json")
+    assert done.returncode == 0, done.stderr
+    return [one["snapshot"] for one in json.loads(done.stdout)]
+
+
+def counts_in(folder: Path) -> dict[str, list[int]]:
+    """Key -> the counts that the job has written in all its runs, ascending."""
+    counts: dict[str, list[int]] = {}
+    for file in (folder / "out").glob("*.csv"):
+        with file.open() as text:
+            for row in csv.DictReader(text):
+                counts.setdefault(row["key"], []).append(int(row["n"]))
+    return {key: sorted(of_key) for key, of_key in counts.items()}
+
+
+def test_s7_a_job_that_was_stopped_goes_on_where_it_was(folder: Path, processes: list[Running]) -> None:
+    processes.append(Running(folder, "job"))
+    handle = processes[-1].handle()
+    saved = handle.snapshot(timeout_s=PATIENCE_S)
+    status = handle.status()
+    assert status.snapshots is not None
+    assert status.snapshots.last is not None
+    assert status.snapshots.last >= saved
+    done = malstrom(folder, "stop", "visits", "--no-drain")
+    assert (done.returncode, done.stdout) == (0, "job visits has stopped; it can go on from its last snapshot\n")
+    error = processes[-1].error()
+    assert processes[-1].process.returncode == 1
+    *_, last = snapshots_of(folder)
+    assert f"was stopped without drain: it can go on from snapshot {last}" in error
+    assert malstrom(folder, "snapshots", "verify", "snapshots").returncode == 0
+    after_first = counts_in(folder)
+    assert after_first == {str(key): list(range(1, len(after_first[str(key)]) + 1)) for key in range(10)}
+
+    refused = malstrom(folder, "run", "jobs:changed", "--snapshots", "snapshots")
+    assert refused.returncode == 1
+    assert f"error: job 'visits' cannot go on from snapshot {last}, for it has changed:" in refused.stderr
+    assert "step 'total' (stateful_map, its keyed state)" in refused.stderr
+
+    processes.append(Running(folder, "renamed", "--resume", last))
+    handle = processes[-1].handle()
+    handle.snapshot(timeout_s=PATIENCE_S)
+    handle.stop(timeout_s=PATIENCE_S)
+    assert "snapshots in" in processes[-1].error()
+    after_both = counts_in(folder)
+    assert after_both == {key: list(range(1, len(counts) + 1)) for key, counts in after_both.items()}
+    assert all(len(after_both[key]) > len(counts) for key, counts in after_first.items())
+
+
+def test_a_savepoint_stands_alone(folder: Path, processes: list[Running]) -> None:
+    processes.append(Running(folder, "job"))
+    handle = processes[-1].handle()
+    saved = handle.savepoint(str(folder / "kept"), timeout_s=PATIENCE_S)
+    handle.stop(drain=False, timeout_s=PATIENCE_S)
+    shown = json.loads(malstrom(folder, "snapshots", "show", "kept", "visits", "--json").stdout)
+    assert (shown["snapshot"], shown["savepoint"]) == (saved, True)
+    assert malstrom(folder, "snapshots", "verify", "kept").returncode == 0

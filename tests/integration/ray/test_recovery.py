@@ -1,0 +1,114 @@
+"""A job on Ray with snapshots goes on from the last of them, whoever dies (S6), and in other programs (S5, S7)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import OperatorError, PeerError
+from tests.integration.ray.chaos import PATIENCE_S, Row, chaotic, check, ravage, rows_in, until
+
+SEED: Final = 8
+
+
+@pytest.mark.timeout(400)
+def test_s6_state_and_files_are_exact_after_eight_kills(tidy: None, tmp_path: Path) -> None:
+    hits = ravage(tmp_path, kills=8, seed=SEED, say=print)
+    assert set(hits) == {"WorkerActor", "WorkerActor in a rescale", "CoordinatorActor in a rescale"}
+    assert sum(hits.values()) == 8
+
+
+def runtime(workers: int, folder: Path, **options: Any) -> mp.RayRuntime:
+    return mp.RayRuntime(workers, num_cpus=0.2, snapshots=mp.Snapshots(folder, interval_s=0.5), **options)
+
+
+def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint(tidy: None, tmp_path: Path) -> None:
+    kept, copied = tmp_path / "kept", tmp_path / "copied"
+    handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out"))
+    first = handle.snapshot()
+    savepoint = handle.savepoint(str(copied))
+    handle.stop(drain=False, timeout_s=PATIENCE_S)
+    with pytest.raises(mp.JobEnded, match="can go on from snapshot"):
+        handle.wait()
+    stopped = rows_in(tmp_path / "out")
+    check(stopped)
+
+    handle = runtime(3, kept).start(chaotic("goes-on", tmp_path / "out"))
+    until(lambda: handle.status().counts.read > 100, handle.status)
+    assert handle.status().workers == 3
+    handle.stop(timeout_s=PATIENCE_S)
+    rows = rows_in(tmp_path / "out")
+    check(rows)
+    assert len(rows) > len(stopped)
+    assert first < savepoint
+
+    again = runtime(1, kept).run(chaotic("goes-on", tmp_path / "out"))
+    assert (again.read, len(rows_in(tmp_path / "out"))) == (handle.wait().read, len(rows))
+
+    handle = runtime(1, copied).start(chaotic("goes-on", tmp_path / "other"))
+    until(lambda: handle.status().counts.read > 100, handle.status)
+    handle.stop(timeout_s=PATIENCE_S)
+    other = rows_in(tmp_path / "other")
+    assert other
+    assert min(row["seen"] for row in other) > 1  # the state of what the first run had read
+
+
+def test_s7_rows_that_show_in_this_program_are_there_once_though_a_function_fails(
+    out: sinks.Memory, tmp_path: Path
+) -> None:
+    failed = tmp_path / "failed"
+
+    def fails_once(number: int) -> int:
+        if number == 2_500 and not failed.exists():
+            failed.touch()
+            raise LookupError("once")
+        return number
+
+    job = mp.Job("once")
+    read = job.source("in", sources.Memory(range(5_000), parts=3)).map("fails", fails_once)
+    read.key_by("by-key", lambda n: n % 7).count("count").sink("out", out)
+    handle = runtime(2, tmp_path / "kept").start(job)
+    result = handle.wait(timeout_s=PATIENCE_S)
+    assert failed.exists()
+    assert handle.status().state == "finished"
+    assert {key: sorted(counts) for key, counts in out.by_key.items()} == {
+        key: list(range(1, len(range(key, 5_000, 7)) + 1)) for key in range(7)
+    }
+    assert result.read == result.written == 5_000
+
+
+def test_s6_what_fails_each_time_ends_with_its_own_error(out: sinks.Memory, tmp_path: Path) -> None:
+    def refuse(row: Row) -> Row:
+        raise LookupError("always")
+
+    job = mp.Job("always")
+    job.source("in", sources.Memory([{"n": 1}])).map("refuse", refuse).sink("out", out)
+    handle = runtime(1, tmp_path / "kept", restart=mp.Restart(max_restarts=1, backoff_s=0.0)).start(job)
+    with pytest.raises(OperatorError, match="refuse") as caught:
+        handle.wait(timeout_s=PATIENCE_S)
+    assert any("begun again 1 time" in note for note in caught.value.__notes__)
+    assert out.items == []
+
+
+def test_s6_a_record_that_kills_its_worker_each_time_is_told_by_step_part_and_position(
+    out: sinks.Memory, tmp_path: Path
+) -> None:
+    def poisoned(number: int) -> int:
+        if number == 777:
+            os._exit(9)
+        return number
+
+    job = mp.Job("poisoned")
+    job.source("in", sources.Memory(range(1_000))).map("parse", poisoned).sink("out", out)
+    handle = runtime(1, tmp_path / "kept", restart=mp.Restart(max_restarts=1, backoff_s=0.0)).start(job)
+    with pytest.raises(PeerError, match="worker 0 died") as caught:
+        handle.wait(timeout_s=PATIENCE_S)
+    said = str(caught.value)
+    assert "step 'parse' was at work on" in said
+    assert "part '0' of source 'in', up to position" in said
+    assert any("begun again 1 time" in note for note in caught.value.__notes__)

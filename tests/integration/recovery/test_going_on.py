@@ -1,0 +1,170 @@
+"""Jobs with snapshots in one process: stopped, failed, started at other scales, from copies and from older ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py.errors import FencedError, JobEnded, OperatorError, PlanError, SnapshotError
+from tests.integration.recovery.jobs import Row, check_written, numbered
+
+
+class Failing:
+    """Raises at some records, each ``times`` times."""
+
+    def __init__(self, *numbers: int, times: int = 1) -> None:
+        self._left = dict.fromkeys(numbers, times)
+        self.failed = 0
+
+    def __call__(self, row: Row) -> Row:
+        if row[0] == "part-1" and self._left.get(row[1], 0) > 0:
+            self._left[row[1]] -= 1
+            self.failed += 1
+            raise RuntimeError("as the test wants it")
+        return row
+
+
+def often(path: Path, **options: float) -> mp.Snapshots:
+    return mp.Snapshots(str(path), interval_s=options.get("interval_s", 0.02), chain_max=2)
+
+
+def small() -> mp.Batching:
+    return mp.Batching(rows_max=50)
+
+
+def until_read(handle: mp.JobHandle, rows: int) -> None:
+    """Wait until so many records have been read, for a minute at most."""
+    until_s = monotonic() + 60.0
+    while handle.status().counts.read < rows:
+        assert monotonic() < until_s, "nothing is read"
+        sleep(0.01)
+
+
+QUICK = mp.Restart(max_restarts=5, backoff_s=0.0)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_s6_a_function_that_fails_now_and_then_leaves_every_record_once(workers: int, tmp_path: Path) -> None:
+    failing, out = Failing(300, 900, 1_500), tmp_path / "out"
+    job = numbered(str(out), each=failing)
+    result = mp.run(job, workers, batch=small(), snapshots=often(tmp_path / "kept"), restart=QUICK, progress=False)
+    assert failing.failed == 3
+    assert result.snapshots >= 1
+    check_written(out)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5), (4, 2)])
+def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(before: int, after: int, tmp_path: Path) -> None:
+    out, kept = tmp_path / "out", often(tmp_path / "kept")
+    handle = mp.InProcess(before, batch=small(), snapshots=kept).start(numbered(str(out), rows=20_000), control=False)
+    handle.snapshot()
+    handle.stop(drain=False)
+    with pytest.raises(JobEnded, match="can go on from snapshot"):
+        handle.wait()
+    mp.run(numbered(str(out), rows=20_000), after, snapshots=kept, progress=False)
+    check_written(out, rows=20_000)
+
+
+def test_a_job_that_has_finished_returns_its_stored_result_and_runs_nothing(tmp_path: Path) -> None:
+    out, kept = tmp_path / "out", often(tmp_path / "kept")
+    first = mp.run(numbered(str(out)), snapshots=kept, progress=False)
+
+    def never(row: Row) -> Row:
+        raise AssertionError
+
+    again = mp.run(numbered(str(out), each=never), 3, snapshots=kept, progress=False)
+    assert again == first
+    check_written(out)
+
+
+def test_resume_none_starts_afresh_beside_what_is_there(tmp_path: Path) -> None:
+    kept = often(tmp_path / "kept")
+    mp.run(numbered(str(tmp_path / "first")), snapshots=kept, progress=False)
+    mp.run(numbered(str(tmp_path / "second")), snapshots=kept, resume="none", progress=False)
+    check_written(tmp_path / "first")
+    check_written(tmp_path / "second")
+
+
+def test_resume_by_id_goes_on_from_a_savepoint_elsewhere(tmp_path: Path) -> None:
+    handle = mp.InProcess(2, batch=small(), snapshots=often(tmp_path / "kept")).start(
+        numbered(str(tmp_path / "first"), rows=50_000), control=False
+    )
+    until_read(handle, 1_000)
+    copied = handle.savepoint(str(tmp_path / "copy"))
+    handle.stop(drain=False)
+    place = mp.Snapshots(str(tmp_path / "copy"))
+    job = numbered(str(tmp_path / "second"), rows=50_000)
+    result = mp.run(job, 3, snapshots=place, resume=copied, progress=False)
+    assert 0 < result.read < 200_000, "it has gone on from where the savepoint was taken"
+
+
+def test_a_savepoint_is_not_put_where_the_snapshots_are(tmp_path: Path) -> None:
+    kept = often(tmp_path / "kept")
+    handle = mp.InProcess(snapshots=kept).start(numbered(str(tmp_path / "out"), rows=200_000), control=False)
+    with pytest.raises(SnapshotError, match="stands by itself"):
+        handle.savepoint(str(tmp_path / "kept"))
+    handle.stop(drain=False)
+
+
+def test_s6_what_fails_each_time_ends_after_the_limit_and_says_so(tmp_path: Path) -> None:
+    failing = Failing(700, times=100)
+    job = numbered(str(tmp_path / "out"), each=failing)
+    restart = mp.Restart(max_restarts=2, backoff_s=0.0)
+    with pytest.raises(OperatorError, match="step 'each' failed") as raised:
+        mp.run(job, 2, batch=small(), snapshots=often(tmp_path / "kept"), restart=restart, progress=False)
+    assert failing.failed == 3
+    notes = raised.value.__notes__
+    assert any("from part 'part-1' of source 'in', up to position 7" in note for note in notes), notes
+    assert any("begun again 2 times" in note for note in notes)
+
+
+def test_restart_never_fails_at_once_and_the_job_can_be_gone_on_with(tmp_path: Path) -> None:
+    failing, out, kept = Failing(1_900), tmp_path / "out", often(tmp_path / "kept")
+
+    def start() -> None:
+        mp.run(numbered(str(out), each=failing), 2, batch=small(), snapshots=kept, restart="never", progress=False)
+
+    with pytest.raises(OperatorError):
+        start()
+    assert failing.failed == 1
+    start()
+    check_written(out)
+
+
+def test_without_snapshots_a_failure_ends_the_job_and_nothing_is_written(tmp_path: Path) -> None:
+    failing, out = Failing(700), tmp_path / "out"
+    with pytest.raises(OperatorError):
+        mp.run(numbered(str(out), each=failing), 2, progress=False)
+    assert failing.failed == 1
+    assert not list(out.glob("*.json*"))
+
+
+def test_s3_a_start_that_another_one_has_overtaken_is_fenced_off(tmp_path: Path) -> None:
+    kept = mp.Snapshots(str(tmp_path / "kept"), interval_s=None)
+    stale = mp.InProcess(snapshots=kept).start(numbered(str(tmp_path / "out"), rows=500_000), control=False)
+    stale.snapshot()
+    # Another process would be able to: here the name is taken, so the claim is made by hand.
+    kept.checkpointer("numbered").claim(now_s=2e9)
+    with pytest.raises((FencedError, JobEnded), match=r"has taken over|failed"):
+        stale.snapshot()
+    with pytest.raises(FencedError, match="has taken over"):
+        stale.wait()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"resume": "yesterday"}, "resume is"),
+        ({"snapshots": "/data"}, "snapshots is where they are kept"),
+        ({"restart": "always"}, 'restart is "never"'),
+        ({"restart": mp.Restart()}, "restart needs a snapshot"),
+        ({"allow_dropped_state": 1}, "allow_dropped_state is"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        mp.InProcess(**options)

@@ -1,0 +1,203 @@
+"""Manifests come back as they were, and what is no manifest is refused, field by field."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.log import Claim, entry_of
+from malstrom_py.snapshot.manifest import CHAIN_MAX, Artefact, Manifest, PartImage, PlanImage, StepImage
+from malstrom_py.snapshot.manifest_json import manifest_bytes, manifest_of
+from malstrom_py.snapshot.sealed import open_seal, seal
+from tests.unit.snapshot.taken import artefact, manifest
+
+OLDER = SnapshotId("20261122T042142123456Z-5e6f7a8b")
+ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
+PLAIN = manifest(ID, Claim(3, 11), 12, [artefact(OLDER, b"base"), artefact(ID, b"more", kind="delta")])
+FULL = replace(
+    PLAIN,
+    parent=OLDER,
+    plan=PlanImage(8, {"read": StepImage("source"), "by": StepImage("key_by", True, False, "index", "jobs:grow")}),
+    sources={"read": {"days/1.csv": PartImage(("days/1.csv", 12)), "ä/\ud800": PartImage(None, finished=True)}},
+    parts={"epochs": {"read/days/1.csv": {"epoch": MIN_EPOCH, "seen": (1, b"x")}}},
+    frontiers={"by": MAX_EPOCH, "by-2": MIN_EPOCH},
+    sinks={"out": (b"", b"\x00\xff" * 40), "none": ()},
+    pins={"spark": {"files": ["a.parquet"], "$": 1}},
+    result={"job": "orders", "steps": {"read": {"rows_in": 3}}, "duration_s": 0.5},
+    savepoint=True,
+)
+
+
+@pytest.mark.parametrize("made", [PLAIN, FULL], ids=["plain", "full"])
+def test_s3_a_manifest_comes_back_as_it_was(made: Manifest) -> None:
+    back = manifest_of(open_seal(manifest_bytes(made)))
+    assert back == made
+    assert repr(back) == repr(made)  # the types as well
+
+
+def test_a_manifest_is_one_line_and_its_digest() -> None:
+    line, digest, rest = manifest_bytes(FULL).split(b"\n")
+    assert rest == b""
+    assert list(json.loads(digest)) == ["sha256"]
+    assert json.loads(line)["id"] == ID
+
+
+def test_chains_are_by_operator_and_worker_in_their_order() -> None:
+    other = artefact(ID, b"x", operator="means", worker=1)
+    made = replace(PLAIN, artefacts=(other, *PLAIN.artefacts))
+    assert made.chains() == {("means", 1): [other], ("totals", 0): list(PLAIN.artefacts)}
+
+
+def base() -> Artefact:
+    return artefact(OLDER, b"base")
+
+
+WRONG: dict[str, Callable[[Manifest], Manifest]] = {
+    "a newer format": lambda m: replace(m, format=2),
+    "no id": lambda m: replace(m, id=SnapshotId("latest")),
+    "no number": lambda m: replace(m, sequence=0),
+    "no incarnation": lambda m: replace(m, incarnation=0),
+    "no worker": lambda m: replace(m, workers=0),
+    "no slots": lambda m: replace(m, plan=PlanImage(0)),
+    "a parent after it": lambda m: replace(m, parent=SnapshotId("20271122T042242123456Z-1a2b3c4d")),
+    "itself as parent": lambda m: replace(m, parent=m.id),
+    "no such parent": lambda m: replace(m, parent=SnapshotId("..")),
+    "only a delta": lambda m: replace(m, artefacts=(artefact(ID, b"more", kind="delta"),)),
+    "two that are full": lambda m: replace(m, artefacts=(base(), artefact(ID, b"all"))),
+    "a delta before the full one": lambda m: replace(
+        m, artefacts=(artefact(OLDER, b"more", kind="delta"), artefact(ID, b"all"))
+    ),
+    "deltas not in order": lambda m: replace(m, artefacts=(artefact(ID, b"all"), artefact(OLDER, b"d", kind="delta"))),
+    "one of a later snapshot": lambda m: replace(
+        m, artefacts=(artefact(SnapshotId("20271122T042242123456Z-1a2b3c4d"), b"all"),)
+    ),
+    "one twice": lambda m: replace(m, artefacts=(base(), base())),
+    "another folder": lambda m: replace(m, artefacts=(replace(base(), path=f"artefacts/{ID}/totals-0.full"),)),
+    "a way out": lambda m: replace(m, artefacts=(replace(base(), path="artefacts/../../passwd"),)),
+    "a step with a way out": lambda m: replace(m, artefacts=(artefact(OLDER, b"", operator="../x"),)),
+    "a worker below zero": lambda m: replace(m, artefacts=(artefact(OLDER, b"", worker=-1),)),
+    "a size below zero": lambda m: replace(m, artefacts=(replace(base(), size=-1),)),
+    "no digest": lambda m: replace(m, artefacts=(replace(base(), sha256="0" * 63),)),
+    "a frontier too large": lambda m: replace(m, frontiers={"by": MAX_EPOCH + 1}),
+    "a chain without end": lambda m: replace(
+        m,
+        artefacts=(
+            artefact(SnapshotId("20251122T042242000000Z-00000000"), b"all"),
+            *(artefact(SnapshotId(f"20261121T042242{n:06}Z-00000000"), b"", kind="delta") for n in range(CHAIN_MAX)),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_no_snapshot_can_be_is_neither_written_nor_read(what: str) -> None:
+    wrong = WRONG[what](PLAIN)
+    with pytest.raises(ValueError, match=r".+"):
+        manifest_bytes(wrong)
+    right = Manifest.check
+    try:
+        Manifest.check = lambda self: None  # type: ignore[method-assign]
+        data = manifest_bytes(wrong)
+    finally:
+        Manifest.check = right  # type: ignore[method-assign]
+    assert entry_of(data, job="orders", sequence=wrong.sequence).fault
+
+
+def paths_in(stored: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where each field stands."""
+    inner = stored.items() if isinstance(stored, dict) else enumerate(stored) if isinstance(stored, list) else ()
+    return [path, *(found for key, item in inner for found in paths_in(item, (*path, key)))]
+
+
+STORED = open_seal(manifest_bytes(replace(PLAIN, parts={"epochs": {"read/a": (1, 2)}}, parent=OLDER)))
+FREE = {("sources", "read", "a", "position"), ("sources", "read", "b", "position"), ("result",)}
+FIELDS = [path for path in paths_in(STORED) if path and not any(path[: len(free)] == free for free in FREE)]
+
+
+def changed(path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Mapping[str, Any]:
+    stored = copy.deepcopy(STORED)
+    place = stored
+    for key in path[:-1]:
+        place = place[key]
+    change(place, path[-1])
+    return stored
+
+
+@pytest.mark.parametrize("wrong", [7.5, [[]], {"a": {"b": 7.5}}, True], ids=["float", "list", "object", "bool"])
+def test_a_field_of_another_type_is_refused(wrong: Any) -> None:
+    for path in FIELDS:
+        stored = changed(path, lambda place, key: place.__setitem__(key, copy.deepcopy(wrong)))
+        kept = STORED
+        for key in path:
+            kept = kept[key]
+        if type(kept) is type(wrong) or path[:2] == ("parts", "epochs"):
+            continue
+        with pytest.raises(ValueError, match=r".+"):
+            manifest_of(stored)
+
+
+def test_a_field_that_is_missing_or_unknown_is_refused_by_its_name() -> None:
+    tables = {(), ("plan",), ("plan", "steps", "read"), ("artefacts", 0), ("sources", "read", "a")}
+    for path in FIELDS:
+        if path[:-1] in tables:
+            with pytest.raises(ValueError, match=f"{path[-1]!r} is missing"):
+                manifest_of(changed(path, lambda place, key: place.pop(key)))
+    for path in tables:
+        with pytest.raises(ValueError, match="'colour' is unknown"):
+            manifest_of(changed((*path, "colour"), lambda place, key: place.__setitem__(key, "red")))
+
+
+def test_a_newer_format_is_named_whatever_else_it_has() -> None:
+    entry = entry_of(seal({"format": 7, "kind": "manifest", "job": "orders"}), job="orders", sequence=1)
+    assert "its format is 7, where this version of malstrom-py knows 1" in entry.fault
+
+
+@pytest.mark.parametrize(
+    ("job", "sequence", "fault"), [("others", 12, "it is of job 'orders'"), ("orders", 13, "it is entry 12 of the log")]
+)
+def test_a_manifest_in_the_place_of_another_is_refused(job: str, sequence: int, fault: str) -> None:
+    assert fault in entry_of(manifest_bytes(PLAIN), job=job, sequence=sequence).fault
+
+
+def test_deep_json_is_refused_and_no_harm() -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    stored = {**STORED, "sources": {"read": {"a": {"position": deep, "finished": False}}}}
+    assert "nested too deep" in entry_of(seal(stored), job="orders", sequence=12).fault
+    text = b"[" * 200_000
+    with pytest.raises(ValueError, match=r"nested too deep|no JSON"):
+        open_seal(_sealed(text))
+
+
+def _sealed(line: bytes) -> bytes:
+    import hashlib
+
+    return line + b'\n{"sha256": "' + hashlib.sha256(line).hexdigest().encode() + b'"}\n'
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["$", "kind", "a"]), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.sampled_from(paths_in(STORED)[1:]), JSON)
+def test_p6_whatever_stands_in_a_forged_manifest_it_is_refused_or_legal(path: tuple[Any, ...], forged: Any) -> None:
+    entry = entry_of(seal(changed(path, lambda place, key: place.__setitem__(key, forged))), job="orders", sequence=12)
+    if entry.content is None:
+        assert entry.fault
+    else:
+        assert isinstance(entry.content, Manifest)
+        entry.content.check()
+        assert entry_of(manifest_bytes(entry.content), job="orders", sequence=12) == entry

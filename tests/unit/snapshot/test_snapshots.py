@@ -1,0 +1,76 @@
+"""What a user says of snapshots: where they are kept, how often they are made, how many stay."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from malstrom_py.errors import PlanError
+from malstrom_py.snapshot.choosing import latest_manifest
+from malstrom_py.snapshot.local_store import LocalStore
+from malstrom_py.snapshot.object_store import ObjectStore
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.snapshot.store import MemoryStore
+from tests.unit.snapshot.taken import JOB, Start
+
+
+@pytest.mark.parametrize("write", [str, Path, lambda path: path.as_uri(), lambda path: f"file:{path}"])
+def test_a_folder_is_named_by_path_or_uri(tmp_path: Path, write: Any) -> None:
+    snapshots = Snapshots(write(tmp_path / "a b"))
+    assert isinstance(snapshots.store(), LocalStore)
+    made = Start(snapshots.checkpointer(JOB)).take(b"one")
+    assert (tmp_path / "a b" / JOB / "_latest").read_text().strip() == made.id
+
+
+def test_a_relative_folder_is_the_same_after_the_process_has_gone_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpointer = Snapshots("kept").checkpointer(JOB)
+    monkeypatch.chdir(os.sep)
+    checkpointer.claim(0.0)
+    assert (tmp_path / "kept" / JOB / "log").is_dir()
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/folder", "S3://bucket", "gs://bucket/folder", "az://container/folder"])
+def test_an_object_store_is_named_by_its_uri_and_not_opened_yet(uri: str) -> None:
+    snapshots = Snapshots(uri, options={"secret_access_key": "hush"})
+    assert isinstance(snapshots.store(), ObjectStore)
+    assert "hush" not in repr(snapshots) + repr(snapshots.checkpointer(JOB))
+    assert "hush" not in repr(cloudpickle.loads(cloudpickle.dumps(snapshots)))
+
+
+def test_a_store_is_taken_as_it_is() -> None:
+    store = MemoryStore()
+    made = Start(Snapshots(store).checkpointer(JOB)).take(b"one")
+    assert latest_manifest(Snapshots(store, keep=1).checkpointer(JOB), job=JOB) == (made, [])
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "ftp://host/folder", "http://host/folder", "file://host/folder", "memory://", "file://"]
+)
+def test_what_is_no_place_is_told_at_once(uri: str) -> None:
+    with pytest.raises(PlanError, match="snapshots"):
+        Snapshots(uri)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"interval_s": 0}, {"interval_s": -1.0}, {"interval_s": "10"}, {"interval_s": True},
+        {"interval_s": float("nan")},
+        {"keep": 0}, {"keep": 2.0}, {"chain_max": 0}, {"chain_max": 10**6}, {"options": {"region": "eu"}},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_makes_no_sense_is_told_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match=f"snapshots: {next(iter(wrong))}"):
+        Snapshots("/data/snapshots", **wrong)
+
+
+def test_without_an_interval_snapshots_are_made_when_asked_for() -> None:
+    assert Snapshots("/data/snapshots", interval_s=None).interval_s is None

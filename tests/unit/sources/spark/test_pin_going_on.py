@@ -1,0 +1,117 @@
+"""A job that goes on reads what its snapshot says was pinned, and nobody asks Spark again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.spark import Spark
+from malstrom_py.sources.spark.pin import Pin, new_pin
+from malstrom_py.sources.spark.staging import new_folder
+from tests.unit.sources.spark.copies import parquet, pin_over
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def staged(folder: Path) -> tuple[Path, Any]:
+    """What a run that was killed has left: the folder, and the record in its last manifest."""
+    made = new_folder(folder, "job", keep=False)
+    pin = pin_over([parquet(made.rows / "a.parquet", {"n": [1, 2]})], SCHEMA)
+    made.note({"job": "job", "keep": False})
+    made.leave(keep=True)
+    return made.path, recorded(Pin(made.path.name, pin.schema, pin.names, pin.files, str(made.path)))
+
+
+def recorded(pin: Pin) -> Any:
+    return {**pin.record(), "source": repr(source())}
+
+
+def source() -> Spark:
+    """It has no session, and would need Java to get one."""
+    return Spark(table="never asked for")
+
+
+def read(pinned: Spark) -> list[Any]:
+    found: list[Any] = []
+    for part in pinned.list_parts():
+        opened = pinned.build_part(part, None)
+        while not opened.is_finished():
+            found += pa.Table.from_batches([polled]).to_pylist() if (polled := opened.poll(10)) is not None else []
+        opened.close()
+    return found
+
+
+def test_the_same_rows_are_read_and_stay_until_the_job_has_finished(tmp_path: Path) -> None:
+    folder, record = staged(tmp_path)
+    for keep in (True, False):
+        again = source()
+        again.pin("job", record)
+        assert again.pin_record() == record
+        assert read(again) == [{"n": 1}, {"n": 2}]
+        again.unpin(keep=keep)
+        assert folder.exists() == keep
+
+
+def test_it_is_kept_if_one_of_two_jobs_is_to_go_on(tmp_path: Path) -> None:
+    folder, record = staged(tmp_path)
+    both = source()
+    both.pin("job", record)
+    both.pin("job", record)
+    both.unpin(keep=True)
+    both.unpin()
+    assert folder.exists()
+    both.pin("job", record)
+    both.unpin()
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_held_is_not_cleared_by_another_start(tmp_path: Path) -> None:
+    folder, record = staged(tmp_path)
+    again = source()
+    again.pin("job", record)
+    new_folder(tmp_path, "job", keep=False).leave(keep=False)
+    assert folder.exists()
+    again.unpin()
+
+
+def test_files_that_are_gone_are_told_with_what_to_do(tmp_path: Path) -> None:
+    folder, record = staged(tmp_path)
+    (folder / "rows" / "a.parquet").unlink()
+    told = r"goes on from a snapshot, and what it was reading is not there any more: .*a\.parquet.*begin anew"
+    with pytest.raises(SourceError, match=told):
+        source().pin("job", record)
+    (folder / "rows").rmdir()
+    (folder / "malstrom-pin.json").unlink()
+    folder.rmdir()
+    with pytest.raises(SourceError, match=r"the rows staged in .* are gone"):
+        source().pin("job", record)
+
+
+def test_a_file_of_the_users_own_that_was_changed_is_told(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "own.parquet", {"n": [1]})
+    record = recorded(pin_over([path], SCHEMA))
+    again = source()
+    again.pin("job", record)
+    again.unpin()
+    parquet(path, {"n": [1, 2, 3]})
+    with pytest.raises(SourceError, match="is not the file any more that was pinned"):
+        again.pin("job", record)
+
+
+def test_the_record_of_another_source_is_refused(tmp_path: Path) -> None:
+    record = recorded(new_pin("files", SCHEMA, ["n"], [], None))
+    with pytest.raises(SourceError, match=r"in which Spark\(table='never asked for'\) is read, and now it is Spark"):
+        Spark(table="flights").pin("job", record)
+
+
+def test_a_source_that_another_job_reads_is_not_pinned_otherwise(tmp_path: Path) -> None:
+    _, record = staged(tmp_path)
+    shared = source()
+    shared.pin("first", recorded(new_pin("files", SCHEMA, ["n"], [], None)))
+    with pytest.raises(SourceError, match="give each job a source of its own"):
+        shared.pin("job", record)
+    shared.unpin()

@@ -1,0 +1,165 @@
+"""The contract of sinks under snapshots has teeth: each clause is named by a sink that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from malstrom_py.sinks.base import CommitContext, SnapshotId
+from malstrom_py.testing import LawError
+from malstrom_py.testing.contracts import check_sink
+from malstrom_py.worker_info import WorkerInfo
+from tests.unit.testing.contracts.tables import CommitsAll, CommitsTwice, Table, TableWriter, Target, again
+
+
+class ForgetsItsFirst(Table):
+    """Pre-commits into one place, whatever waits there."""
+
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        return _OneSlotWriter(self, worker.worker)
+
+
+class _OneSlotWriter(TableWriter):
+    last = b""
+
+    def pre_commit(self, context: CommitContext) -> Any:
+        self.table.staged.pop(self.last, None)
+        self.last = super().pre_commit(context)
+        return self.last
+
+
+class ByWorker(Table):
+    """Takes the number of a worker for the writer."""
+
+    def open(self, worker: WorkerInfo) -> TableWriter:
+        writer = super().open(worker)
+        writer.number = worker.worker
+        return writer
+
+
+class KnowsTheLastCommit(CommitsTwice):
+    """Does not do the last commit again, but one before."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if self.target.committed[-1:] != [context.snapshot]:
+            self.target.committed.append(context.snapshot)
+            super().commit(context, payloads)
+
+
+class KnowsItsOwnCommits(CommitsTwice):
+    """Keeps in the object what has been committed."""
+
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(target)
+        self.known: set[str] = set()
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if context.snapshot not in self.known:
+            self.known.add(context.snapshot)
+            super().commit(context, payloads)
+
+
+class KeepsToItself(Table):
+    """What its writers pre-commit nobody else can find."""
+
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(target)
+        self.own: dict[bytes, list[Any]] = {}
+
+    @property
+    def staged(self) -> dict[bytes, list[Any]]:
+        return self.own
+
+
+class AbortsAll(Table):
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        self.staged.clear()
+
+
+class RecoversAll(Table):
+    """Whatever waits for its commit is cleared."""
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        self.staged.clear()
+
+
+class RecoversWhatWaits(CommitsAll):
+    """Keeps what belongs to no manifest, and shows it with the next commit."""
+
+    def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        Table.abort(self, context, payloads)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        if not committed:
+            self.staged.clear()
+
+
+class TakesBack(Table):
+    """Takes for uncommitted whatever has no manifest any more."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        super().commit(context, payloads)
+        self.target.committed.append(context.snapshot)
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        super().recover(context, committed)
+        if set(self.target.committed) - set(committed):
+            self.rows.clear()
+
+
+class AtTheEnd(Table):
+    """Replaces what is there, with all rows of all snapshots, at the final commit."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        waiting = self.staged.setdefault(b"~", [])
+        for payload in payloads:
+            waiting.extend(self.staged.pop(payload, []))
+        if context.final and waiting:
+            self.rows[:] = waiting
+            waiting.clear()
+
+    def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
+        waiting = self.staged.pop(b"~", [])
+        super().recover(context, committed)
+        self.staged[b"~"] = waiting if committed else []
+
+
+class ForgetsTheEarly(AtTheEnd):
+    """Shows the rows of the last snapshot alone."""
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if any(payload in self.staged for payload in payloads):
+            self.staged[b"~"] = []
+        super().commit(context, payloads)
+
+
+def test_a_sink_that_replaces_its_target_shows_all_rows_at_the_end() -> None:
+    check_sink(AtTheEnd, lambda sink: sink.rows, again=again, at_end=True)
+    with pytest.raises(LawError) as caught:
+        check_sink(ForgetsTheEarly, lambda sink: sink.rows, again=again, at_end=True)
+    assert caught.value.law == "committed rows are visible"
+    with pytest.raises(LawError) as caught:
+        check_sink(Table, lambda sink: sink.rows, again=again, at_end=True)
+    assert caught.value.law == "committed rows are visible"
+
+
+@pytest.mark.parametrize(
+    ("kind", "clause"),
+    [
+        (ForgetsItsFirst, "committed rows are visible"),
+        (ByWorker, "committed rows are visible"),
+        (KnowsTheLastCommit, "commit is idempotent"),
+        (KnowsItsOwnCommits, "another process goes on"),
+        (KeepsToItself, "another process goes on"),
+        (AbortsAll, "abort leaves nothing"),
+        (RecoversAll, "recover keeps what is committed"),
+        (RecoversWhatWaits, "recover clears"),
+        (TakesBack, "recover keeps what is committed"),
+    ],
+)
+def test_a_sink_that_breaks_a_clause_is_named_by_it(kind: type, clause: str) -> None:
+    with pytest.raises(LawError) as caught:
+        check_sink(kind, lambda sink: sink.rows, again=again)
+    assert caught.value.law == clause

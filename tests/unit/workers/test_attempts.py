@@ -1,0 +1,94 @@
+"""A job that fails is begun again from its last snapshot, as often as it may, and only if that could help."""
+
+from __future__ import annotations
+
+import pytest
+
+from malstrom_py.errors import CodecError, FencedError, MalstromError, OperatorError, PlanError
+from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.attempts import Attempts
+from malstrom_py.workers.controls import Controls
+from malstrom_py.workers.restart import Restart
+from malstrom_py.workers.result import RunResult
+
+FINE = RunResult("job", {}, 1.0)
+
+
+class Played:
+    """A run that ends as it is told."""
+
+    def __init__(self, ends: list[MalstromError | RunResult], *, has_begun: bool = True) -> None:
+        self._ends = ends
+        self.has_begun = has_begun
+        self.workers = 3
+
+    def execute(self) -> RunResult:
+        end = self._ends.pop(0)
+        if isinstance(end, MalstromError):
+            raise end
+        return end
+
+    def result(self) -> RunResult:
+        return FINE
+
+
+class Runs:
+    """Makes runs that end one after the other as ``ends`` say, and notes how they were asked for."""
+
+    def __init__(self, *ends: MalstromError | RunResult, has_begun: bool = True) -> None:
+        self._ends = list(ends)
+        self._has_begun = has_begun
+        self.asked: list[tuple[bool, int | None]] = []
+
+    def __call__(self, again: bool, workers: int | None) -> Played:
+        self.asked.append((again, workers))
+        return Played(self._ends, has_begun=self._has_begun)
+
+
+def attempts(make: Runs, restart: Restart | None = None) -> tuple[Attempts[Played], VirtualClock]:
+    clock = VirtualClock()
+    return Attempts(make, Controls("job"), restart or Restart(max_restarts=3, backoff_s=1.0), clock), clock
+
+
+def test_s6_a_run_that_fails_is_followed_by_one_from_the_last_snapshot_at_the_size_it_had() -> None:
+    make = Runs(OperatorError("first"), OperatorError("second"), FINE)
+    runs, clock = attempts(make)
+    began_s = clock.monotonic_s()
+    assert runs.execute() == FINE
+    assert make.asked == [(False, None), (True, 3), (True, 3)]
+    assert runs.restarts == 2
+    assert clock.monotonic_s() - began_s == pytest.approx(3.0)
+
+
+def test_the_last_failure_is_the_one_that_is_told_with_how_often_it_was_tried() -> None:
+    runs, _ = attempts(Runs(*(OperatorError(str(number)) for number in range(9))))
+    with pytest.raises(OperatorError, match="3") as raised:
+        runs.execute()
+    assert str(raised.value) == "3"
+    assert "begun again 3 times" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("error", [PlanError("no"), CodecError("no"), FencedError("no")])
+def test_what_cannot_go_otherwise_ends_at_once(error: MalstromError) -> None:
+    make = Runs(error, FINE)
+    runs, _ = attempts(make)
+    with pytest.raises(type(error)):
+        runs.execute()
+    assert len(make.asked) == 1
+
+
+def test_a_run_that_has_not_taken_over_the_job_is_not_followed_by_another() -> None:
+    make = Runs(OperatorError("no"), FINE, has_begun=False)
+    runs, _ = attempts(make)
+    with pytest.raises(OperatorError):
+        runs.execute()
+    assert len(make.asked) == 1
+
+
+def test_status_tells_that_it_recovers_and_how_often() -> None:
+    make = Runs(OperatorError("first"), FINE)
+    clock, controls = VirtualClock(), Controls("job")
+    runs = Attempts(make, controls, Restart(backoff_s=0.0), clock)
+    runs.execute()
+    status = controls.known()
+    assert (status.state, status.restarts) == ("recovering", 1)

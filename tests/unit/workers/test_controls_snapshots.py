@@ -1,0 +1,227 @@
+"""Snapshots and savepoints that are asked for, and what a stop and a recovery make of commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperationInProgress, SnapshotError
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.workers import controls as controls_module
+from malstrom_py.workers.commands import SnapshotDone
+from malstrom_py.workers.controls import Controls
+from malstrom_py.workers.job_status import Ending, SnapshotStatus
+from malstrom_py.workers.rescale_report import Moving, RescaleReport
+from malstrom_py.workers.rescales import Done
+from malstrom_py.workers.result import RunResult
+
+NOTHING = RunResult("a", {}, 0.0)
+ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
+
+
+class Workers:
+    """Workers with snapshots, which do what they are told when the test says so."""
+
+    def __init__(self) -> None:
+        self.members: tuple[int, ...] = (0,)
+        self.phase = "steady"
+        self.moving: Moving | None = None
+        self.suspended = False
+        self.snapshots: SnapshotStatus | None = SnapshotStatus(None, None, 0)
+        self.told: list[str] = []
+        self.waiting: list[Any] = []
+
+    def rescale(self, size: int, done: Done) -> None:
+        self.told.append(f"rescale {size}")
+        self.waiting.append(done)
+
+    def snapshot(self, done: SnapshotDone) -> None:
+        self.told.append("snapshot")
+        self.waiting.append(done)
+
+    def savepoint(self, uri: str, done: SnapshotDone) -> None:
+        self.told.append(f"savepoint {uri}")
+        if uri == "nowhere":
+            raise SnapshotError("there is no such place")
+        self.waiting.append(done)
+
+    def drain(self) -> None:
+        self.told.append("drain")
+
+    def suspend(self) -> None:
+        self.told.append("suspend")
+
+    def finish(self, came: SnapshotId | RescaleReport | MalstromError = ID) -> None:
+        self.snapshots = SnapshotStatus(ID, 1.5, 1)
+        self.waiting.pop(0)(came)
+
+
+@pytest.fixture
+def workers() -> Workers:
+    return Workers()
+
+
+@pytest.fixture
+def controls() -> Controls:
+    made = Controls("a")
+    made.enter("opening", NOTHING, 1)
+    made.loop()
+    return made
+
+
+def obey(controls: Controls, workers: Workers) -> None:
+    controls.obey(workers, lambda: NOTHING)
+
+
+def test_a_snapshot_is_asked_for_once_and_answered_with_its_id(controls: Controls, workers: Workers) -> None:
+    asked = controls.save()
+    assert controls.pending
+    assert controls.wake.is_set()
+    obey(controls, workers)
+    obey(controls, workers)
+    assert workers.told == ["snapshot"]
+    assert not asked.done.done()
+    workers.finish()
+    assert asked.done.result(timeout=0) == ID
+    obey(controls, workers)
+    assert controls.known().snapshots == SnapshotStatus(ID, 1.5, 1)
+
+
+def test_why_there_is_no_snapshot_is_told_to_who_asked_and_the_job_goes_on(
+    controls: Controls, workers: Workers
+) -> None:
+    failed, fine = controls.save(), controls.save()
+    obey(controls, workers)
+    workers.finish(SnapshotError("the disk is full"))
+    workers.finish()
+    with pytest.raises(SnapshotError, match="the disk is full"):
+        failed.done.result(timeout=0)
+    assert fine.done.result(timeout=0) == ID
+    refused = controls.save("nowhere")
+    obey(controls, workers)
+    with pytest.raises(SnapshotError, match="no such place"):
+        refused.done.result(timeout=0)
+    assert not controls.save("somewhere").done.done(), "the one that was refused is not in the way"
+
+
+def test_another_savepoint_and_a_stop_wait_for_a_savepoint(controls: Controls, workers: Workers) -> None:
+    asked = controls.save("there")
+    for taken in (False, True):
+        if taken:
+            obey(controls, workers)
+        for other in (lambda: controls.save("elsewhere"), lambda: controls.stop(drain=True)):
+            with pytest.raises(OperationInProgress, match="is making a savepoint, so there can be no") as raised:
+                other()
+            assert raised.value.operation == "savepoint"
+    controls.save()  # as one in the middle of an interval would be
+    workers.finish()
+    assert asked.done.result(timeout=0) == ID
+    assert workers.told == ["savepoint there"]
+    controls.stop(drain=True)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+@pytest.mark.parametrize("uri", [None, "there"])
+def test_who_is_being_stopped_makes_no_snapshot_on_demand(uri: str | None, drain: bool, controls: Controls) -> None:
+    controls.stop(drain=drain)
+    with pytest.raises(OperationInProgress, match="is being stopped, so there can be no") as raised:
+        controls.save(uri)
+    assert raised.value.operation == "stop"
+    controls.end(Ending.of(NOTHING, None))
+    with pytest.raises(JobEnded, match=r"cannot be saved (in a snapshot|to there): it has finished"):
+        controls.save(uri)
+
+
+def test_a_job_that_ends_answers_who_waits_for_a_snapshot(controls: Controls, workers: Workers) -> None:
+    taken = controls.save()
+    obey(controls, workers)
+    waiting = controls.save("there")
+    controls.end(Ending.of(NOTHING, InternalError("broken")))
+    for asked in (taken, waiting):
+        with pytest.raises(JobEnded, match="cannot be saved"):
+            asked.done.result(timeout=0)
+
+
+def test_commands_that_nobody_takes_are_bounded(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls_module, "ASKED_MAX", 2)
+    controls.rescale(2)
+    controls.save()
+    with pytest.raises(OperationInProgress, match="has not taken 2 earlier commands") as raised:
+        controls.save()
+    assert raised.value.operation == "snapshot"
+
+
+def test_s3_a_stop_without_drain_waits_for_the_last_snapshot_and_tells_it(
+    controls: Controls, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controls_module, "SUSPEND_S", 0.0)
+    controls.stop(drain=False)
+    obey(controls, workers)
+    assert (workers.told, controls.pending) == (["suspend"], True)
+    workers.snapshots, workers.suspended = SnapshotStatus(ID, 1.5, 1), True
+    with pytest.raises(JobEnded, match=f"was stopped without drain: it can go on from snapshot {ID}") as raised:
+        obey(controls, workers)
+    assert raised.value.how == "stopped"
+
+
+def test_a_last_snapshot_that_takes_too_long_leaves_the_one_before(
+    controls: Controls, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controls_module, "SAVE_S", 0.0)
+    workers.snapshots = SnapshotStatus(ID, 1.5, 1)
+    controls.stop(drain=False)
+    with pytest.raises(JobEnded, match=f"it can go on from snapshot {ID}"):
+        obey(controls, workers)
+
+
+def test_without_a_snapshot_nothing_was_committed(controls: Controls, workers: Workers) -> None:
+    controls.save()
+    obey(controls, workers)
+    controls.abandon("the lights went out")
+    with pytest.raises(JobEnded, match="was stopped: the lights went out, and nothing was committed"):
+        obey(controls, workers)
+
+
+def test_s6_what_is_not_done_is_asked_of_those_who_come_after_a_recovery(controls: Controls, workers: Workers) -> None:
+    done, moving, saving = controls.save(), controls.rescale(3), controls.save("there")
+    obey(controls, workers)
+    workers.finish()
+    late = controls.rescale(4)
+    controls.recover(NOTHING, 1)
+    status = controls.known()
+    assert (status.state, status.phase, status.restarts) == ("recovering", "recovering", 1)
+    assert controls.status().result(timeout=0).state == "recovering"
+    with pytest.raises(OperationInProgress):
+        controls.save("elsewhere")
+    controls.loop()
+    assert controls.pending
+    others = Workers()
+    obey(controls, others)
+    assert (done.done.result(timeout=0), others.told) == (ID, ["rescale 3", "savepoint there", "rescale 4"])
+    for stale in list(workers.waiting):
+        stale(PeerGone("worker 0 has left"))
+    assert not moving.done.done()
+    report = RescaleReport((0, 1, 2), 1, 1, 10, 0, 0.5)
+    for came in (report, ID, report):
+        others.finish(came)
+    assert (moving.done.result(timeout=0), saving.done.result(timeout=0)) == (report, ID)
+    assert late.done.result(timeout=0) is report
+    assert controls.known().state == "running"
+
+
+class PeerGone(MalstromError):
+    """What the workers of before say of what they did not do."""
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_s6_a_stop_goes_on_behind_a_recovery(drain: bool, controls: Controls, workers: Workers) -> None:
+    controls.stop(drain=drain)
+    obey(controls, workers)
+    controls.recover(NOTHING, 1)
+    controls.loop()
+    assert controls.pending
+    assert controls.known().state == "stopping"
+    others = Workers()
+    obey(controls, others)
+    assert others.told == ["drain" if drain else "suspend"]

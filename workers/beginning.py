@@ -1,0 +1,225 @@
+"""How one run of a job begins: with nothing, or where a snapshot of it was taken; whoever ran it before is fenced off.
+
+Rule: first the claim, then everything else: a run that is stale learns it before it changes anything (S3). Sinks are
+made ready before anything is read: what belongs to snapshots that stand becomes visible, all else is discarded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeGuard
+
+from malstrom_py.clock import Clock
+from malstrom_py.errors import PlanError, SnapshotError, SourceError
+from malstrom_py.operators.read_source import Begun
+from malstrom_py.plan import Plan
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
+from malstrom_py.snapshot.choosing import latest_manifest
+from malstrom_py.snapshot.ids import is_snapshot_id
+from malstrom_py.snapshot.job_changes import Fit, fitted
+from malstrom_py.snapshot.loading import loaded
+from malstrom_py.snapshot.manifest import Manifest
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.snapshot.verifying import faults_of
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.commit import SinkCommits
+from malstrom_py.workers.worker import Worker
+
+LATEST: Final = "latest"
+NONE: Final = "none"
+
+_LOG: Final = logging.getLogger("malstrom_py")
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """The snapshot that a run goes on from, as it fits the plan of now."""
+
+    manifest: Manifest
+    fit: Fit = field(repr=False)
+
+    def chains(self, checkpointer: Checkpointer) -> Iterator[tuple[str, list[bytes]]]:
+        """Every chain of keyed state, read and compared with its digests: the step that takes it over, and its bytes.
+
+        `SnapshotError`: one of them is damaged.
+        """
+        for step, chains in self.fit.chains.items():
+            for chain in chains.values():
+                yield step, [loaded(checkpointer, artefact) for artefact in chain]
+
+    def begun(self, listed: Mapping[str, Sequence[Part]]) -> dict[str, dict[Part, Begun]]:
+        """Where the parts of each source stand. ``listed``: those that there are now; a part that is gone may only be
+        one that was finished.
+        """
+        begun: dict[str, dict[Part, Begun]] = {}
+        for step, images in self.fit.sources.items():
+            there = set(listed[step])
+            gone = [part for part, image in images.items() if not image.finished and part not in there]
+            if gone:
+                raise SourceError(
+                    f"source {step!r} has no part {gone[0]!r} any more, which snapshot {self.manifest.id} had not read "
+                    f"to its end{f' (and {len(gone) - 1} others)' if len(gone) > 1 else ''}: bring it back, or start "
+                    f'afresh with resume="none"'
+                )
+            begun[step] = {
+                Part(part): Begun(image.position, image.finished, self._kept(f"{step}/{part}"))
+                for part, image in images.items()
+                if part in there
+            }
+        return begun
+
+    def _kept(self, part: str) -> dict[str, Any]:
+        """What steps keep for a part."""
+        return {step: states[part] for step, states in self.fit.parts.items() if part in states}
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A run that has begun. ``finished``: there is nothing to run, for the job has finished with this manifest."""
+
+    checkpointer: StoreCheckpointer
+    incarnation: int
+    sequence: int
+    resumption: Resumption | None = None
+    finished: Manifest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How a job is snapshotted: as ``snapshots`` say, from where ``resume`` says: "latest", "none", or an id."""
+
+    snapshots: Snapshots
+    resume: str = LATEST
+    allow_dropped_state: bool = False
+
+
+def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> Keeping | None:
+    """What a runtime was given, checked: None for a job without snapshots. `PlanError` if it makes no sense."""
+    if not isinstance(resume, str) or not (resume in {LATEST, NONE} or is_snapshot_id(resume)):
+        raise PlanError(f'resume is "latest", "none" or the id of a snapshot, got {resume!r}')
+    if not isinstance(allow_dropped_state, bool):
+        raise PlanError(f"allow_dropped_state is True or False, got {allow_dropped_state!r}")
+    if snapshots is not None and not isinstance(snapshots, Snapshots):
+        raise PlanError(f"snapshots is where they are kept, mp.Snapshots(uri), got {type(snapshots).__name__}")
+    if snapshots is None and resume not in {LATEST, NONE}:
+        raise PlanError(f"resume={resume!r} names a snapshot, and there is no place for it: give snapshots=")
+    return None if snapshots is None else Keeping(snapshots, resume, allow_dropped_state)
+
+
+def begun_again(keeping: Keeping | None) -> Keeping | None:
+    """The same for the run after one that has taken over the job: it goes on where that one had got to."""
+    return None if keeping is None else replace(keeping, resume=LATEST)
+
+
+def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> Beginning:
+    """Claim the job, choose the snapshot to go on from, and have the sinks made ready.
+
+    Raises:
+        SnapshotError: there is none that can be used, or the job has changed so that it does not fit.
+    """
+    checkpointer = keeping.snapshots.checkpointer(plan.job)
+    found = _found(checkpointer, plan, keeping)
+    if _has_finished(found, keeping):
+        return _ended(checkpointer, commits, found)
+    claim = checkpointer.claim(clock.now_s(), resume=keeping.resume)
+    if keeping.resume == LATEST:
+        found = _found(checkpointer, plan, keeping)  # whoever was fenced off may have been quicker
+        if _has_finished(found, keeping):
+            return _ended(checkpointer, commits, found)
+    commits.incarnation = claim.incarnation
+    _make_ready(checkpointer, commits, found)
+    commits.next(checkpointer.next_id(clock.now_s()))
+    if found is not None:
+        _LOG.info("job %s goes on from snapshot %s", plan.job, found.manifest.id)
+    return Beginning(checkpointer, claim.incarnation, claim.sequence + 1, found)
+
+
+def _has_finished(found: Resumption | None, keeping: Keeping) -> TypeGuard[Resumption]:
+    """Whether there is nothing to run. Who names a snapshot wants to go on from it all the same."""
+    return found is not None and found.manifest.result is not None and keeping.resume == LATEST
+
+
+def _ended(checkpointer: StoreCheckpointer, commits: SinkCommits, found: Resumption) -> Beginning:
+    manifest = found.manifest
+    commits.incarnation = manifest.incarnation
+    _make_ready(checkpointer, commits, found)
+    return Beginning(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest)
+
+
+def pinned(plan: Plan, keeping: Keeping) -> Mapping[str, Any]:
+    """What the snapshot that a run would begin with has pinned, by step. Nothing is claimed, nothing changed."""
+    found = _found(keeping.snapshots.checkpointer(plan.job), plan, keeping)
+    return {} if found is None else found.fit.pins
+
+
+def _found(checkpointer: StoreCheckpointer, plan: Plan, keeping: Keeping) -> Resumption | None:
+    """The snapshot to go on from, if there is one, as it fits ``plan``."""
+    manifest = _chosen(checkpointer, plan.job, keeping.resume)
+    if manifest is None:
+        return None
+    committed = checkpointer.sinks_committed(manifest.id)
+    allowed = keeping.allow_dropped_state
+    return Resumption(manifest, fitted(manifest, plan, allow_dropped_state=allowed, sinks_committed=committed))
+
+
+def _chosen(checkpointer: StoreCheckpointer, job: str, resume: str) -> Manifest | None:
+    if resume == NONE:
+        return None
+    if resume == LATEST:
+        manifest, warnings = latest_manifest(checkpointer, job=job)
+        for warning in warnings:
+            _LOG.warning(
+                "job %s: a snapshot is damaged, and an older one is used; what sinks have shown since stays visible, "
+                "and comes again: %s",
+                *(job, warning),
+            )
+        return manifest
+    manifest = checkpointer.load_manifest(SnapshotId(resume))
+    for fault in faults_of(checkpointer, manifest):
+        raise SnapshotError(f"job {job!r} cannot go on from snapshot {resume}: {fault}")
+    return manifest
+
+
+def _make_ready(checkpointer: StoreCheckpointer, commits: SinkCommits, found: Resumption | None) -> None:
+    if found is None:
+        commits.recover()
+        return
+    snapshot = found.manifest.id
+    newer = [other for other in checkpointer.list_checkpoints() if other > snapshot]
+    if newer and commits.any:
+        _LOG.warning(
+            "job %s goes on from snapshot %s, which is not the newest: what sinks have shown since, up to %s, stays "
+            "visible, and comes again",
+            *(found.manifest.job, snapshot, newer[-1]),
+        )
+    commits.recover([standing for standing in checkpointer.list_checkpoints() if standing <= snapshot])
+    if not checkpointer.sinks_committed(snapshot):
+        commits.take_over(snapshot, pairs_of(found.fit.sinks), stands=True)
+        commits.commit(snapshot=snapshot, final=found.manifest.result is not None)
+        checkpointer.note_sinks_committed(snapshot)
+
+
+def pairs_of(sinks: Mapping[str, Sequence[bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Payloads of sinks, one by one."""
+    return ((step, payload) for step, payloads in sinks.items() for payload in payloads)
+
+
+def restore(resumption: Resumption, checkpointer: Checkpointer, workers: Sequence[Worker]) -> None:
+    """Have ``workers``, just built, take over what they own of the snapshot, and go on where it was taken (S5)."""
+    for step, chain in resumption.chains(checkpointer):
+        for worker in workers:
+            worker.install(step, chain, resumption.fit.migrate.get(step))
+    for worker in workers:
+        worker.continue_at(resumption.fit.frontiers)
+
+
+def listed(dealt: Mapping[int, Mapping[str, Sequence[Part]]]) -> dict[str, list[Part]]:
+    """The parts of each source, whoever they were dealt to."""
+    parts: dict[str, list[Part]] = {}
+    for sources in dealt.values():
+        for step, some in sources.items():
+            parts.setdefault(step, []).extend(some)
+    return parts

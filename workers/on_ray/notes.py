@@ -1,0 +1,78 @@
+"""What the coordinator of a job on Ray notes down for the one that follows it, should it die: in Ray's own store.
+
+Rule: a note says what no snapshot tells, and the next coordinator must not get wrong. It belongs to one start of the
+job, and goes with its end. It is lost with the head of a cluster that does not keep what it knows; then a coordinator
+that is started again goes by its setup and by the snapshots.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+_NAMESPACE: Final = b"malstrom"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """``has_begun``: the job was claimed. ``workers``: how many there are to be, 0 if nobody has said otherwise.
+    ``restarts``: how often it went back to a snapshot. ``died_at_s``: when coordinators were found dead, in seconds
+    since 1970. ``drain``: how it is to be stopped, if it is.
+    """
+
+    has_begun: bool = False
+    workers: int = 0
+    restarts: int = 0
+    died_at_s: Sequence[float] = ()
+    drain: bool | None = None
+
+
+class Notes:
+    """The note of the coordinator whose actor is ``actor``. Without ``kept`` nothing is noted: nobody follows it."""
+
+    def __init__(self, actor: str, *, kept: bool) -> None:
+        self._key = f"coordinator-{actor}".encode()
+        self._kept = kept
+        self._lock = threading.Lock()
+        self.note = self._read() if kept else Note()
+
+    def has_begun(self) -> None:
+        """The job was claimed."""
+        self._write(has_begun=True)
+
+    def wanted(self, workers: int) -> None:
+        """So many workers were asked for."""
+        self._write(workers=workers)
+
+    def stopping(self, *, drain: bool) -> None:
+        """It is to be stopped."""
+        self._write(drain=drain)
+
+    def restarted(self, *, died_at_s: float | None = None) -> None:
+        """It goes back to a snapshot, at ``died_at_s`` because its coordinator has died."""
+        died = self.note.died_at_s if died_at_s is None else (*self.note.died_at_s, died_at_s)
+        self._write(restarts=self.note.restarts + 1, died_at_s=died)
+
+    def forget(self) -> None:
+        """The job has ended."""
+        if self._kept:
+            _store()._internal_kv_del(self._key, namespace=_NAMESPACE)
+
+    def _write(self, **changes: Any) -> None:
+        with self._lock:
+            self.note = replace(self.note, **changes)
+            if self._kept:
+                _store()._internal_kv_put(self._key, json.dumps(asdict(self.note)), namespace=_NAMESPACE)
+
+    def _read(self) -> Note:
+        data = _store()._internal_kv_get(self._key, namespace=_NAMESPACE)
+        return Note() if data is None else Note(**json.loads(data))
+
+
+def _store() -> Any:
+    from ray.experimental import internal_kv
+
+    return internal_kv
