@@ -163,8 +163,12 @@ class CoordinatorMachine:
     @property
     def target(self) -> tuple[int, ...]:
         """The members that the rescale under way leads to. What waits behind it may be overtaken yet (R9)."""
-        nothing_moves = self.phase is Phase.STEADY or (self.phase is Phase.BARRIER and not self.moves_follow)
-        return self.members if nothing_moves else self._target
+        return self.members if self.nothing_moves else self._target
+
+    @property
+    def nothing_moves(self) -> bool:
+        """Whether no rescale has begun: of what is asked for while a barrier passes only the last begins, behind it."""
+        return self.phase is Phase.STEADY or (self.phase is Phase.BARRIER and not self.moves_follow)
 
     def waiting_for(self) -> str:
         """R7: what has to be reported before a rescale goes on, for people: what other things wait for comes first.

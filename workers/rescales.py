@@ -49,10 +49,10 @@ class Rescales:
     def asked(self, members: tuple[int, ...], now_s: float, done: Done) -> None:
         """A request has come. To be told before the coordinator is."""
         request = _Request(members, now_s, done)
-        if self._running:
-            self._waiting.append(request)
-        else:
-            self._running, self._before = [request], _Before.of(self._machine)
+        if not self._running:
+            self._before = _Before.of(self._machine)
+        waits = self._running and not self._machine.nothing_moves
+        (self._waiting if waits else self._running).append(request)
 
     @property
     def moving(self) -> Moving | None:

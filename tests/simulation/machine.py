@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import malstrom_py as mp
+from malstrom_py.snapshot.store import MemoryStore
 from tests.simulation.driving import Driven, Steered, chosen
 from tests.simulation.feeding import Fed
 from tests.simulation.layouts import End, Head, Layout, Stage, Timing, Way
@@ -37,6 +38,8 @@ class Machine(RuleBasedStateMachine):
     """A job of ``layout``."""
 
     layout: ClassVar[Layout]
+    keeps: ClassVar[bool] = False
+    """Whether it has snapshots, from which it goes on when somebody is lost."""
 
     driven: Driven
 
@@ -59,10 +62,10 @@ class Machine(RuleBasedStateMachine):
         sources = [source for head in self.layout.heads for source in head.sources]
         self.feds = {source: Fed(source, parts=dict.fromkeys(PARTS, ()), chunk=chunk) for source in sources}
         batching = mp.Batching(rows_max=rows_max, credit=mp.Credit(rows=credit))
+        snapshots = mp.Snapshots(MemoryStore(), interval_s=None, keep=2, chain_max=2) if self.keeps else None
+        how: dict[str, Any] = {"workers": workers, "slots": slots, "batching": batching, "snapshots": snapshots}
         with self.noted():
-            self.driven = Driven(
-                self.layout, self.feds, Steered(seed), workers=workers, slots=slots, batching=batching, checks=True
-            )
+            self.driven = Driven(self.layout, self.feds, Steered(seed), checks=True, **how)
 
     def teardown(self) -> None:
         """All parts end, the job comes to its end, and the oracle judges."""
@@ -165,7 +168,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.feds and self.driven.incarnation < INCARNATIONS_MAX)
     @rule(who=st.sampled_from(["worker", "coordinator"]), workers=_SIZE)
     def kill(self, who: str, workers: int) -> None:
-        """One is lost: the job begins afresh, and what the old one has still on its way arrives all the same."""
+        """One is lost: the job goes on from its last snapshot, or begins afresh, and what the old one has still on its
+        way arrives all the same.
+        """
         with self.noted():
             self.driven.crash(who, workers)
 
@@ -222,4 +227,37 @@ class Join(Machine):
     )
 
 
-MACHINES: Final = (Chain, TwoStages, Union, Join)
+class Kept(Machine):
+    """A stage with windows and one that counts, saved now and then."""
+
+    keeps = True
+    layout = _layout(
+        "s",
+        Stage("a", (Way("s"),), kind="windows", window=4),
+        Stage("b", (Way("a"),), key="number", ttl=5),
+        sink="committed",
+    )
+
+    @rule(turns=st.integers(0, 100))
+    def snapshot(self, turns: int) -> None:
+        """One is asked for, and some turns go by."""
+        with self.noted():
+            self.driven.snapshot()
+        self.go_on(turns)
+
+    @precondition(lambda self: self.feds and self.driven.incarnation < INCARNATIONS_MAX)
+    @rule(who=st.sampled_from(["worker", "coordinator"]), workers=_SIZE, turns=st.integers(0, 100))
+    def kill_saving(self, who: str, workers: int, turns: int) -> None:
+        """One is lost soon after a snapshot has been asked for."""
+        self.snapshot(turns)
+        self.kill(who, workers)
+
+    @precondition(lambda self: self.feds and self.driven.crew.chores)
+    @rule(chore=_ANY)
+    def write(self, chore: int) -> None:
+        """One of the things that there are to be done for snapshots is done, also by those who are dead."""
+        with self.noted():
+            self.driven.write(chore)
+
+
+MACHINES: Final = (Chain, TwoStages, Union, Join, Kept)

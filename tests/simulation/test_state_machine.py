@@ -52,6 +52,13 @@ HARD_CASES = (
     "stale letter dropped",
     "late record",
     "window fired",
+    "snapshot completed",
+    "snapshot inside a rescale",
+    "crash with a snapshot in flight",
+    "restored at more workers",
+    "restored at fewer workers",
+    "part restored on another worker",
+    "timer restored",
 )
 """What they must have met together, each at least once."""
 

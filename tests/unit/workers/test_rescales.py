@@ -7,7 +7,7 @@ from functools import partial
 from malstrom_py.errors import DeadlineError, MalstromError
 from malstrom_py.rescale.pacing import Pacing
 from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.protocol import PartsPolled, Switched
+from malstrom_py.rescale.protocol import BarrierPassed, PartsPolled, Switched
 from malstrom_py.workers import coordinator_events as ce
 from malstrom_py.workers import coordinator_machine as cm
 from malstrom_py.workers.rescale_report import Moving, RescaleReport
@@ -52,9 +52,23 @@ class Requests:
         """Until the rescale under way has ended, or another one joins."""
         ended = len(self.reports)
         while len(self.reports) == ended:
-            for report in list(self.machine._missing):
-                assert isinstance(report, Switched | PartsPolled)
-                self._handle(ce.Reported(report))
+            self.report()
+        return self
+
+    def report(self) -> None:
+        """All that the move under way waits for."""
+        for report in list(self.machine._missing):
+            assert isinstance(report, Switched | PartsPolled)
+            self._handle(ce.Reported(report))
+
+    def snapshot(self, snapshot: str) -> Requests:
+        """A barrier goes as soon as it may."""
+        return self._handle(ce.SnapshotWanted(snapshot))
+
+    def barrier_passed(self, snapshot: str) -> Requests:
+        """Everywhere."""
+        for worker in self.machine.members:
+            self._handle(ce.Reported(BarrierPassed(snapshot, worker)))
         return self
 
     def _handle(self, event: ce.Event) -> Requests:
@@ -114,6 +128,31 @@ def test_r9_what_waits_ends_at_once_where_the_one_before_it_came_to_the_same() -
     assert [(name, report.moves) for name, report in requests.reports] == [("running", 2), ("again", 0)]
     requests.ask("next", 0).go_on()
     assert requests.reports[-1][1].moves == 2
+
+
+def test_r9_requests_that_come_while_a_barrier_passes_end_with_the_last_of_them() -> None:
+    requests = Requests().snapshot("s1")
+    requests.ask("first", 0, 1).ask("second", 0, 1, 2)
+    requests.now_s += 1.0
+    requests.barrier_passed("s1").go_on()
+    assert [(name, report.members, report.superseded_by, report.duration_s) for name, report in requests.reports] == [
+        ("first", (0, 1, 2), 3, 1.0),
+        ("second", (0, 1, 2), None, 1.0),
+    ]
+    assert requests.reports[-1][1].version == requests.machine.version > 0
+    requests.ask("next", 0).go_on()
+    assert requests.reports[-1][0] == "next"
+
+
+def test_r9_requests_that_come_while_a_barrier_passes_between_moves_wait_for_the_rescale() -> None:
+    requests = Requests().ask("running", 0, 1).snapshot("s1")
+    while requests.machine.phase is not cm.Phase.BARRIER:
+        requests.report()
+    requests.ask("overtaken", 0, 1, 2).ask("last", 0)
+    requests.barrier_passed("s1").go_on()
+    assert [(name, report.superseded_by) for name, report in requests.reports] == [("running", None)]
+    requests.go_on()
+    assert [(name, report.superseded_by) for name, report in requests.reports[1:]] == [("overtaken", 1), ("last", None)]
 
 
 def test_r9_who_is_told_may_ask_for_more() -> None:
