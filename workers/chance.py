@@ -151,10 +151,7 @@ class Chance:
     def next_of(self, actions: Sequence[Hashable]) -> Hashable:
         """What happens next: whatever is slow in this run is slow all the time."""
         speeds = self._speeds
-        weights = []
         for action in actions:
-            speed = speeds.get(action)
-            if speed is None:
-                speed = speeds[action] = self._rng.choice(_SPEEDS)
-            weights.append(speed)
-        return self._rng.choices(actions, weights)[0]
+            if action not in speeds:
+                speeds[action] = self._rng.choice(_SPEEDS)
+        return self._rng.choices(actions, [speeds[action] for action in actions])[0]

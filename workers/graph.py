@@ -62,8 +62,8 @@ class Graph:
     nodes: dict[str, int]
     inboxes: dict[str, Inbox]
     routers: dict[str, Router]
+    regions: list[Region]
     feeds: list[Feed]
-    receiving: tuple[int, ...]
     followers: list[Follower]
     letters: list[Outgoing]
     slots_of: dict[str, SlotsOf]
@@ -121,8 +121,7 @@ def build_graph(
     ]
     exchanges = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
-    receiving = tuple(entries.values())
-    return Graph(executor, operators, nodes, inboxes, routers, feeds, receiving, followers, letters, slots_of, entries)
+    return Graph(executor, operators, nodes, inboxes, routers, regions, feeds, followers, letters, slots_of, entries)
 
 
 def track_keys(graph: Graph) -> None:

@@ -22,7 +22,6 @@ from malstrom_py.operators.read_source import Begun, ReadSource
 from malstrom_py.operators.write_parts import WriteParts
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan
-from malstrom_py.regions import regions_of
 from malstrom_py.rescale.channel import Barrier, Frame, Grant, Suspend
 from malstrom_py.rescale.protocol import (
     BarrierPassed,
@@ -112,14 +111,14 @@ class Worker:
             track_keys(self._graph)
         self.operators = self._graph.operators
         self.reading = Reading(self._graph, batching=batching, clock=clock)
-        self._feeds = {region.name: feed for region, feed in zip(regions_of(plan), self._graph.feeds, strict=True)}
+        self._feeds = {region.name: feed for region, feed in zip(self._graph.regions, self._graph.feeds, strict=True)}
         self._letters = self._graph.letters
         self._switching = Switching(self._graph, member, self._letters)
         self._sending = self._with_channels()
         operators = self._graph.operators
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [op for op in operators.values() if isinstance(op, _CLOSED)]
-        feed_of_step = {step: self._feeds[region.name] for region in regions_of(plan) for step in region.steps}
+        feed_of_step = {step: self._feeds[region.name] for region in self._graph.regions for step in region.steps}
         placed = [(self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items()]
         self._scheduled = [place for place in placed if place[1].scheduled]
         self._holding = [place for place in placed if place[1].holding]
@@ -302,7 +301,7 @@ class Worker:
             and not self.awaiting
             and not any(len(inbox) for inbox in graph.inboxes.values())
             and not any(router.backlogged for router in graph.routers.values())
-            and all(graph.executor.frontier(node) == MAX_EPOCH for node in graph.receiving)
+            and all(graph.executor.frontier(node) == MAX_EPOCH for node in graph.entries.values())
         )
 
     def due_s(self) -> float | None:

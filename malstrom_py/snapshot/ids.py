@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from malstrom_py.sinks.base import SnapshotId
@@ -64,6 +65,7 @@ def made_at_s(snapshot: str) -> float:
     return _since_1970(snapshot).total_seconds()
 
 
+@lru_cache(256)
 def _since_1970(snapshot: str) -> timedelta:
     made = datetime.strptime(snapshot.partition("-")[0], _STAMP).replace(tzinfo=UTC)
     return made - datetime.fromtimestamp(0, UTC)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from malstrom_py.rescale import region_machine, switch_machine
-from malstrom_py.workers import coordinator_machine
+from malstrom_py.workers import coordinator_machine, snapshot_machine
 from tests.tree import ROOT
 
 PAGE = ROOT / "docs" / "protocol.md"
@@ -20,6 +20,7 @@ MACHINES: dict[str, Transitions] = {
     "region machine": region_machine.TRANSITIONS,
     "switch machine": switch_machine.TRANSITIONS,
     "coordinator machine": coordinator_machine.TRANSITIONS,
+    "snapshot machine": snapshot_machine.TRANSITIONS,
 }
 
 

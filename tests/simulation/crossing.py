@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import malstrom_py as mp
 from malstrom_py.regions import regions_of
 from malstrom_py.rescale.region_machine import Phase
+from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.outgoing import COORDINATOR
 from malstrom_py.workers.witness import Witness
 from malstrom_py.workers.worker import Worker
@@ -32,6 +33,9 @@ WARM_ROWS: Final = 120
 
 LAST_ROWS: Final = 40
 """So many it takes at least when all has moved."""
+
+RUNS: Final = ("", ", started afresh after a loss", ", saved all the time", ", gone on after a loss")
+"""How a cell is run."""
 
 TURNS_MAX: Final = 300_000
 """After so many turns something that must come is given up."""
@@ -120,7 +124,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Found:
-    """What a run has met. ``turns``: how many its rescale took; ``stale``: what came of a run before it."""
+    """What a run has met. ``turns``: of its rescale; ``stale``: what came of a run before it; ``inside``: the
+    snapshots that were cut between two moves.
+    """
 
     moves: int
     slots: int
@@ -129,16 +135,19 @@ class Found:
     rows: int
     turns: int
     stale: int
+    inside: int = 0
 
     def __str__(self) -> str:
         return f"{self.moves}·{self.slots}·{self.keys}·{self.held}"
 
 
 class Run:
-    """A run of ``cell``, as its seed decides."""
+    """A run of ``cell``, as its seed decides. ``saving``: there is a snapshot under way all the time."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, *, saving: bool = False) -> None:
         self.cell = cell
+        self.saving = saving
+        self.saves = 0
         self.rng = rng = random.Random(str(cell))
         self.times: Counter[tuple[str, str]] = Counter()
         layout = SHAPES[cell.shape]
@@ -154,6 +163,7 @@ class Run:
             slots=SLOTS,
             batching=mp.Batching(rows_max=rng.choice([1, 4, 64]), credit=mp.Credit(rows=rng.choice([3, 6, 12]))),
             witness=self.ledger,
+            snapshots=mp.Snapshots(MemoryStore(), interval_s=None, keep=1) if saving else None,
         )
         self.ledger.learn(self.driven.plan)
 
@@ -165,13 +175,16 @@ class Run:
             fed.feed(part, rng.randrange(KEYS), self.times[at] - rng.choice([0, 0, 0, 1, 3, BOUND + 30]))
 
     def lose(self, who: str, turns: int) -> None:
-        """Lose somebody so many turns after the rescale has been asked for, and start afresh."""
+        """Lose somebody so many turns after the rescale has been asked for, and go on where it was saved last, or start
+        afresh.
+        """
         self.flow(0, WARM_ROWS)
         self.ask()
         for _ in range(turns):
             self.turn()
         self.driven.crash(who, self.cell.before)
         require(self.ledger.hits[f"{who} crash inside a rescale"] == 1, f"the {who} was not lost inside the rescale")
+        self.saves = self.ledger.hits["snapshot completed"]
         self.ledger.forget()
 
     def through(self) -> Found:
@@ -189,7 +202,9 @@ class Run:
         require(not report.slots or not without, f"{report.slots} slots have moved, and no key of {without}")
         keys, rows = sum(ledger.keys.values()), sum(ledger.rows.values())
         stale = ledger.hits["stale frame dropped"] + ledger.hits["stale letter dropped"]
-        return Found(report.moves, report.slots, keys, ledger.held, rows, turns, stale)
+        require(not self.saving or ledger.hits["snapshot completed"] > 1, "no snapshot has been completed")
+        inside = ledger.hits["snapshot inside a rescale"]
+        return Found(report.moves, report.slots, keys, ledger.held, rows, turns, stale, inside)
 
     def ask(self) -> None:
         """Ask for the rescale."""
@@ -209,6 +224,9 @@ class Run:
         rows, newest = self.ledger.rows, self.ledger.newest
         is_dry = not all(rows[stage, newest] for stage in self.ledger.stages)
         self.chance.held_back = is_report if is_dry else nothing
+        if self.saving and self.saves == self.ledger.hits["snapshot completed"]:
+            self.saves += 1
+            self.driven.snapshot()
         self.driven.turn()
 
     def until(self, holds: Callable[[], bool], what: str) -> int:
@@ -230,9 +248,14 @@ def nothing(action: Hashable) -> bool:
     return False
 
 
-def run_cell(cell: Cell) -> tuple[Found, Found]:
-    """Both runs of a cell: as it is, and with a loss on the way."""
-    found = Run(cell).through()
-    rng, lost = random.Random(f"loss {cell}"), Run(cell)
+def run_cell(cell: Cell) -> tuple[Found, ...]:
+    """All runs of a cell, in the order of `RUNS`."""
+    return tuple(run for saving in (False, True) for run in _both(cell, saving=saving))
+
+
+def _both(cell: Cell, *, saving: bool) -> tuple[Found, Found]:
+    """As it is, and with a loss on the way."""
+    found = Run(cell, saving=saving).through()
+    rng, lost = random.Random(f"loss {cell}"), Run(cell, saving=saving)
     lost.lose(rng.choice(["worker", "coordinator"]), rng.randrange(found.turns))
     return found, lost.through()

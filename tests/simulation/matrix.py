@@ -1,8 +1,9 @@
 """The matrix: from each number of workers to each other, for each shape of a job, while data flows.
 
 ``python -m tests.simulation.matrix --sizes 8`` runs it and prints a table for each shape: moves, slots moved, keys
-moved, rows held. In each cell the job runs twice: as it is, and with a worker or the coordinator lost inside the
-rescale, after which a fresh run must be right. It ends at the first cell that is not, and says how to have that again.
+moved, rows held. In each cell the job runs four times: as it is, and with a worker or the coordinator lost inside the
+rescale, after which a fresh run must be right; and both with a snapshot under way all the time, from the last of which
+the job goes on behind the loss. It ends at the first cell that is not right, and says how to have that again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.simulation.crossing import SHAPES, Cell, Found, run_cell
+from tests.simulation.crossing import RUNS, SHAPES, Cell, Found, run_cell
 
 
 def cells(sizes: int, shapes: Iterable[str] = SHAPES, *, seed: int = 0) -> list[Cell]:
@@ -27,39 +28,42 @@ def cells(sizes: int, shapes: Iterable[str] = SHAPES, *, seed: int = 0) -> list[
 class Report:
     """What all cells have met, and how those ended that failed."""
 
-    found: dict[Cell, tuple[Found, Found]] = field(default_factory=dict)
+    found: dict[Cell, tuple[Found, ...]] = field(default_factory=dict)
     failures: dict[Cell, str] = field(default_factory=dict)
 
     def wrong(self) -> list[str]:
         """Everything that must not be, of single cells and of all together."""
         told = [f"{cell}: {what}\n  again: {command(cell)}" for cell, what in self.failures.items()]
         for shape in {cell.shape: None for cell in self.found} if not self.failures else {}:
-            runs = [run for cell, both in self.found.items() if cell.shape == shape for run in both]
+            runs = [run for cell, found in self.found.items() if cell.shape == shape for run in found]
             if not any(run.held for run in runs):
                 told.append(f"{shape}: no row was held in any of {len(runs)} runs (R5)")
             if not any(run.stale for run in runs):
                 told.append(f"{shape}: nothing of a lost run came in any of the runs after it (F1)")
+            if not any(run.inside for run in runs):
+                told.append(f"{shape}: no snapshot was cut between two moves (S1)")
         return told
 
     def __str__(self) -> str:
         lines: list[str] = []
         for shape in dict.fromkeys(cell.shape for cell in self.found):
-            for lost in (0, 1):
-                lines += ["", f"{shape}{', started afresh after a loss' if lost else ''}", *self._table(shape, lost)]
-        runs = [run for both in self.found.values() for run in both]
-        rows, keys, held, stale = (
-            sum(getattr(run, name) for run in runs) for name in ("rows", "keys", "held", "stale")
+            for number, how in enumerate(RUNS):
+                lines += ["", f"{shape}{how}", *self._table(shape, number)]
+        runs = [run for found in self.found.values() for run in found]
+        rows, keys, held, stale, inside = (
+            sum(getattr(run, name) for run in runs) for name in ("rows", "keys", "held", "stale", "inside")
         )
         moves = sum(run.moves for run in runs)
         total = f"{len(runs):,} runs, {moves:,} moves, {keys:,} keys moved, {held:,} rows held, {rows:,} rows taken"
-        return "\n".join([*lines, "", f"{total}, {stale:,} messages of lost runs", *self.wrong()])
+        total += f", {stale:,} messages of lost runs, {inside:,} snapshots between moves"
+        return "\n".join([*lines, "", total, *self.wrong()])
 
-    def _table(self, shape: str, lost: int) -> Iterator[str]:
-        cells = {(cell.before, cell.after): both[lost] for cell, both in self.found.items() if cell.shape == shape}
-        sizes = sorted({after for _, after in cells})
+    def _table(self, shape: str, number: int) -> Iterator[str]:
+        runs = {(cell.before, cell.after): found[number] for cell, found in self.found.items() if cell.shape == shape}
+        sizes = sorted({after for _, after in runs})
         yield "  from to " + "".join(f"{after:>14}" for after in sizes) + "   moves·slots·keys·rows held"
-        for before in sorted({before for before, _ in cells}):
-            yield f"{before:>9} " + "".join(f"{cells.get((before, after), '')!s:>14}" for after in sizes)
+        for before in sorted({before for before, _ in runs}):
+            yield f"{before:>9} " + "".join(f"{runs.get((before, after), '')!s:>14}" for after in sizes)
 
 
 def command(cell: Cell) -> str:
@@ -67,7 +71,7 @@ def command(cell: Cell) -> str:
     return f'python -m tests.simulation.matrix --only "{cell.shape}" {cell.before} {cell.after} --seed {cell.seed}'
 
 
-def tried(cell: Cell) -> tuple[Cell, tuple[Found, Found] | str]:
+def tried(cell: Cell) -> tuple[Cell, tuple[Found, ...] | str]:
     """A cell, and what came of it: in words, if it failed."""
     try:
         return cell, run_cell(cell)

@@ -11,7 +11,7 @@ from tests.simulation.matrix import Report, cells, run_cells
 from tests.simulation.verdicts import Violation
 
 CELL = Cell("two stages", 2, 3)
-FOUND = Found(moves=3, slots=21, keys=20, held=1, rows=400, turns=900, stale=2)
+FOUND = Found(moves=3, slots=21, keys=20, held=1, rows=400, turns=900, stale=2, inside=1)
 
 
 def test_p1_p2_jobs_go_from_every_small_size_to_every_other_under_traffic(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,8 +51,9 @@ def test_a_failure_prints_the_command_that_has_it_again() -> None:
 
 
 def test_a_matrix_in_which_nothing_was_held_is_told() -> None:
-    idle = Found(moves=3, slots=21, keys=20, held=0, rows=400, turns=900, stale=0)
+    idle = Found(moves=3, slots=21, keys=20, held=0, rows=400, turns=900, stale=0, inside=0)
     assert Report({CELL: (FOUND, idle)}).wrong() == []
-    first, second = Report({CELL: (idle, idle)}).wrong()
+    first, second, third = Report({CELL: (idle, idle)}).wrong()
     assert first.startswith("two stages: no row was held")
     assert second.startswith("two stages: nothing of a lost run came")
+    assert third.startswith("two stages: no snapshot was cut between two moves")

@@ -15,7 +15,7 @@ from tests.simulation.runs import run
 from tests.simulation.soak import Report, run_seeds
 from tests.tree import ROOT
 
-SEEDS = int(os.environ.get("SEEDS", "1000"))
+SEEDS = int(os.environ.get("SEEDS", "3000"))
 
 
 @pytest.mark.timeout(200 + SEEDS // 2)

@@ -106,6 +106,21 @@ def change_missed(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda state, keys: right(state, list(keys)[:-1])
 
 
+def leaving_missed(right: Callable[..., Any]) -> Callable[..., Any]:
+    """That a key has moved to another worker is not noted: what this one has written of it stays."""
+
+    def collect(state: Any, keys: Any) -> Any:
+        changes = state._changes
+        if changes is None or changes.noted is None:
+            return right(state, keys)
+        noted = set(changes.noted)
+        taken = right(state, keys)
+        state.timers.noted = changes.noted = noted
+        return taken
+
+    return collect
+
+
 def committed_early(right: Callable[..., Any]) -> Callable[..., Any]:
     """Sinks commit before the manifest stands."""
 
@@ -185,6 +200,7 @@ WRONG: Final = {
     "a barrier is let in while a step holds epochs": Wrong(Feed, "_maybe_pass", epochs_held, 10, "enriched"),
     "timers are left out": Wrong(KeyedState, "_take_in", without_timers, 17, "windows-of-windows"),
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
+    "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 25),
     "sinks commit before the manifest": Wrong(Snapshotting, "_store", committed_early, 35),
     "payloads of a leaver are lost": Wrong(crew, "pre_committed", leaver_forgotten, 292),
     "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 1, "ttl"),
