@@ -29,6 +29,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _RUNTIME = tempfile.mkdtemp(prefix="malstrom-tests-")
 os.environ["XDG_RUNTIME_DIR"] = _RUNTIME
 
+# Ray has its workers give way to every other process, which beside another test that computes is nearly standing still.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as Ray reads it
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Leave out what cannot run on a machine without Java."""

@@ -227,6 +227,8 @@ class OwnRayJob(RayJob):
 
     def _is_up(self) -> bool:
         """Whether the coordinator answers: it may, while the head of its cluster is started afresh."""
+        if not ray.is_initialized():
+            return False  # Ray would start anew to ask it
         try:
             self._actor.is_up.remote().future().result(_UP_S)
         except (TimeoutError, RayError):

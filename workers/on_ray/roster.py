@@ -62,7 +62,10 @@ class Roster:
 
     def answers(self, asked: Asked, what: str, *, timeout_s: float = ANSWER_S) -> list[Any]:
         """What workers answer, unless one of all of them dies or fails meanwhile."""
-        return answers(asked, what, timeout_s=timeout_s, look=self.check_ended)
+        try:
+            return answers(asked, what, timeout_s=timeout_s, look=self.check_ended)
+        except PeerError as error:
+            raise self._with_last_words(error) from None
 
     def ask_all(self, hands: Sequence[Hand], what: str, *arguments: Any) -> list[Any]:
         """Ask each of ``hands`` the same, and wait for all answers."""
@@ -121,4 +124,4 @@ class Roster:
         """The death of a worker, with what it was at work on."""
         peer = death.peer if isinstance(death, PeerError) else None
         words = self.hands[peer].last_words() if peer in self.hands else ""
-        return PeerError(f"{death}. When it died, {words}", peer=peer) if words else death
+        return PeerError(f"{death}. When it died, {words}", peer=peer) if words and words not in str(death) else death

@@ -16,9 +16,9 @@ import ray
 from malstrom_py.workers.on_ray.attaching import running_at_hand
 from malstrom_py.workers.on_ray.cluster import NAMESPACE
 
-PATIENCE_S: Final = 60.0
-WITHIN_S: Final = 10.0
-"""Within so long a death is told, and what a job leaves behind is gone."""
+PATIENCE_S: Final = 120.0
+WITHIN_S: Final = 60.0
+"""How long is waited for a death to be told, and for what a job leaves behind to be gone."""
 OURS: Final = ("WorkerActor", "CoordinatorActor")
 
 

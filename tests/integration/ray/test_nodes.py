@@ -1,8 +1,9 @@
-"""A cluster of several nodes: workers spread, come to a node that joins, and leave one that goes."""
+"""A cluster of several nodes: workers spread, come to one that joins, leave one that goes, outlive one that dies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ray.cluster_utils import Cluster
 
 import malstrom_py as mp
 from malstrom_py import sinks
+from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, rows_in, until
 from tests.integration.ray.leftovers import actors, check_nothing_left, things
 from tests.integration.ray.traffic import Attendance, Tour, check_counts, check_order, check_rows, memory_rows, traffic
 from tests.tree import ROOT
@@ -73,3 +75,20 @@ def test_a_node_that_is_lost_is_told(cluster: Any, attendance: Attendance) -> No
     cluster.remove_node(lost, allow_graceful=False)
     with pytest.raises(mp.PeerError, match=r"worker \d died|is gone"):
         handle.wait(timeout_s=30)
+
+
+def test_s6_a_job_with_snapshots_goes_on_without_a_node_that_is_lost(cluster: Any, tmp_path: Path) -> None:
+    runtime = mp.RayRuntime(3, num_cpus=1, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=0.5))
+    handle = runtime.start(chaotic("one-node-less", tmp_path / "out"))
+    until(lambda: (made := handle.status().snapshots) is not None and made.last is not None, handle.status)
+    assert len(set(nodes())) == 2
+    [lost] = cluster.worker_nodes
+    cluster.remove_node(lost, allow_graceful=False)
+    until(lambda: handle.status().restarts > 0, handle.status)
+    read = handle.status().counts.read
+    until(lambda: handle.status().state == "running" and handle.status().counts.read > read + 100, handle.status)
+    assert handle.status().workers == 2, "there is room for two on the node that is left"
+    handle.stop(timeout_s=PATIENCE_S)
+    rows = rows_in(tmp_path / "out")
+    assert len(rows) > 100
+    check(rows)

@@ -17,7 +17,7 @@ import pytest
 from tests.integration.ray.leftovers import is_alive, until
 from tests.tree import ROOT
 
-PATIENCE_S = 100.0
+PATIENCE_S = 240.0
 
 ENDLESS = """
 import itertools, os, sys, time

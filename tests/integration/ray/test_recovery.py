@@ -50,8 +50,9 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
     again = runtime(1, kept).run(chaotic("goes-on", tmp_path / "out"))
     assert (again.read, len(rows_in(tmp_path / "out"))) == (handle.wait().read, len(rows))
 
-    handle = runtime(1, copied).start(chaotic("goes-on", tmp_path / "other"))
+    handle = runtime(2, copied, streams="ray").start(chaotic("goes-on", tmp_path / "other"))
     until(lambda: handle.status().counts.read > 100, handle.status)
+    assert handle.snapshot() > savepoint
     handle.stop(timeout_s=PATIENCE_S)
     other = rows_in(tmp_path / "other")
     assert other

@@ -28,7 +28,7 @@ GROUPS: Final = 64
 SAMPLE: Final = 3
 SIGN: Final = 32
 PARTS: Final = 4
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 
 
 class Sent(NamedTuple):
