@@ -25,7 +25,6 @@ from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.ids import fresh_snapshot_id
 from malstrom_py.snapshot.local_store import LocalStore
 
-KEYS: Final = 100_000
 CHANGING: Final = 0.01
 COST_BUDGET: Final = 0.05
 PAUSE_MS: Final = 50.0
@@ -37,6 +36,7 @@ RAY_S: Final = 8.0
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.macro.snapshot", description=__doc__)
     parser.add_argument("--reps", type=int, default=3, help="rounds with and without snapshots")
+    parser.add_argument("--keys", type=int, default=100_000, help="pauses: of a tenth and of ten times too")
     parser.add_argument("--run-s", type=float, default=20.0, help="how long each of them runs")
     parser.add_argument("--interval-s", type=float, default=5.0, help="between two snapshots")
     parser.add_argument("--folder", default=None, help="where snapshots are kept; a temporary folder by default")
@@ -45,51 +45,53 @@ def main() -> None:
     print(machine.describe())
     folder = Path(tempfile.mkdtemp(prefix="malstrom-bench-", dir=options.folder))
     try:
-        print(cost(folder, reps=options.reps, run_s=options.run_s, interval_s=options.interval_s))
-        print(pauses(folder, run_s=options.run_s / 2))
+        keys, run_s, interval_s = options.keys, options.run_s, options.interval_s
+        print(cost(folder, keys, reps=options.reps, run_s=run_s, interval_s=interval_s))
+        print(pauses(folder, keys, run_s=run_s / 2, interval_s=interval_s / 5))
         print(disk(folder))
-        print(going_on(folder, ray=options.ray))
+        print(going_on(folder, keys, ray=options.ray))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def cost(folder: Path, *, reps: int, run_s: float, interval_s: float) -> str:
+def cost(folder: Path, keys: int, *, reps: int, run_s: float, interval_s: float) -> str:
     """The rate of a job with snapshots, beside the same without."""
     kept: list[float] = []
     for number in range(reps):
         place = mp.Snapshots(str(folder / f"cost-{number}"), interval_s=interval_s)
-        rates = [_rate(run_s, snapshots) for snapshots in (place, None)]
+        rates = [_rate(keys, run_s, snapshots) for snapshots in (place, None)]
         kept.append(rates[0] / rates[1])
         print(f"  round {number + 1}: {rates[0]:,.0f} rows/s with snapshots, {rates[1]:,.0f} without")
     cost = 1 - spread(kept).median
     return (
-        f"snapshots every {interval_s:g} s of {KEYS:,} keys of which {CHANGING:.0%} change cost {cost:.1%} of the "
+        f"snapshots every {interval_s:g} s of {keys:,} keys of which {CHANGING:.0%} change cost {cost:.1%} of the "
         f"throughput ({1 - max(kept):.1%} to {1 - min(kept):.1%}; budget {COST_BUDGET:.0%}: "
         f"{_verdict(cost <= COST_BUDGET)})"
     )
 
 
-def _rate(run_s: float, snapshots: mp.Snapshots | None) -> float:
-    job, counted = running_sum(Changing(KEYS, int(KEYS * CHANGING), run_s=run_s))
+def _rate(keys: int, run_s: float, snapshots: mp.Snapshots | None) -> float:
+    job, counted = running_sum(Changing(keys, int(keys * CHANGING), run_s=run_s))
     began_s = monotonic()
     mp.run(job, snapshots=snapshots, progress=False)
     return counted.rows / (monotonic() - began_s)
 
 
-def pauses(folder: Path, *, run_s: float) -> str:
+def pauses(folder: Path, all_keys: int, *, run_s: float, interval_s: float) -> str:
     """How long a barrier keeps a worker from its work: by all keys, and by those that have changed."""
     lines = []
-    for keys, changing in ((10_000, 1_000), (100_000, 1_000), (1_000_000, 1_000), (1_000_000, 10_000)):
+    few, many, more = all_keys // 100, all_keys // 10, 10 * all_keys
+    for keys, changing in ((many, few), (all_keys, few), (more, few), (more, many)):
         with Told() as told:
             # A million keys take a while to come for the first time.
-            job, _ = running_sum(Changing(keys, changing, run_s=run_s * (3 if keys > KEYS else 1)))
-            place = mp.Snapshots(str(folder / f"pause-{keys}-{changing}"), interval_s=1.0)
+            job, _ = running_sum(Changing(keys, changing, run_s=run_s * (3 if keys == more else 1)))
+            place = mp.Snapshots(str(folder / f"pause-{keys}-{changing}"), interval_s=interval_s)
             mp.run(job, snapshots=place, progress=False)
         # What is larger than a fifth of the largest: the first, and those while all keys still come for the first time.
         largest = max(size for _, size, _ in told.snapshots)
         deltas = [paused_s * 1e3 for paused_s, size, _ in told.snapshots if size < largest / 5]
         full = max(paused_s for paused_s, size, _ in told.snapshots) * 1e3
-        within = "" if keys != KEYS else f", budget {PAUSE_MS:g}: {_verdict(max(deltas) <= PAUSE_MS)}"
+        within = "" if keys != all_keys else f", budget {PAUSE_MS:g}: {_verdict(max(deltas) <= PAUSE_MS)}"
         lines.append(
             f"  {keys:,} keys, {changing:,} change: a pause of {spread(deltas).show(1)} ms in {len(deltas)} snapshots"
             f"{within}; {full:,.0f} ms in full"
@@ -121,12 +123,12 @@ def disk(folder: Path) -> str:
     )
 
 
-def going_on(folder: Path, *, ray: bool) -> str:
-    """From the start of a run to its first row, where 100 MB of state are taken over."""
+def going_on(folder: Path, keys: int, *, ray: bool) -> str:
+    """From the start of a run to its first row, where 1 kB of state for each of ``keys`` is taken over."""
     kept = folder / "going-on"
-    job, counted = running_sum(Changing(KEYS, 1, run_s=3600.0), "going-on", padding=1000)
+    job, counted = running_sum(Changing(keys, 1, run_s=3600.0), "going-on", padding=1000)
     handle = mp.InProcess(snapshots=mp.Snapshots(str(kept), interval_s=None)).start(job, control=False)
-    while counted.rows < KEYS:
+    while counted.rows < keys:
         sleep(0.05)
     handle.stop(drain=False)
     size = sum(file.stat().st_size for file in kept.rglob("*.full"))
@@ -134,14 +136,14 @@ def going_on(folder: Path, *, ray: bool) -> str:
     for name, budget_s in (("in process", HERE_S), *((("on Ray, 2 workers", RAY_S),) if ray else ())):
         place = folder / name.replace(" ", "-").replace(",", "")
         shutil.copytree(kept, place)
-        took_s = _first_row_s(place, on_ray=name != "in process")
+        took_s = _first_row_s(place, keys, on_ray=name != "in process")
         lines.append(f"  {name} {took_s:.2f} s (budget {budget_s:g} s: {_verdict(took_s <= budget_s)})")
     return "\n".join(lines)
 
 
-def _first_row_s(place: Path, *, on_ray: bool) -> float:
+def _first_row_s(place: Path, keys: int, *, on_ray: bool) -> float:
     snapshots, noted = mp.Snapshots(str(place), interval_s=None), place / "first-row"
-    job, _ = running_sum(Changing(KEYS, 1, run_s=1.0), "going-on", padding=1000, noted=str(noted))
+    job, _ = running_sum(Changing(keys, 1, run_s=1.0), "going-on", padding=1000, noted=str(noted))
     if on_ray:
         with ray_here():
             warm(3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -166,3 +167,16 @@ def test_chains_of_columns_compute_what_polars_does(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert all(name in said for name in columns.PAIRS)
     assert "over four times the rows" in said
+
+
+def test_what_snapshots_cost_is_told_with_a_verdict_for_each_budget(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.macro.snapshot", "--folder", str(tmp_path)]
+    command += ["--keys", "1000", "--reps", "1", "--run-s", "2", "--interval-s", "0.5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"snapshots every 0\.5 s of 1,000 keys of which 1% change cost .* (?:hit|MISS)\)", done.stdout)
+    assert len(re.findall(r"keys, \d+ change: a pause of \d+\.\d .* ms in full", done.stdout)) == 4
+    assert re.search(r"1,000 keys, 10 change: .* budget 50: (?:hit|MISS);", done.stdout)
+    assert re.search(r"to local disk .* MB/s.* (?:hit|MISS)\)", done.stdout)
+    assert re.search(r"in process \d+\.\d\d s \(budget 3 s: (?:hit|MISS)\)", done.stdout)
+    assert list(tmp_path.iterdir()) == []
