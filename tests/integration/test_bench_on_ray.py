@@ -25,7 +25,7 @@ from tests.tree import ROOT
 
 def run(benchmark: str, out: Path) -> str:
     command = [sys.executable, "-m", f"bench.macro.{benchmark}", "--quick", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=480)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -20,7 +20,7 @@ def test_a_way_between_processes_is_measured_at_each_size(name: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert len(re.findall(rf"^\| {name} ", done.stdout, flags=re.MULTILINE)) == len(transport.SIZES)

@@ -131,7 +131,10 @@ def test_a_failed_job_is_told_with_the_users_own_line_and_without_a_traceback(fo
     lines = done.stderr.splitlines()
     assert lines[0].startswith("error: step 'ratio' failed: ZeroDivisionError")
     assert "division by zero" not in done.stderr
-    assert lines[-1] == "  raised at jobs.py:11, in inverse"
+    assert lines[-2:] == [
+        "  raised at jobs.py:11, in inverse",
+        "  it was at work on what had been read from part '0' of source 'numbers', up to position 3",
+    ]
 
 
 def test_the_traceback_is_there_for_who_asks(folder: Path) -> None:

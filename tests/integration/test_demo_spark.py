@@ -21,7 +21,7 @@ from malstrom_py.workers.job_status import JobStatus
 from malstrom_py.workers.result import RunResult, StepCounts
 from tests.tree import ROOT
 
-DEADLINE_S = 230
+DEADLINE_S = 480
 """It starts a Ray and a Spark, one after the other."""
 
 

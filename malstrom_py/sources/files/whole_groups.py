@@ -115,9 +115,11 @@ class WholeGroups:
         return _reader().submit(_read, self._known, list(self._schema), self._rows_before[group], self._rows[group])
 
     def _result(self, future: Future[pl.DataFrame]) -> pl.DataFrame:
+        from polars.exceptions import PanicException
+
         try:
             frame = future.result()
-        except Exception:
+        except (Exception, PanicException):
             if self._known.is_there():
                 raise
             raise file_replaced(self._name) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 import malstrom_py as mp
 from tests.integration.recovery.jobs import Row, numbered
 
-ROWS = 6_000
+ROWS = 24_000
 
 
 class Slow:

@@ -25,7 +25,7 @@ from tests.unit.sinks.writing import context, visible
 
 AT = dt.datetime(2024, 2, 29, 12, 30, 0, 1, tzinfo=dt.UTC)
 DAY = dt.date(2024, 2, 29)
-DEADLINE_S = 60
+DEADLINE_S = 240
 
 KILLED = """
 import os, signal, sys

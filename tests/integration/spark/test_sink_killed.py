@@ -17,7 +17,7 @@ from tests.tree import ROOT
 
 pytestmark = pytest.mark.only_connect
 
-DEADLINE_S = 100
+DEADLINE_S = 240
 
 
 def wait_until_nobody_writes(spark: Any, target: Path, kind: str) -> None:
