@@ -82,8 +82,8 @@ class Snapshotting:
         self._answered_by_this: list[Request] = []
         self._now: SnapshotId | None = None
         self._manifest: Manifest | None = None
-        self._began_s = clock.monotonic_s()
-        self._next_s = self._began_s + (options.interval_s or 0.0)
+        self._passed_s: float | None = None
+        self._next_s = clock.monotonic_s() + (options.interval_s or 0.0)
         self._compacting: set[tuple[Artefact, ...]] = set()
         self._copying: list[tuple[Artefact, ...]] = []
         self._finishing = False
@@ -143,12 +143,13 @@ class Snapshotting:
 
     def barrier_begun(self, begun: BarrierBegun) -> None:
         """The barrier goes: what sinks pre-commit from now on outside it belongs to the snapshot behind it."""
+        self._passed_s = None
         self._commits.next(next_snapshot_id(self._clock.now_s(), after=self._now))
         self._handle(begun)
 
     def cut_made(self, made: CutMade) -> None:
         """It has passed all workers."""
-        self._began_s = self._clock.monotonic_s()
+        self._passed_s = self._clock.monotonic_s()
         self._paused_s = made.paused_s
         self._handle(made)
 
@@ -300,7 +301,9 @@ class Snapshotting:
 
     def _check_deadline(self) -> None:
         waits = self._machine.phase in {machine.Phase.SAVING, machine.Phase.COMMITTING}
-        if waits and self._clock.monotonic_s() - self._began_s > SAVE_DEADLINE_S:
+        # How long a barrier may take to pass is `Coordination.check_deadline`'s to say.
+        passed_s = self._passed_s if waits else None
+        if passed_s is not None and self._clock.monotonic_s() - passed_s > SAVE_DEADLINE_S:
             raise DeadlineError(
                 f"job {self._job!r}: snapshot {self._now} has not been written to {self.checkpointer.store!r} within "
                 f"{SAVE_DEADLINE_S:g} s: see whether the store answers",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.restoring import crossed
+import malstrom_py as mp
+from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.workers.snapshotting import SAVE_DEADLINE_S
+from tests.simulation.driving import Driven, Steered
+from tests.simulation.feeding import Fed
+from tests.simulation.restoring import LAYOUT, PARTS, crossed, feed, until
 
 SIZES = range(1, 9)
 
@@ -17,3 +22,33 @@ def test_s5_a_snapshot_of_any_number_of_workers_goes_on_with_any_other(before: i
     assert [after for after in SIZES if hits[after]["restored at more workers"]] == [*range(before + 1, 9)]
     assert [after for after in SIZES if hits[after]["restored at fewer workers"]] == [*range(1, before)]
     assert any(hits[after]["part restored on another worker"] for after in SIZES)
+
+
+def saving() -> Driven:
+    """A job that is saved when it is asked to, and has had some records."""
+    feds = {name: Fed(name, parts=dict.fromkeys(PARTS, ())) for name in "st"}
+    snapshots = mp.Snapshots(MemoryStore(), interval_s=None)
+    driven = Driven(LAYOUT, feds, Steered(1), workers=2, slots=16, batching=mp.Batching(), snapshots=snapshots)
+    feed(feds, 0)
+    return driven
+
+
+def test_a_snapshot_has_its_time_however_long_after_the_one_before_it_is_asked_for() -> None:
+    driven = saving()
+    for made in (1, 2):
+        driven.crew.pass_s(2 * SAVE_DEADLINE_S)
+        driven.snapshot()
+        until(driven, lambda made=made: driven.witness.hits["snapshot completed"] == made)  # type: ignore[misc]
+    driven.end()
+
+
+def test_a_store_that_does_not_answer_ends_the_run() -> None:
+    driven = saving()
+    driven.chance.held_back = lambda action: isinstance(action, tuple) and action[0] == "write"
+    driven.snapshot()
+    until(driven, lambda: driven.crew.phase == "barrier")
+    until(driven, lambda: driven.crew.phase == "steady")
+    driven.crew.coordination.turn()
+    driven.crew.pass_s(SAVE_DEADLINE_S + 1)
+    with pytest.raises(mp.MalstromError, match="has not been written to MemoryStore"):
+        driven.crew.coordination.turn()
