@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from malstrom_py.errors import MalstromError, SnapshotError
+from malstrom_py.errors import MalstromError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.rescale_report import Moving, RescaleReport
@@ -58,25 +58,6 @@ class Commanded(Protocol):
     def suspend(self) -> None:
         """Have every worker stop behind what is on its way; with snapshots, once a last one is committed."""
         ...
-
-
-class WithoutSnapshots:
-    """The part of `Commanded` about snapshots, of a run that makes none."""
-
-    @property
-    def snapshots(self) -> SnapshotStatus | None:
-        """None: it runs without."""
-        return None
-
-    def snapshot(self, done: SnapshotDone) -> None:
-        """Always `SnapshotError`."""
-        raise SnapshotError(
-            "the job runs without snapshots, so none can be made: give its runtime snapshots=mp.Snapshots(uri)"
-        )
-
-    def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        """Always `SnapshotError`."""
-        self.snapshot(done)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,23 +20,19 @@ from malstrom_py.plan import Plan
 from malstrom_py.rescale.channel import Grant
 from malstrom_py.rescale.placement import first_table
 from malstrom_py.rescale.protocol import Report
-from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.sources.base import Part
 from malstrom_py.workers import coordinator_events as events
 from malstrom_py.workers.background import Background, ThreadBackground
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.beginning import Beginning, Keeping, begin, listed, restore
-from malstrom_py.workers.commands import SnapshotDone
 from malstrom_py.workers.commit import SinkCommits, pre_committed
+from malstrom_py.workers.coordinated import Coordinated
 from malstrom_py.workers.coordination import Coordination
 from malstrom_py.workers.graph import Membership, build_sinks, movable_parts
 from malstrom_py.workers.job_size import check_size
-from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
-from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.rescales import Done
-from malstrom_py.workers.result import RunResult, StepCounts, merged_counts
-from malstrom_py.workers.snapshotting import Request
+from malstrom_py.workers.result import StepCounts, merged_counts
 from malstrom_py.workers.worker import Worker
 
 WATCH_S: Final = 1.0
@@ -46,7 +42,7 @@ _NAP_S: Final = 0.01
 """The same where the clock does not say how long nothing is due."""
 
 
-class Crew:
+class Crew(Coordinated):
     """``workers`` workers over one plan, and those that join them. ``keeping``: how the job is snapshotted, if it is.
 
     ``incarnation``: which start of the job this is, where no snapshot tells.
@@ -65,9 +61,8 @@ class Crew:
         slots_per_move: int | None = None,
         keys_per_parcel: int | None = None,
     ) -> None:
-        self._plan = plan
+        super().__init__(plan, clock)
         self._batching = batching
-        self._clock = clock
         self._checks = checks
         self._incarnation = incarnation
         self._keys_per_parcel = keys_per_parcel
@@ -78,8 +73,6 @@ class Crew:
         self._begun: Beginning | None = None
         self._left: list[dict[str, StepCounts]] = []
         self._draining = False
-        self._suspending = False
-        self._started_s = clock.monotonic_s()
         self.commit = SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
 
     def begin(self) -> Beginning | None:
@@ -140,26 +133,6 @@ class Crew:
         self.coordination.check_leavers(members, fixed)
         self._carry(COORDINATOR, self.coordination.request(members, done))
 
-    @property
-    def snapshots(self) -> SnapshotStatus | None:
-        """How it stands with the snapshots; None for a job without."""
-        return self.coordination.snapshots
-
-    def snapshot(self, done: SnapshotDone) -> None:
-        """Have a snapshot made; ``done`` is told when it stands and sinks have committed it. `SnapshotError` if the job
-        has none.
-        """
-        self.coordination.ask_snapshot(Request(done))
-
-    def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        """The same, and have it copied to ``uri``."""
-        self.coordination.ask_snapshot(Request(done, Snapshots(uri)))
-
-    @property
-    def kept(self) -> RunResult | None:
-        """What the job has come to, once its last snapshot stands."""
-        return self.coordination.kept
-
     def finish(self) -> None:
         """All is read and written: have the last snapshot made, with the job's result in it."""
         assert self.coordination.snapshotting is not None
@@ -171,39 +144,10 @@ class Crew:
             worker.reading.stop()
         self._draining = True
 
-    def suspend(self) -> None:
-        """Have every worker stop behind all that is on its way: once nothing moves any more (R7), and behind one more
-        snapshot, if the job has them.
-        """
-        self.coordination.before_suspending(self._suspend_now)
-
-    def _suspend_now(self) -> None:
-        self._suspending = True
-
     @property
     def suspended(self) -> bool:
         """Whether all have stopped."""
         return all(worker.suspended for worker in self._workers.values())
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The workers that are there."""
-        return self.coordination.members
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """The workers that there will be."""
-        return self.coordination.target
-
-    @property
-    def phase(self) -> str:
-        """What the coordinator is about: "steady", "joining", "moving" or "leaving"."""
-        return self.coordination.phase
-
-    @property
-    def moving(self) -> Moving | None:
-        """How far the rescale under way has come; None while nothing moves."""
-        return self.coordination.moving
 
     @property
     def finished(self) -> bool:
@@ -309,10 +253,6 @@ class Crew:
 
     def _background(self) -> Background:
         return ThreadBackground(self.wake)
-
-    def _result(self) -> RunResult:
-        made = 0 if self.snapshots is None else self.snapshots.made
-        return RunResult(self._plan.job, self.counts(), self._clock.monotonic_s() - self._started_s, snapshots=made)
 
     def _save_cut(self, worker: Worker) -> None:
         cut = worker.take_cut()

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from malstrom_py.plan import Plan
-from malstrom_py.regions import regions_of
 from malstrom_py.workers.graph import Graph
 
 
-def continue_at(plan: Plan, graph: Graph, frontiers: Mapping[str, int]) -> None:
+def continue_at(graph: Graph, frontiers: Mapping[str, int]) -> None:
     """Let each exchange go on at its frontier, with all that is behind it. What feeds it has said so much already."""
     known = {name: time for name, time in frontiers.items() if name in graph.entries}
-    for region, feed in zip(regions_of(plan), graph.feeds, strict=True):
+    for region, feed in zip(graph.regions, graph.feeds, strict=True):
         for name in region.entries:
             if name in known:
                 feed.machine.continue_at(name, known[name])

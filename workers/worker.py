@@ -139,7 +139,7 @@ class Worker:
     def continue_at(self, frontiers: Mapping[str, int]) -> None:
         """Go on where exchanges had let in these epochs, after `install` and before sources are opened."""
         with self._resources:
-            continue_at(self._plan, self._graph, frontiers)
+            continue_at(self._graph, frontiers)
 
     def open_sources(
         self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]] = NOTHING

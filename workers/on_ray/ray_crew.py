@@ -15,18 +15,16 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalstromError, PeerError
 from malstrom_py.operators.read_source import Begun
 from malstrom_py.plan import Plan
-from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.sources.base import Part
 from malstrom_py.workers import coordinator_events as events
 from malstrom_py.workers.background import ThreadBackground
 from malstrom_py.workers.beginning import Beginning, Resumption, begin, listed
-from malstrom_py.workers.commands import SnapshotDone
 from malstrom_py.workers.commit import SinkCommits
+from malstrom_py.workers.coordinated import Coordinated
 from malstrom_py.workers.coordination import Coordination
 from malstrom_py.workers.cut import Saved
 from malstrom_py.workers.graph import Dealt, Membership, build_sinks, deal_parts, movable_parts
 from malstrom_py.workers.job_size import check_size
-from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.on_ray.cluster import check_room
 from malstrom_py.workers.on_ray.errands import Errands, done_in_driver
 from malstrom_py.workers.on_ray.hands import Hand, answers
@@ -36,10 +34,8 @@ from malstrom_py.workers.on_ray.roster import Roster
 from malstrom_py.workers.on_ray.setup import JobSetup
 from malstrom_py.workers.on_ray.shipment import pack_plan
 from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
-from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.rescales import Done
-from malstrom_py.workers.result import RunResult, StepCounts
-from malstrom_py.workers.snapshotting import Request
+from malstrom_py.workers.result import StepCounts
 from malstrom_py.workers.standing import Standing, Tally
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.worker_host import Finished
@@ -66,17 +62,15 @@ GO_BACK_S: Final = 1.0
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
-class RayCrew:
+class RayCrew(Coordinated):
     """The workers of ``plan``, started as ``setup`` says. ``errands``: what the driver does for it; ``notes``: for the
     next coordinator.
     """
 
     def __init__(self, setup: JobSetup, plan: Plan, clock: Clock, errands: Errands, notes: Notes) -> None:
+        super().__init__(plan, clock)
         self._setup = setup
-        self._plan = plan
-        self._clock = clock
         self._notes = notes
-        self._started_s = clock.monotonic_s()
         self.transport: Transport | None = None
         self.wake = Wake()
         sinks = build_sinks(plan, clock)
@@ -92,7 +86,6 @@ class RayCrew:
         self._fixed: dict[int, str] = {}
         self._draining = False
         self._is_ending = False
-        self._suspending = False
 
     def begin(self) -> Beginning | None:
         """Before anything else: claim the job and choose where it goes on from; have the sinks made ready."""
@@ -106,11 +99,6 @@ class RayCrew:
             self._setup = replace(self._setup, incarnation=self._begun.incarnation)
         self.wake.transport = self.transport = self._setup.wiring.end(COORDINATOR, incarnation=self._setup.incarnation)
         return self._begun
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """The workers that there will be."""
-        return self.coordination.target
 
     def open(self, pins: Mapping[str, Any]) -> None:
         """Deal the parts, hire the first workers, open their sinks, connect all with all, and open the sources."""
@@ -175,26 +163,6 @@ class RayCrew:
         self._notes.wanted(size)
         self._send(self.coordination.request(members, done))
 
-    @property
-    def snapshots(self) -> SnapshotStatus | None:
-        """How it stands with the snapshots; None for a job without."""
-        return self.coordination.snapshots
-
-    def snapshot(self, done: SnapshotDone) -> None:
-        """Have a snapshot made; ``done`` is told when it stands and sinks have committed it. `SnapshotError` if the job
-        has none.
-        """
-        self.coordination.ask_snapshot(Request(done))
-
-    def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        """The same, and have it copied to ``uri``."""
-        self.coordination.ask_snapshot(Request(done, Snapshots(uri)))
-
-    @property
-    def kept(self) -> RunResult | None:
-        """What the job has come to, once its last snapshot stands."""
-        return self.coordination.kept
-
     def finish(self) -> None:
         """All is read and written: have the last snapshot made, with the job's result in it."""
         assert self.coordination.snapshotting is not None
@@ -205,30 +173,6 @@ class RayCrew:
         """Have the sources read nothing more."""
         self._draining = True
         self._roster.ask_all(list(self._roster.hands.values()), "drain")
-
-    def suspend(self) -> None:
-        """Have every worker stop behind all that is on its way: once nothing moves any more (R7), and behind one more
-        snapshot, if the job has them.
-        """
-        self.coordination.before_suspending(self._suspend_now)
-
-    def _suspend_now(self) -> None:
-        self._suspending = True
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The workers that are there."""
-        return self.coordination.members
-
-    @property
-    def moving(self) -> Moving | None:
-        """How far the rescale under way has come; None while nothing moves."""
-        return self.coordination.moving
-
-    @property
-    def phase(self) -> str:
-        """What the coordinator is about: "steady", "joining", "moving" or "leaving"."""
-        return self.coordination.phase
 
     @property
     def suspended(self) -> bool:
@@ -316,10 +260,6 @@ class RayCrew:
         if keeping is not None and begun is not None:
             background = ThreadBackground(self.wake)
             self.coordination.keep_snapshots(begun, keeping.snapshots, background, self.commit, pins, self._result)
-
-    def _result(self) -> RunResult:
-        made = 0 if self.snapshots is None else self.snapshots.made
-        return RunResult(self._plan.job, self.counts(), self._clock.monotonic_s() - self._started_s, snapshots=made)
 
     def _turn(self) -> None:
         """Go on with the snapshots. What is committed elsewhere may take its time, in which nobody is listened to."""

@@ -65,7 +65,7 @@ class Roster:
         try:
             return answers(asked, what, timeout_s=timeout_s, look=self.check_ended)
         except PeerError as error:
-            raise self._with_last_words(error) from None
+            raise self.root_of(error) from None
 
     def ask_all(self, hands: Sequence[Hand], what: str, *arguments: Any) -> list[Any]:
         """Ask each of ``hands`` the same, and wait for all answers."""
@@ -124,4 +124,4 @@ class Roster:
         """The death of a worker, with what it was at work on."""
         peer = death.peer if isinstance(death, PeerError) else None
         words = self.hands[peer].last_words() if peer in self.hands else ""
-        return PeerError(f"{death}. When it died, {words}", peer=peer) if words and words not in str(death) else death
+        return PeerError(f"{death}. When it died, {words}", peer=peer) if words else death

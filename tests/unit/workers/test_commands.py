@@ -1,20 +1,11 @@
-"""Runs without snapshots refuse to make one; commands are answered once."""
+"""Commands say what the job was to be, and are answered once."""
 
 from __future__ import annotations
 
 import pytest
 
-from malstrom_py.errors import InternalError, JobEnded, SnapshotError
-from malstrom_py.workers.commands import Rescaling, Saving, WithoutSnapshots, future
-
-
-def test_a_run_without_snapshots_says_what_to_do() -> None:
-    crew = WithoutSnapshots()
-    assert crew.snapshots is None
-    with pytest.raises(SnapshotError, match=r"give its runtime snapshots=mp\.Snapshots\(uri\)"):
-        crew.snapshot(lambda ended: None)
-    with pytest.raises(SnapshotError, match="runs without snapshots"):
-        crew.savepoint("/somewhere", lambda ended: None)
+from malstrom_py.errors import InternalError, JobEnded
+from malstrom_py.workers.commands import Rescaling, Saving, future
 
 
 def test_a_command_says_what_the_job_was_to_be() -> None:

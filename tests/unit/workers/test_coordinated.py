@@ -1,0 +1,44 @@
+"""A crew tells, and does, what its coordination has decided."""
+
+from __future__ import annotations
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import SnapshotError
+from malstrom_py.virtual_clock import VirtualClock
+from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.crew import Crew
+
+
+def crew() -> Crew:
+    job = mp.Job("crew")
+    job.source("in", sources.Memory([1, 2])).key_by("key", lambda n: n).sink("out", sinks.Memory())
+    made = Crew(job.plan(), workers=2, batching=Batching(), clock=VirtualClock())
+    made.open()
+    return made
+
+
+def test_it_tells_who_works_and_what_moves() -> None:
+    made = crew()
+    assert (made.members, made.target, made.phase, made.moving) == ((0, 1), (0, 1), "steady", None)
+    made.rescale(3, lambda ended: None)
+    assert made.target == (0, 1, 2)
+    made.close()
+
+
+def test_without_snapshots_none_can_be_asked_for_and_it_is_suspended_all_the_same() -> None:
+    made = crew()
+    assert (made.snapshots, made.kept) == (None, None)
+    with pytest.raises(SnapshotError, match=r"start it with snapshots=mp\.Snapshots\(uri\)"):
+        made.snapshot(lambda ended: None)
+    with pytest.raises(SnapshotError, match="runs without snapshots"):
+        made.savepoint("/somewhere", lambda ended: None)
+    made.suspend()
+    turns = 0
+    while not made.suspended:
+        turns += 1
+        assert turns <= 100, "it is not suspended"
+        made.step()
+    made.close()
