@@ -188,7 +188,6 @@ class RegionMachine:
         self._require(not steady or not (self._pending or self._lost or self._awaited), "a steady region awaits slots")
         self._require(self._awaited <= self._pending, "state is awaited of a slot that is open")
         for side in self._sides.values():
-            self._require(side.merged() >= side.emitted, "a frontier has gone back")
             self._require(not steady or not (side.before or side.later), "a steady region holds epochs")
 
     def _rows(self, event: RowsTaken) -> list[Effect]:

@@ -146,12 +146,11 @@ class Feed:
         """Whether the next `take` or `ship` will do something."""
         if self._shipping.under_way or self._shipping.indexing:
             return True
+        waiting = [lane for entry in self._entries.values() for lane in entry.inbox.lanes.values() if len(lane)]
+        if not waiting:
+            return False
         is_open = self.open
-        return any(
-            (is_open and len(lane) and not lane.blocked) or lane.urgent
-            for entry in self._entries.values()
-            for lane in entry.inbox.lanes.values()
-        )
+        return any((is_open and not lane.blocked) or lane.urgent for lane in waiting)
 
     @property
     def sources_open(self) -> bool:

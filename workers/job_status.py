@@ -53,7 +53,7 @@ class JobStatus:
     ``counts``: the rows so far. ``error``: what it failed of, else None. ``age_s``: how old the figures are, in
     seconds; above 0 only if a function of the job has kept its thread from telling newer ones. ``moving``: how far a
     rescale has come that moves slots, else None. ``restarts``: how often it went back to a snapshot. ``snapshots``: how
-    it stands with them, None if it runs without.
+    it stands with them, None if it runs without, or is only opening.
 
     >>> counts = RunResult("flights", {}, 2.0)
     >>> print(JobStatus("flights", "rescaling", 4, "moving", counts, None))

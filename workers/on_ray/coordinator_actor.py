@@ -26,7 +26,7 @@ from malstrom_py.workers.control_messages import LENGTH_BYTES, AskStop, decode_r
 from malstrom_py.workers.controls import Controls
 from malstrom_py.workers.failures import pack
 from malstrom_py.workers.job_run import JobRun
-from malstrom_py.workers.job_status import Ending, How
+from malstrom_py.workers.job_status import Ending, JobStatus
 from malstrom_py.workers.on_ray.cluster import room_now
 from malstrom_py.workers.on_ray.errands import Errand, Errands
 from malstrom_py.workers.on_ray.logs import log_as
@@ -53,14 +53,13 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 @dataclass(frozen=True, slots=True)
 class PackedEnding:
-    """How a job ended, for the program that started it: what its own sinks are to commit, and under which id."""
+    """How a job ended, for the program that started it: what its own sinks are to commit, and under which id, unless
+    they have already.
+    """
 
-    how: How
-    counts: RunResult
-    workers: int
+    status: JobStatus
     error: bytes | None = field(repr=False)
-    delivery: list[tuple[str, bytes]] = field(repr=False)
-    snapshot: SnapshotId
+    delivery: tuple[SnapshotId, list[tuple[str, bytes]]] | None = field(repr=False)
 
 
 class CoordinatorActor:
@@ -105,10 +104,10 @@ class CoordinatorActor:
         ending = self._controls.ended.result()
         error = None if ending.error is None else pack(ending.error)
         self._known.set()
-        is_kept = self._setup.keeping is not None
-        commit = None if self._crew is None or error is not None or is_kept else self._crew.commit
-        delivery, snapshot = ([], SnapshotId("")) if commit is None else (commit.to_deliver(), commit.snapshot)
-        return PackedEnding(ending.how, ending.counts, self._controls.known().workers, error, delivery, snapshot)
+        has_committed = self._setup.keeping is not None  # by errands, with each snapshot
+        commit = None if self._crew is None or error is not None or has_committed else self._crew.commit
+        delivery = None if commit is None else (commit.snapshot, commit.to_deliver())
+        return PackedEnding(self._controls.known(), error, delivery)
 
     @ray.method(concurrency_group="errands", max_task_retries=-1)
     def errand(self) -> Errand | None:

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import weakref
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 import ray
@@ -106,7 +107,7 @@ class OwnRayJob(RayJob):
         self._kept = kept
         if kept:
             self._answer_s = RESTART_S
-        self._workers = 0
+        self._last = JobStatus(plan.job, "running", 0, "", RunResult(plan.job, {}, 0.0), None)
         self._ended: Future[Ending] = Future()
         self._cluster = str(ray.get_runtime_context().gcs_address)
         self._control = ControlSocket(plan.job, self._answer) if control else None
@@ -139,7 +140,7 @@ class OwnRayJob(RayJob):
         if isinstance(ask, AskStatus):
             told = ending.told()
             error = None if told is None else str(told)
-            return JobStatus(self.name, ending.how, self._workers, "ended", ending.counts, error)
+            return replace(self._last, state=ending.how, phase="ended", counts=ending.counts, error=error)
         return ending.refusal(what)
 
     def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None:
@@ -254,16 +255,16 @@ class OwnRayJob(RayJob):
 
     def _as_ending(self, packed: PackedEnding) -> Ending:
         error = None if packed.error is None else unpack(packed.error)
-        if error is None:
+        if error is None and packed.delivery is not None:
             try:
-                self._here.take_over(packed.snapshot, packed.delivery)
-                self._here.commit(packed.counts)
+                self._here.take_over(*packed.delivery)
+                self._here.commit(packed.status.counts)
             except SinkError as failure:
                 for note in self._here.abort():
                     failure.add_note(str(note))
                 error = failure
-        self._workers = packed.workers
-        return Ending.of(packed.counts, error)
+        self._last = packed.status
+        return Ending.of(packed.status.counts, error)
 
     def _free_name(self) -> None:
         """Until another job may have this one's name: before anybody is told that it has ended."""

@@ -1,4 +1,5 @@
-"""Programs that run jobs on Ray: all in ``__main__``, interrupted, ended too soon, or outlived by their job."""
+"""Programs that run jobs on Ray: all in ``__main__``, interrupted, ended too soon, outlived by their job, or gone on
+from by the next."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.ray.chaos import check, rows_in
 from tests.integration.ray.leftovers import is_alive, until
 from tests.tree import ROOT
 
@@ -227,6 +229,32 @@ def check_gone(readers: Path, processes: int = 2) -> None:
     pids = [int(file.name) for file in readers.iterdir()]
     assert len(pids) == processes
     until(lambda: not any(map(is_alive, pids)))
+
+
+KEPT = """
+import sys
+from pathlib import Path
+import malstrom_py as mp
+from tests.integration.ray.chaos import chaotic
+
+folder = Path(sys.argv[1])
+runtime = mp.RayRuntime(int(sys.argv[2]), num_cpus=0.1, snapshots=mp.Snapshots(folder / "kept", interval_s=0.3))
+handle = runtime.start(chaotic("kept", folder / "out"))
+handle.snapshot()
+print(handle.snapshot(), flush=True)
+"""
+
+
+def test_s5_a_program_that_is_killed_with_its_ray_is_gone_on_from_by_the_next_at_another_size(tmp_path: Path) -> None:
+    with program(tmp_path, KEPT + "import os; os.kill(os.getpid(), 9)", tmp_path, 2) as process:
+        killed, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == -9
+    stood = rows_in(tmp_path / "out")
+    with program(tmp_path, KEPT + "handle.stop(); handle.wait()", tmp_path, 3) as process:
+        assert said(process) > killed
+    rows = rows_in(tmp_path / "out")
+    check(rows)
+    assert len(rows) > len(stood) > 0
 
 
 DETACHED = """

@@ -76,7 +76,10 @@ def test_s7_rows_that_show_in_this_program_are_there_once_though_a_function_fail
     handle = runtime(2, tmp_path / "kept").start(job)
     result = handle.wait(timeout_s=PATIENCE_S)
     assert failed.exists()
-    assert handle.status().state == "finished"
+    status = handle.status()
+    assert (status.state, status.restarts) == ("finished", 1)
+    assert status.snapshots is not None
+    assert status.snapshots.last is not None
     assert {key: sorted(counts) for key, counts in out.by_key.items()} == {
         key: list(range(1, len(range(key, 5_000, 7)) + 1)) for key in range(7)
     }

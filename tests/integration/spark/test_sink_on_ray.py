@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
 from malstrom_py.workers.on_ray.ray_job import check_detached
-from tests.integration.ray.traffic import Attendance, Seen, Sent, Tour, check_counts, check_rows, traffic
+from tests.integration.ray.traffic import PATIENCE_S, Attendance, Seen, Sent, Tour, check_counts, check_rows, traffic
 from tests.integration.transport.ends import local_ray
 
 pytestmark = pytest.mark.only_classic
@@ -53,6 +55,37 @@ def test_what_leavers_and_stayers_wrote_is_published_once_by_the_program_that_st
     assert list((tmp_path / "out").glob("_staging")) == []
     output = read_output(tmp_path / "out", "through-spark")
     assert (output.result or {})["steps"]["out"]["rows_in"] == result.written
+
+
+def test_s6_with_snapshots_rows_show_once_though_a_worker_dies_in_between(
+    ray_here: None, spark: Any, tmp_path: Path
+) -> None:
+    died = tmp_path / "died"
+
+    def numbers(part: int, start: int) -> Iterator[int]:
+        for n in range(start, 4_000):
+            time.sleep(0.001)
+            yield n
+
+    def dies_once(n: int) -> dict[str, int]:
+        if n == 2_500 and not died.exists():
+            died.touch()
+            os._exit(9)
+        return {"n": n}
+
+    sink = Spark(tmp_path / "out", format="orc", session=spark)
+    job = mp.Job("kept-through-spark")
+    job.source("in", sources.Generator(numbers)).map("dies", dies_once).sink("out", sink)
+    kept = mp.Snapshots(tmp_path / "kept", interval_s=0.5)
+    handle = mp.RayRuntime(1, num_cpus=0.2, snapshots=kept).start(job)
+    result = handle.wait(timeout_s=PATIENCE_S)
+    status = handle.status()
+    assert status.restarts == 1
+    assert status.snapshots is not None
+    assert result.snapshots > 2
+    assert sorted(row.n for row in spark.read.orc(str(tmp_path / "out")).collect()) == list(range(4_000))
+    left = [path.name for path in (tmp_path / "out" / "_staging").rglob("*") if path.is_file()]
+    assert left == ["out~committed"], "which snapshots have been published, and nothing else"
 
 
 def test_what_spark_refuses_fails_the_job_and_leaves_nothing(ray_here: None, spark: Any, tmp_path: Path) -> None:

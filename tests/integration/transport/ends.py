@@ -144,7 +144,6 @@ class ActorEnd:
 
         self._ray = ray
         self.address = actor_class().remote(me, incarnation, secret)
-        assert self.run(ready)
 
     def start(self, act: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
         call = self.address.run.remote(act, arguments)
@@ -158,10 +157,6 @@ class ActorEnd:
 
     def close(self) -> None:
         self._ray.kill(self.address)
-
-
-def ready(transport: Transport) -> bool:
-    return True
 
 
 def suicide(transport: Transport) -> None:
