@@ -9,13 +9,11 @@ from abc import ABC, abstractmethod
 
 from malstrom_py.clock import Clock
 from malstrom_py.plan import Plan
-from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.commands import SnapshotDone
 from malstrom_py.workers.coordination import Coordination
 from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.result import RunResult, StepCounts
-from malstrom_py.workers.snapshotting import Request
 
 
 class Coordinated(ABC):
@@ -62,11 +60,11 @@ class Coordinated(ABC):
         """Have a snapshot made; ``done`` is told when it stands and sinks have committed it. `SnapshotError` if the job
         has none.
         """
-        self.coordination.ask_snapshot(Request(done))
+        self.coordination.ask_snapshot(done)
 
     def savepoint(self, uri: str, done: SnapshotDone) -> None:
         """The same, and have it copied to ``uri``."""
-        self.coordination.ask_snapshot(Request(done, Snapshots(uri)))
+        self.coordination.ask_snapshot(done, copy_to=uri)
 
     @property
     def kept(self) -> RunResult | None:

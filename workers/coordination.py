@@ -20,13 +20,14 @@ from malstrom_py.workers import coordinator_events as events
 from malstrom_py.workers import coordinator_machine as coordinator
 from malstrom_py.workers.background import Background
 from malstrom_py.workers.beginning import Beginning
+from malstrom_py.workers.commands import SnapshotDone
 from malstrom_py.workers.commit import SinkCommits
 from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.outgoing import Message
 from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.rescales import Done, Rescales
 from malstrom_py.workers.result import RunResult
-from malstrom_py.workers.snapshotting import Request, Snapshotting
+from malstrom_py.workers.snapshotting import Snapshotting
 from malstrom_py.workers.topology import topology_of
 
 MOVE_DEADLINE_S: Final = 120.0
@@ -201,20 +202,20 @@ class Coordination:
             begun_from=None if begun.resumption is None else begun.resumption.manifest,
         )
 
-    def ask_snapshot(self, request: Request) -> None:
-        """Have a snapshot made. `SnapshotError` if the job has none."""
+    def ask_snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
+        """Have a snapshot made, and maybe copied elsewhere. `SnapshotError` if the job has none."""
         if self.snapshotting is None:
             raise SnapshotError(
                 f"job {self._plan.job!r} runs without snapshots: start it with snapshots=mp.Snapshots(uri)"
             )
-        self.snapshotting.ask(request)
+        self.snapshotting.ask(done, copy_to=copy_to)
 
     def before_suspending(self, suspend: Callable[[], None]) -> None:
         """Call ``suspend`` once a last snapshot stands; at once if the job has none."""
         if self.snapshotting is None:
             suspend()
         else:
-            self.snapshotting.ask(Request(lambda ended: suspend()))
+            self.snapshotting.ask(lambda ended: suspend())
 
     def close(self) -> None:
         """The run has ended, one way or another."""

@@ -124,7 +124,8 @@ class JobHandle:
         """Have the job make a snapshot that stands alone, in the store ``uri``, and is never pruned: its id.
 
         A job goes on from it that is started with ``snapshots=mp.Snapshots(uri)``. ``uri`` is as `Snapshots` takes it;
-        a path is one of the machine, or a folder that all machines share.
+        a path is one of the machine, or a folder that all machines share. For an object store of the same kind as that
+        of the job's snapshots the same ``options`` count.
 
         Raises:
             SnapshotError: the job runs without ``snapshots=``, or the savepoint could not be made.

@@ -126,9 +126,9 @@ class Snapshotting:
         due_s = self.due_s()
         return bool(self._requests) or (due_s is not None and self._clock.monotonic_s() >= due_s)
 
-    def ask(self, request: Request) -> None:
-        """Have a snapshot begun that has in it all that has been read by now."""
-        self._requests.append(request)
+    def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
+        """Have a snapshot begun that has in it all that has been read by now, and copied to ``copy_to``."""
+        self._requests.append(Request(done, None if copy_to is None else self._options.elsewhere(copy_to)))
 
     def finish(self) -> None:
         """All has been read and written: have one more snapshot made, with the result of the job in it."""

@@ -60,8 +60,7 @@ class Snapshots:
         """The store, not yet opened."""
         if not isinstance(self.uri, str | os.PathLike):
             return self.uri
-        scheme = _SCHEME.match(os.fspath(self.uri))
-        kind = scheme[1].lower() if scheme else "file"
+        kind = _kind_of(self.uri)
         if kind in OBJECT_STORES:
             return ObjectStore(str(self.uri), options=self.options)
         if kind != "file":
@@ -73,9 +72,25 @@ class Snapshots:
             raise PlanError(f"snapshots: options are for object stores, and {self.uri!r} is a folder")
         return LocalStore(local_path(self.uri, "snapshots"))
 
+    def elsewhere(self, uri: str) -> Snapshots:
+        """Where a savepoint at ``uri`` goes: ``options`` count there too if it is a store of the same kind.
+
+        >>> Snapshots("s3://here/snapshots", options={"region": "eu-central-1"}).elsewhere("s3://there/saved").options
+        {'region': 'eu-central-1'}
+        """
+        return Snapshots(uri, options=self.options if _kind_of(uri) == _kind_of(self.uri) else {})
+
     def checkpointer(self, job: str) -> StoreCheckpointer:
         """What writes and reads the snapshots of the job of that name."""
         return StoreCheckpointer(self.store(), job)
+
+
+def _kind_of(uri: str | os.PathLike[str] | Store) -> str | None:
+    """Its scheme, "file" for a path; None for a `Store`."""
+    if not isinstance(uri, str | os.PathLike):
+        return None
+    scheme = _SCHEME.match(os.fspath(uri))
+    return scheme[1].lower() if scheme else "file"
 
 
 def _is_number(value: object) -> bool:

@@ -74,3 +74,13 @@ def test_what_makes_no_sense_is_told_at_once(wrong: dict[str, Any]) -> None:
 
 def test_without_an_interval_snapshots_are_made_when_asked_for() -> None:
     assert Snapshots("/data/snapshots", interval_s=None).interval_s is None
+
+
+def test_a_savepoint_has_the_options_of_stores_of_its_kind_alone() -> None:
+    options = {"region": "eu-central-1"}
+    kept = Snapshots("S3://here/snapshots", options=options)
+    assert kept.elsewhere("s3://there/saved").options == options
+    for uri in ("gs://there/saved", "/there/saved", "file:///there/saved"):
+        assert kept.elsewhere(uri).options == {}
+    assert Snapshots(MemoryStore()).elsewhere("s3://there/saved").options == {}
+    assert Snapshots("/here").elsewhere("/there/saved").uri == "/there/saved"
