@@ -8,7 +8,7 @@ N      ?= 1000000
 SEEDS  ?= 100000
 SECONDS ?= 600
 SIZES  ?= 8
-PROCESSES ?= 2
+PROCESSES ?= 3
 KILLS ?= 500
 
 PY  := $(VENV)/bin/python

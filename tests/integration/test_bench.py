@@ -11,7 +11,7 @@ import pytest
 
 from bench.macro import columns
 from bench.micro import __main__ as micro
-from bench.micro import exchange, inputs, memory, spikes, state, timing
+from bench.micro import changes, exchange, inputs, memory, spikes, state, timing
 from bench.micro.workloads import WORKLOADS, Workload
 from malstrom_py.workers.exchange import Lane
 from tests.tree import ROOT
@@ -30,7 +30,9 @@ def test_every_workload_is_a_line_with_a_ratio_and_a_verdict_where_there_is_a_bu
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BENCH_PEERS", raising=False)
-    assert micro.main(["--n", "2000", "--reps", "2"]) == 0
+    monkeypatch.setattr(changes, "KEYS", 2_000)
+    monkeypatch.setattr(changes, "CHANGED", (20, 200))
+    assert micro.main(["--n", "2000", "--reps", "1"]) == 0
     printed = capsys.readouterr().out
     lines = {line.split("|")[1].strip(): line for line in printed.splitlines() if line.startswith("| ")}
     for workload in WORKLOADS:

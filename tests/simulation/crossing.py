@@ -175,7 +175,7 @@ class Run:
             fed.feed(part, rng.randrange(KEYS), self.times[at] - rng.choice([0, 0, 0, 1, 3, BOUND + 30]))
 
     def lose(self, who: str, turns: int) -> None:
-        """Lose somebody so many turns after the rescale has been asked for, and go on where it was saved last, or start
+        """Lose somebody so many turns after the rescale has begun, and go on where it was saved last, or start
         afresh.
         """
         self.flow(0, WARM_ROWS)
@@ -207,12 +207,13 @@ class Run:
         return Found(report.moves, report.slots, keys, ledger.held, rows, turns, stale, inside)
 
     def ask(self) -> None:
-        """Ask for the rescale."""
+        """Ask for the rescale. It begins behind a barrier that is on its way."""
         cell = self.cell
         if cell.before == cell.after:
             self.driven.replace([], cell.after)
         else:
             self.driven.rescale(cell.after)
+        self.until(lambda: self.driven.crew.phase not in {"steady", "barrier"}, "the beginning of the rescale")
 
     def flow(self, version: int, least: int) -> None:
         """Let every stage take at least so many records in ``version``."""

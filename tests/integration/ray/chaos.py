@@ -161,6 +161,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     chosen: Any = parser.parse_args(arguments)
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as in the tests: see tests/conftest.py
     with tempfile.TemporaryDirectory(prefix="malstrom-chaos-") as folder, local_ray(num_cpus=4):
         ravage(Path(folder), kills=chosen.kills, seed=chosen.seed, say=lambda what: print(what, flush=True))
 
