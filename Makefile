@@ -8,20 +8,21 @@ N      ?= 1000000
 SEEDS  ?= 100000
 SECONDS ?= 600
 SIZES  ?= 8
-PROCESSES ?= 3
+PROCESSES ?= 2
 KILLS ?= 500
 
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-ray demo-spark java test lint types format docs docs-check coverage bench fuzz soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo demo-ray demo-spark java test seeds lint types format docs docs-check coverage bench fuzz soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo        the flights demo: running statistics over 336,776 flights, checked against Polars"
 	@echo "make demo-ray    the same job on Ray, on this machine: 2 workers, then 4, then 2, while it runs"
 	@echo "make demo-spark  Spark joins the flights, a job on Ray that is rescaled reads them, and Spark has its table"
-	@echo "make test        lint, types and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
+	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
+	@echo "make seeds       3,000 random runs of the rescale model, and of whole jobs in the simulator: how often was met what is hard"
 	@echo "make lint        ruff and import-linter"
 	@echo "make types       mypy --strict and pyright"
 	@echo "make format      let ruff rewrite what it can"
@@ -52,8 +53,12 @@ java: $(PY)
 	@$(PY) -c "import os, runpy, sys; java = runpy.run_path('malstrom_py/spark/java.py')['find_java'](os.environ); \
 		sys.exit(None if java.fits else f'No Java for Spark: {java.said}. {java.what_to_do}')"
 
-test: lint types
+test: lint types seeds
 	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10
+
+seeds: $(VENV)/.dev
+	@$(PY) -m tests.sim.soak --first 0 --seeds 3000
+	@$(PY) -m tests.simulation.soak --first 0 --seeds 3000
 
 lint: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet .

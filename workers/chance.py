@@ -78,7 +78,7 @@ class Chance:
 
     def slots_per_move(self, slots: int) -> int | None:
         """How many slots a move takes: so many that there are a few moves. None: as many as the last one says."""
-        moves = self._rng.choice((1, 2, 3, 6, None))
+        moves = self._rng.choice((1, 2, 3, 4, None))
         return None if moves is None else max(1, slots // moves)
 
     def keys_per_parcel(self) -> int:
