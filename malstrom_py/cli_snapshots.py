@@ -112,10 +112,15 @@ def verify(
     """
     with telling(traceback=False):
         faults: list[str] = []
-        for checkpointer in _checkpointers(uri, option, job):
+        chosen = None if snapshot is None else _an_id(snapshot)
+        found_jobs = _some_checkpointers(uri, option, job)
+        if chosen is not None and job is None:
+            found_jobs = [one for one in found_jobs if chosen in one.list_checkpoints()]
+            if not found_jobs:
+                raise SnapshotError(f"there is no snapshot {chosen} in {uri}: see `malstrom snapshots list {uri}`")
+        for checkpointer in found_jobs:
             faults += [entry.fault for entry in summary.faulty(checkpointer)]
-            wanted = checkpointer.list_checkpoints() if snapshot is None else [_an_id(snapshot)]
-            for one in wanted:
+            for one in checkpointer.list_checkpoints() if chosen is None else [chosen]:
                 found = faults_in(checkpointer, one)
                 faults += found
                 print_out(f"{'damaged' if found else 'whole':<7}  {checkpointer.job}  {one}")
@@ -134,7 +139,7 @@ def prune(
     Savepoints stay, and whatever one that stays needs. A job may go on running meanwhile.
     """
     with telling(traceback=False):
-        for checkpointer in _checkpointers(uri, option, job):
+        for checkpointer in _some_checkpointers(uri, option, job):
             removed = checkpointer.prune(keep, GRACE_S, SystemClock().now_s())
             there = len(checkpointer.list_checkpoints())
             print_out(
@@ -184,6 +189,14 @@ def _checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> 
     store = store_of(uri, options)
     jobs = summary.jobs_in(store) if job is None else [summary.the_job(store, job)]
     return (StoreCheckpointer(store, name) for name in jobs)
+
+
+def _some_checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> list[StoreCheckpointer]:
+    """The same; `SnapshotError` if there are none: who looks after snapshots is to know that he looks elsewhere."""
+    found = list(_checkpointers(uri, options, job))
+    if not found:
+        raise SnapshotError(f"there are no snapshots in {uri}: see that this is where they are kept")
+    return found
 
 
 def _the_checkpointer(uri: str, options: Sequence[str] | None, job: str | None) -> StoreCheckpointer:

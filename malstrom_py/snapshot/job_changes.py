@@ -123,6 +123,12 @@ def _wrong_steps(steps: Mapping[str, StepImage], plan: Plan, former: Mapping[str
                 f"step {step.name!r}: renamed_from={step.renamed_from!r}, but the snapshot knows neither name; its "
                 f"steps are {', '.join(steps)}"
             )
+        other = None if step.name not in steps or step.renamed_from in former else steps.get(step.renamed_from or "")
+        if other is not None and (other.stateful or other.kind in _KEPT):
+            yield (
+                f"step {step.name!r}: renamed_from={step.renamed_from!r}, but the snapshot has a step {step.name!r} as "
+                f"well, and one step cannot go on from both: give it a name that is new, or leave out renamed_from"
+            )
         image = steps.get(former.get(step.name, ""))
         if image is None or not (image.stateful and _is_stateful(step)):
             continue

@@ -118,8 +118,12 @@ class LocalStore:
     def _below(self, folder: str) -> Iterator[str]:
         try:
             folders, files = self._disk.names(folder)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return
+        except NotADirectoryError:
+            if folder:
+                return
+            raise
         inside = f"{folder}/" if folder else ""
         yield from (inside + name for name in files)
         for name in folders:

@@ -16,7 +16,7 @@ from malstrom_py.errors import PlanError, SnapshotError
 PART: Final = ".part"
 """The end of a name under which something is still being written. `Store.list` may show it; nothing reads it."""
 
-_SEGMENT: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}"
+_SEGMENT: Final = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
 _LEGAL = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*", re.ASCII)
 
 

@@ -80,6 +80,24 @@ def test_nothing_there_is_nothing_wrong_unless_a_job_is_named(tmp_path: Path) ->
     assert "has no snapshot of job 'orders'; there are those of no job" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["verify", "prune"])
+def test_who_looks_after_snapshots_where_none_are_is_told(command: str, tmp_path: Path) -> None:
+    for uri in (tmp_path, tmp_path / "typo"):
+        done = malstrom(command, uri)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert f"there are no snapshots in {uri}: see that this is where they are kept" in done.stderr
+    (tmp_path / "file").touch()
+    done = malstrom(command, tmp_path / "file")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "file cannot be listed: Not a directory" in done.stderr
+
+
+def test_of_several_jobs_that_one_is_verified_whose_snapshot_it_is(folder: Path, start: Start) -> None:
+    StoreCheckpointer(LocalStore(folder), "other").claim(0.0)
+    done = malstrom("verify", folder, "--snapshot", start.ids[0])
+    assert (done.exit_code, done.stdout) == (0, f"whole    {JOB}  {start.ids[0]}\n")
+
+
 def test_show_tells_steps_state_positions_and_event_time(folder: Path, start: Start) -> None:
     done = malstrom("show", folder, JOB, "--snapshot", start.ids[1])
     assert done.exit_code == 0

@@ -299,6 +299,24 @@ def test_a_former_name_that_never_was_is_told() -> None:
     )
 
 
+def two_totals(*names: str, **options: Any) -> mp.Job:
+    made = mp.Job("shop", 8)
+    keyed = made.source("orders", sources.Memory([1])).key_by("key", lambda n: n)
+    for name in names:
+        keyed.sum(name, **options).sink(f"{name}-out", sinks.Memory())
+    return made
+
+
+def test_one_step_does_not_go_on_from_two() -> None:
+    nothing: dict[str, Any] = {"artefacts": [], "sources": {}, "parts": {}, "frontiers": {}, "sinks": {}, "pins": {}}
+    before, now = snapshot(two_totals("a", "b"), **nothing), two_totals("b", renamed_from="a")
+    for allowed in (False, True):
+        said = told(now, before, allow_dropped_state=allowed)
+        assert "step 'b': renamed_from='a', but the snapshot has a step 'b' as well" in said
+    assert fit(now, snapshot(two_totals("a"), **nothing)).former["b"] == "a"
+    assert fit(now, snapshot(now, **nothing)).former["b"] == "b", "it may be said for ever"
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     now = job(slots=16, total="sum", total_={"renamed_from": "totals"}, source="sales")
     said = told(now)

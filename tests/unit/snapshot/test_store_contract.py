@@ -10,6 +10,7 @@ import cloudpickle
 import pytest
 
 from malstrom_py.errors import PlanError, SnapshotError
+from malstrom_py.names import check_name
 from malstrom_py.snapshot.store import MemoryStore, Store
 from tests.unit.snapshot.stores import STORES
 
@@ -108,6 +109,13 @@ def test_what_was_deleted_is_gone_and_may_be_so_already(store: Store) -> None:
     assert store.list("") == store.list("orders/artefacts/a") == []
     store.put("orders/artefacts/a/b.full", b"three")
     assert store.get("orders/artefacts/a/b.full") == b"three"
+
+
+def test_a_segment_may_be_any_name_of_a_job_or_step(store: Store) -> None:
+    for name in ("-x", "--", "_", "9", "a" * 64):
+        store.put(f"{check_name(name, 'job')}/log", b"1")
+        assert store.list(name) == [f"{name}/log"]
+        store.delete(f"{name}/log")
 
 
 @pytest.mark.parametrize(
