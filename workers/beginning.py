@@ -26,6 +26,7 @@ from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verifying import faults_of
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.commit import SinkCommits
+from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.worker import Worker
 
 LATEST: Final = "latest"
@@ -89,11 +90,15 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How a job is snapshotted: as ``snapshots`` say, from where ``resume`` says: "latest", "none", or an id."""
+    """How a job is snapshotted: as ``snapshots`` say, from where ``resume`` says: "latest", "none", or an id.
+
+    ``stood``: the last one that stood when this run began, as far as the run before it knows.
+    """
 
     snapshots: Snapshots
     resume: str = LATEST
     allow_dropped_state: bool = False
+    stood: str | None = None
 
 
 def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> Keeping | None:
@@ -109,9 +114,14 @@ def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object
     return None if snapshots is None else Keeping(snapshots, resume, allow_dropped_state)
 
 
-def begun_again(keeping: Keeping | None) -> Keeping | None:
-    """The same for the run after one that has taken over the job: it goes on where that one had got to."""
-    return None if keeping is None else replace(keeping, resume=LATEST)
+def begun_again(keeping: Keeping | None, known: SnapshotStatus | None) -> Keeping | None:
+    """The same for the run after one that has taken over the job, and ``known`` so much: it goes on where that one had
+    got to.
+    """
+    if keeping is None:
+        return None
+    last = None if known is None else known.last
+    return replace(keeping, resume=LATEST, stood=last or keeping.stood)
 
 
 def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> Beginning:
@@ -129,12 +139,30 @@ def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> B
         found = _found(checkpointer, plan, keeping)  # whoever was fenced off may have been quicker
         if _has_finished(found, keeping):
             return _ended(checkpointer, commits, found)
+        _check_standing(checkpointer, found, keeping)
     commits.incarnation = claim.incarnation
     _make_ready(checkpointer, commits, found)
     commits.next(checkpointer.next_id(clock.now_s()))
     if found is not None:
         _LOG.info("job %s goes on from snapshot %s", plan.job, found.manifest.id)
     return Beginning(checkpointer, claim.incarnation, claim.sequence + 1, found)
+
+
+def _check_standing(checkpointer: StoreCheckpointer, found: Resumption | None, keeping: Keeping) -> None:
+    """S4: what stood a moment ago is there, or is missed: a job does not begin from nothing by itself."""
+    stood, job = keeping.stood, checkpointer.job
+    if stood is None or (found is not None and found.manifest.id >= stood):
+        return
+    if found is None:
+        raise SnapshotError(
+            f"job {job!r}: snapshot {stood} stood, and nothing of it is left in {checkpointer.store!r}: it was removed "
+            f"while the job was running. Bring it back from a copy, or start the job afresh"
+        )
+    _LOG.warning(
+        "job %s goes on from snapshot %s, for %s, which stood, cannot be used any more: what sinks have shown since "
+        "stays visible, and comes again",
+        *(job, found.manifest.id, stood),
+    )
 
 
 def _has_finished(found: Resumption | None, keeping: Keeping) -> TypeGuard[Resumption]:

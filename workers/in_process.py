@@ -131,13 +131,18 @@ class InProcess:
     def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> Attempts[JobRun[Crew]]:
         clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
 
+        keeping, crew = self._keeping, None
+
         def make(again: bool, workers: int | None) -> JobRun[Crew]:
+            nonlocal keeping, crew
+            if again and crew is not None:
+                keeping = begun_again(keeping, crew.snapshots)
             crew = Crew(
                 plan,
                 workers=workers or self._workers,
                 batching=self._batching,
                 clock=clock,
-                keeping=begun_again(self._keeping) if again else self._keeping,
+                keeping=keeping,
                 checks=self._checks,
             )
             return JobRun(plan, crew, clock, controls=controls, progress=progress)

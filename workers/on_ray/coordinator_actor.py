@@ -167,13 +167,17 @@ class CoordinatorActor:
             self._follow(failures, clock)
         plan = unpack_plan(setup.plan, setup.job)
 
+        keeping = setup.keeping
+
         def make(again: bool, workers: int | None) -> JobRun[RayCrew]:
+            nonlocal keeping
             if again:
                 notes.restarted()
             again = again or notes.note.has_begun
             wanted = notes.note.workers or workers or setup.workers
             size = self._with_room(wanted) if again else wanted
-            keeping = begun_again(setup.keeping) if again else setup.keeping
+            if again:
+                keeping = begun_again(keeping, None if self._crew is None else self._crew.snapshots)
             this = replace(setup, workers=size, keeping=keeping, watched=again)
             self._crew = RayCrew(this, plan, clock, self._errands, notes)
             return JobRun(plan, self._crew, clock, controls=self._controls)

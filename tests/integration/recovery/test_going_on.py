@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
+from malstrom_py import sinks, sources
 from malstrom_py.errors import FencedError, JobEnded, OperatorError, PlanError, SnapshotError
 from tests.integration.recovery.jobs import Row, check_written, numbered
 
@@ -168,3 +171,26 @@ def test_s3_a_start_that_another_one_has_overtaken_is_fenced_off(tmp_path: Path)
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(PlanError, match=says):
         mp.InProcess(**options)
+
+
+def test_s4_a_job_whose_snapshots_are_removed_while_it_runs_does_not_begin_from_nothing(tmp_path: Path) -> None:
+    def count(part: str, start: int) -> Iterator[int]:
+        for number in range(start, 1_000_000):
+            sleep(0.00001)
+            yield number
+
+    job = mp.Job("robbed")
+    job.source("in", sources.Generator(count)).sink("out", sinks.Files(tmp_path / "out", format="json"))
+    kept = mp.Snapshots(tmp_path / "kept", interval_s=None)
+    handle = mp.InProcess(snapshots=kept, restart=QUICK).start(job, control=False)
+    until_read(handle, 200)
+    last = handle.snapshot()
+    (tmp_path / "kept" / "robbed").rename(tmp_path / "taken-away")
+    with pytest.raises(JobEnded, match="was removed while the job was running"):
+        handle.snapshot()
+    with pytest.raises(SnapshotError, match=f"snapshot {last} stood, and nothing of it is left in"):
+        handle.wait(timeout_s=60)
+    lines = [line for file in (tmp_path / "out").glob("*.json") for line in file.read_text().splitlines()]
+    numbers = [json.loads(line)["value"] for line in lines]
+    assert numbers
+    assert sorted(numbers) == list(range(len(numbers)))
