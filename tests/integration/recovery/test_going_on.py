@@ -174,7 +174,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: s
 
 
 def test_s4_a_job_whose_snapshots_are_removed_while_it_runs_does_not_begin_from_nothing(tmp_path: Path) -> None:
-    def count(part: str, start: int) -> Iterator[int]:
+    def count(part: int, start: int) -> Iterator[int]:
         for number in range(start, 1_000_000):
             sleep(0.00001)
             yield number
