@@ -115,9 +115,13 @@ def verify(
         chosen = None if snapshot is None else _an_id(snapshot)
         found_jobs = _some_checkpointers(uri, option, job)
         if chosen is not None and job is None:
-            found_jobs = [one for one in found_jobs if chosen in one.list_checkpoints()]
-            if not found_jobs:
-                raise SnapshotError(f"there is no snapshot {chosen} in {uri}: see `malstrom snapshots list {uri}`")
+            having = [one for one in found_jobs if chosen in one.list_checkpoints()]
+            if not having:  # unless it is one of those that cannot be read
+                told = "".join(f"; {entry.fault}" for one in found_jobs for entry in summary.faulty(one))
+                raise SnapshotError(
+                    f"there is no snapshot {chosen} in {uri}{told}: see `malstrom snapshots list {uri}`"
+                )
+            found_jobs = having
         for checkpointer in found_jobs:
             faults += [entry.fault for entry in summary.faulty(checkpointer)]
             for one in checkpointer.list_checkpoints() if chosen is None else [chosen]:

@@ -191,9 +191,8 @@ class _Incarnations:
             except SimulatedCrash:
                 self._traces.append(self._crew.trace)
                 if self._keeping is not None:
-                    self._keeping = (
-                        begun_again(self._keeping, self._crew.snapshots) if self._now.has_begun else self._keeping
-                    )
+                    if self._now.has_begun:
+                        self._keeping = begun_again(self._keeping, self._crew.snapshots)
                     self._workers = self._chance.size()
                 self._crew, self._now = self._new(self._crew.on_its_way)
             else:

@@ -98,6 +98,14 @@ def test_of_several_jobs_that_one_is_verified_whose_snapshot_it_is(folder: Path,
     assert (done.exit_code, done.stdout) == (0, f"whole    {JOB}  {start.ids[0]}\n")
 
 
+def test_an_id_whose_entry_cannot_be_read_is_told_with_what_cannot(folder: Path, start: Start) -> None:
+    damage(folder, f"{JOB}/log/*4.json")
+    done = malstrom("verify", folder, "--snapshot", start.ids[2])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"there is no snapshot {start.ids[2]} in {folder}; " in done.stderr
+    assert "000000000004.json" in done.stderr
+
+
 def test_show_tells_steps_state_positions_and_event_time(folder: Path, start: Start) -> None:
     done = malstrom("show", folder, JOB, "--snapshot", start.ids[1])
     assert done.exit_code == 0
