@@ -131,10 +131,14 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class InjectBarrier:
-    """S1: the barrier of ``snapshot`` goes in at your sources. ``parent``: the snapshot that deltas go by (S2)."""
+    """S1: the barrier of ``snapshot`` goes in at your sources. ``parent``: the snapshot that deltas go by (S2).
+
+    ``last``: nothing follows; each region is suspended where it has passed.
+    """
 
     snapshot: str
     parent: str | None = None
+    last: bool = False
 
 
 Order = Rescale | OpenSlots | PollParts | Leave | InjectBarrier

@@ -18,6 +18,8 @@ _SPEEDS: Final = (1.0, 1.0, 1.0, 0.3, 0.05)
 _SIZE_MAX: Final = 5
 _TURNS: Final = (10, 40, 120, 400)
 """Within how many turns the seed asks for things."""
+_STOPS: Final = 0.15
+"""How probable it is that a job is to stop behind a snapshot that somebody asks for."""
 _BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "recovering", "kept", "kept", "kept")
 
 
@@ -37,10 +39,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A snapshot that somebody asks for, not before ``turn``, and then as ``when`` says, as in `Asked`."""
+    """A snapshot that somebody asks for, not before ``turn``, and then as ``when`` says, as in `Asked`. ``last``: the
+    job is to stop behind it, and is begun again.
+    """
 
     turn: int
     when: str
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Chance:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._kept = random.Random(f"snapshots {seed}")  # so that a job without them runs as if there were none
+        self._stops = random.Random(f"stops {seed}")
         self._speeds: dict[Hashable, float] = {}
 
     def batching(self) -> Batching:
@@ -128,7 +134,8 @@ class Chance:
         rng = self._kept
         whens: Sequence[str] = ("turn", "turn", "moving", "moving", "full", "quiet", "end")
         wanted = [
-            Wanted(rng.randint(0, rng.choice(_TURNS)), rng.choice(whens)) for _ in range(rng.choice((0, 1, 2, 4)))
+            Wanted(rng.randint(0, rng.choice(_TURNS)), rng.choice(whens), self._stops.random() < _STOPS)
+            for _ in range(rng.choice((0, 1, 2, 4)))
         ]
         return sorted(wanted, key=lambda request: request.turn)
 

@@ -226,11 +226,13 @@ class Controls:
             self.pending = True  # come by after the next step, until everyone is
 
     def refuse_if_stopped(self) -> None:
-        """The run has nothing left to do: raise `JobEnded` if it must not commit all the same."""
+        """The run has nothing left to do: raise `JobEnded` if it must not commit all the same. A job with snapshots
+        ends then: it would be stopped behind one more snapshot, and its last one is just that.
+        """
         self._refuse_if_abandoned()
         with self._lock:
-            drain = self._drain
-        if drain is False:
+            drain, has_snapshots = self._drain, self._snapshots is not None
+        if drain is False and not has_snapshots:
             raise self._stopped()
 
     def end(self, ending: Ending) -> None:

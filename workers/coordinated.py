@@ -27,6 +27,11 @@ class Coordinated(ABC):
         self._started_s = clock.monotonic_s()
         self._suspending = False
 
+    @property
+    @abstractmethod
+    def all_suspended(self) -> bool:
+        """Whether every worker has stopped."""
+
     @abstractmethod
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far, on all workers together."""
@@ -72,13 +77,26 @@ class Coordinated(ABC):
         return self.coordination.kept
 
     def suspend(self) -> None:
-        """Have every worker stop behind all that is on its way: once nothing moves any more (R7), and behind one more
-        snapshot, if the job has them.
+        """Have every worker stop, once nothing moves any more (R7): behind all that is on its way, or, if the job has
+        snapshots, behind the barrier of one more.
         """
-        self.coordination.before_suspending(self._suspend_now)
+        snapshotting = self.coordination.snapshotting
+        if snapshotting is None:
+            self._suspending = True
+        else:
+            snapshotting.ask_last()
 
-    def _suspend_now(self) -> None:
-        self._suspending = True
+    @property
+    def suspended(self) -> bool:
+        """Whether all have stopped, and the snapshot behind which they were to is committed."""
+        snapshotting = self.coordination.snapshotting
+        return self.all_suspended if snapshotting is None else snapshotting.has_stopped
+
+    @property
+    def may_finish(self) -> bool:
+        """Whether nothing moves, and no last barrier is on its way: where it has passed the job is stopped."""
+        snapshotting = self.coordination.snapshotting
+        return self.coordination.is_steady and not (snapshotting is not None and snapshotting.is_stopping)
 
     def _result(self) -> RunResult:
         made = 0 if self.snapshots is None else self.snapshots.made

@@ -210,13 +210,6 @@ class Coordination:
             )
         self.snapshotting.ask(done, copy_to=copy_to)
 
-    def before_suspending(self, suspend: Callable[[], None]) -> None:
-        """Call ``suspend`` once a last snapshot stands; at once if the job has none."""
-        if self.snapshotting is None:
-            suspend()
-        else:
-            self.snapshotting.ask(lambda ended: suspend())
-
     def close(self) -> None:
         """The run has ended, one way or another."""
         if self.snapshotting is not None:

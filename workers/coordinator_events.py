@@ -51,10 +51,13 @@ class CalledOff:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWanted:
-    """Have the barrier of ``snapshot`` pass as soon as no move is under way (R7)."""
+    """Have the barrier of ``snapshot`` pass as soon as no move is under way (R7). ``last``: nothing goes on behind it,
+    so that it waits for the end of a rescale, and what is asked for then does not begin.
+    """
 
     snapshot: str
     parent: str | None = None
+    last: bool = False
 
 
 Event = Requested | Connected | Reported | CalledOff | SnapshotWanted

@@ -129,6 +129,7 @@ class CoordinatorMachine:
         self._pause_s = 0.0
         self._wanted: tuple[int, ...] | None = None
         self._barrier: SnapshotWanted | None = None
+        self._is_over = False
         self.moves_follow = False
         self._paused_s = 0.0
         self._target: tuple[int, ...] = tuple(members)
@@ -144,7 +145,7 @@ class CoordinatorMachine:
         match event:
             case Requested():
                 self._wanted = event.members  # R9: the last one wins
-                return self._begin() if self.phase is Phase.STEADY else []
+                return self._begin() if self.phase is Phase.STEADY and not self._is_over else []
             case Connected():
                 return self._connected(event.worker)
             case CalledOff():
@@ -203,11 +204,12 @@ class CoordinatorMachine:
     def _cut(self, what: str) -> list[Effect]:
         barrier, self._barrier = self._barrier, None
         assert barrier is not None
+        self._is_over = barrier.last
         self._to(what)
         self._paused_s = 0.0
         self._missing = {BarrierPassed(barrier.snapshot, worker) for worker in self.members}
-        orders = (Send(worker, InjectBarrier(barrier.snapshot, barrier.parent)) for worker in self.members)
-        return [BarrierBegun(barrier.snapshot, self.members), *orders]
+        order = InjectBarrier(barrier.snapshot, barrier.parent, barrier.last)
+        return [BarrierBegun(barrier.snapshot, self.members), *(Send(worker, order) for worker in self.members)]
 
     def _barrier_passed(self, report: BarrierPassed) -> list[Effect]:
         self._require(self.phase is Phase.BARRIER and report in self._missing, f"{report} was not expected")
@@ -217,7 +219,8 @@ class CoordinatorMachine:
             return []
         follow, self.moves_follow = self.moves_follow, False
         self._to("barrier passed, moves follow" if follow else "barrier passed")
-        return [CutMade(report.snapshot, self._paused_s), *(self._order_move() if follow else self._begin())]
+        behind = [] if self._is_over else self._order_move() if follow else self._begin()
+        return [CutMade(report.snapshot, self._paused_s), *behind]
 
     def _begin(self) -> list[Effect]:
         if self._barrier is not None:
@@ -330,7 +333,7 @@ class CoordinatorMachine:
         leavers = tuple(worker for worker in move.old if worker not in move.new)
         self.version, self.members, self.table = move.version, move.new, move.table
         self.parts |= {(part.source, part.part): part.taker for part in move.parts}
-        if move.more and self._barrier is not None:
+        if move.more and self._barrier is not None and not self._barrier.last:
             self.moves_follow = True
             return self._cut("move ended, snapshot")
         if move.more:

@@ -145,14 +145,14 @@ class Crew(Coordinated):
         self._draining = True
 
     @property
-    def suspended(self) -> bool:
-        """Whether all have stopped."""
+    def all_suspended(self) -> bool:
+        """Whether every worker has stopped."""
         return all(worker.suspended for worker in self._workers.values())
 
     @property
     def finished(self) -> bool:
-        """Whether every worker has, and nothing moves."""
-        return self.coordination.is_steady and all(worker.finished for worker in self._workers.values())
+        """Whether every worker has, and nothing else is to be done first."""
+        return self.may_finish and all(worker.finished for worker in self._workers.values())
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far, on all workers together, those that have left among them."""

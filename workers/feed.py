@@ -118,6 +118,7 @@ class Feed:
         self._waiting: Barrier | Suspend | None = None
         self._sources_wait = False
         self._aligned = False
+        self._ends_here = False
         self.suspended = False
 
     @property
@@ -205,8 +206,7 @@ class Feed:
             elif isinstance(item, MOVING):
                 self._in_band(entry, sender, item)
             else:
-                lane.blocked = True
-                self._arrived(item)
+                self._arrived(item, lane)
             grant = lane.freed()
             if grant is not None and (grant.rows or grant.size):
                 self._grants.append(grant)
@@ -238,8 +238,11 @@ class Feed:
             self._do(self.machine.handle(events.ShippingEnded(parcel.version)))
         return 1
 
-    def at_sources(self, message: Barrier | Suspend) -> None:
-        """The coordinator's barrier, at the sources of this region: they are not polled until it has been let in."""
+    def at_sources(self, message: Barrier | Suspend, *, last: bool = False) -> None:
+        """The coordinator's barrier, at the sources of this region: they are not polled until it has been let in.
+        Behind the ``last`` one the region stops. (It comes here first: a region is fed by others of its own worker.)
+        """
+        self._ends_here = last
         if self.sources:
             self._sources_wait = True
             self._arrived(message)
@@ -349,7 +352,12 @@ class Feed:
         for router in self._exits:
             router.control(Shipped(version), None if move is None else move.everyone)
 
-    def _arrived(self, message: Barrier | Suspend) -> None:
+    def _arrived(self, message: Barrier | Suspend, lane: Lane | Loopback | None = None) -> None:
+        """At the sources, or from a worker. A suspension behind the last barrier finds the region stopped already."""
+        if self.suspended:
+            return
+        if lane is not None:
+            lane.blocked = True
         if self._waiting is not None and self._waiting != message:
             raise InternalError(f"{message} came while {self._waiting} was being aligned (R7: one at a time)")
         self._waiting = message
@@ -370,11 +378,11 @@ class Feed:
         for entry in self._entries.values():
             for lane in entry.inbox.lanes.values():
                 lane.blocked = False
-        if isinstance(message, Suspend):
+        if isinstance(message, Barrier):
+            self._pass_barrier(message, {name: self.machine.frontier(name) for name in self._entries}, self._let_in)
+        if isinstance(message, Suspend) or self._ends_here:
             self.suspended = True
             self._let_in(SuspendMarker())
-        else:
-            self._pass_barrier(message, {name: self.machine.frontier(name) for name in self._entries}, self._let_in)
 
     def _let_in(self, message: StateMessage) -> None:
         for node in self.sources:
@@ -382,11 +390,6 @@ class Feed:
         for entry in self._entries.values():
             self._graph.push(entry.node, message)
         self._graph.run()
-
-
-def suspended(feeds: Iterable[Feed]) -> bool:
-    """Whether every region has been suspended."""
-    return all(feed.suspended for feed in feeds)
 
 
 def _listed(slots: Any) -> list[int]:

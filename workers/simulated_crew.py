@@ -24,8 +24,8 @@ from malstrom_py.workers.crew import WATCH_S, Crew
 from malstrom_py.workers.graph import build_sinks
 from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
 from malstrom_py.workers.rescales import Done
+from malstrom_py.workers.result import StepCounts
 from malstrom_py.workers.simulated_saving import SimulatedCommits, SimulatedSaving
-from malstrom_py.workers.snapshot_machine import Phase
 from malstrom_py.workers.witness import Witness
 from malstrom_py.workers.worker import Worker
 
@@ -52,6 +52,10 @@ COORDINATE: Final = ("coordinator",)
 
 class SimulatedCrash(PeerError):
     """The simulator has made a worker or the coordinator crash. Without snapshots the job ends by it (S6)."""
+
+
+class SimulatedStop(SimulatedCrash):
+    """The simulator has stopped the job behind a last snapshot, from which it goes on."""
 
 
 class SimulatedCrew(Crew):
@@ -102,6 +106,8 @@ class SimulatedCrew(Crew):
         self._resting: set[int] = set()
         self._resting_at_s = 0.0
         self._digest = hashlib.sha256()
+        self._stops = False
+        self._at_last_cut: dict[int, Mapping[str, StepCounts]] = {}
 
     @property
     def trace(self) -> str:
@@ -140,6 +146,8 @@ class SimulatedCrew(Crew):
     def step(self, *, until_s: float | None = None) -> None:
         """Let one thing happen."""
         self._turn += 1
+        if self._stops and self.suspended:
+            self._stop()
         self._break()
         self._ask()
         action = self._next()
@@ -322,6 +330,8 @@ class SimulatedCrew(Crew):
         cut = worker.take_cut()
         if cut is not None and self.coordination.snapshotting is not None:
             self._witness.cut(worker, cut)
+            if worker.suspended:
+                self._at_last_cut[worker.id] = worker.counts()
             self.coordination.snapshotting.save(cut)
 
     def _is_moment(self, asked: Asked | Wanted) -> bool:
@@ -341,8 +351,11 @@ class SimulatedCrew(Crew):
 
     def _ask(self) -> None:
         if self._wanted and self._saving is not None and self._is_moment(self._wanted[0]):
-            self._wanted.pop(0)
-            self.snapshot(_nobody)
+            if self._wanted.pop(0).last:
+                self._stops = True
+                self.suspend()
+            else:
+                self.snapshot(_nobody)
         if not self._asked or not self._is_moment(self._asked[0]):
             return
         asked = self._asked.pop(0)
@@ -353,6 +366,15 @@ class SimulatedCrew(Crew):
             self.replace(kept, asked.size, _nobody)
         except PlanError:
             """A worker that would leave reads a source that cannot be read on elsewhere: nobody leaves."""
+
+    def _stop(self) -> NoReturn:
+        """The job has stopped behind its last snapshot: nobody may have done anything since the barrier passed."""
+        assert self._saving is not None
+        for worker in self._workers.values():
+            if worker.counts() != self._at_last_cut[worker.id]:
+                raise InternalError(f"worker {worker.id} has read or written behind the last barrier")
+        self._saving.stopped(self.coordination.snapshots)
+        raise SimulatedStop(f"job {self._plan.job!r} was stopped. It goes on from its last snapshot.")
 
     def _break(self) -> None:
         if not self._crashes or not self._is_time(self._crashes[0]):
@@ -366,22 +388,10 @@ class SimulatedCrew(Crew):
     def _is_time(self, crash: Crash) -> bool:
         if self._turn < crash.turn:
             return False
-        snapshotting = self.coordination.snapshotting
         if crash.when == "moving":
             return self._moves
-        if snapshotting is None or self._saving is None:
-            return True
-        background, phase = self._saving.background, snapshotting.phase
-        match crash.when:
-            case "saving":
-                return phase is not Phase.IDLE
-            case "storing":
-                return phase is Phase.COMMITTING and background.waiting > 0
-            case "stored":
-                return phase is Phase.COMMITTING and background.is_back
-            case "kept":
-                return snapshotting.status.last is not None
-        return True
+        snapshotting = self.coordination.snapshotting
+        return snapshotting is None or self._saving is None or self._saving.is_time(crash.when, snapshotting)
 
 
 def _nobody(ended: object) -> None:

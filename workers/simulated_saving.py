@@ -13,6 +13,7 @@ from malstrom_py.errors import SinkError
 from malstrom_py.workers.beginning import Keeping
 from malstrom_py.workers.chance import Chance
 from malstrom_py.workers.commit import SinkCommits
+from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.simulated_background import SimulatedBackground, Work, outlived
 from malstrom_py.workers.simulated_store import SimulatedStore
 from malstrom_py.workers.snapshot_machine import Phase
@@ -84,6 +85,27 @@ class SimulatedSaving:
         """Have the run die before an operation of its store, after so many others."""
         self._tears_in, self._tear = operations, tear
 
+    def is_time(self, when: str, snapshotting: Snapshotting) -> bool:
+        """Whether the moment of a `Crash` has come."""
+        phase, background = snapshotting.phase, self.background
+        match when:
+            case "saving":
+                return phase is not Phase.IDLE
+            case "storing":
+                return phase is Phase.COMMITTING and background.waiting > 0
+            case "stored":
+                return phase is Phase.COMMITTING and background.is_back
+            case "kept":
+                return snapshotting.status.last is not None
+        return True
+
+    def stopped(self, snapshots: SnapshotStatus | None) -> None:
+        """The run has been stopped: what it was about to tidy up is tidied up yet, or never."""
+        self._is_dead = True
+        self._witness.hit("stopped behind a last snapshot")
+        self._witness.known = None if snapshots is None else snapshots.last
+        self._leave()
+
     def lost(self, snapshotting: Snapshotting | None) -> None:
         """The run has died: what it was about to write may be written yet, or never."""
         self._is_dead = True
@@ -100,6 +122,9 @@ class SimulatedSaving:
             if there and there[-1] != last:
                 hit("crash between manifest and sink commit")
             self._witness.known = last
+        self._leave()
+
+    def _leave(self) -> None:
         for work in self.background.left():
             fate = self._chance.one_of(("never", "at once", "later", "later"))
             if fate == "at once":

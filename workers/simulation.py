@@ -6,7 +6,7 @@ Rule: the same seed gives the same run, in every process, unless a step awaits c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal
 
 from malstrom_py.clock import Clock
@@ -57,6 +57,7 @@ class Simulation:
     ``workers``: at the start. ``rescales`` and ``crashes``: how many; None: as the seed decides. Behind a crash the job
     goes on from its last snapshot, with as many workers as the seed decides; without snapshots it is started afresh,
     with empty sinks. By itself the seed lets none happen to a job with sinks that cannot discard what they were given.
+    A job with snapshots is also stopped now and then, and goes on in the same way.
     ``snapshots``: where they are kept, and how often they are made; None: in memory, if the seed decides so; False:
     there are none. ``resume`` and ``allow_dropped_state``: as of `InProcess`. ``batch``: how batches are cut, None: as
     the seed decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.
@@ -137,7 +138,7 @@ class Simulation:
             wanted=[] if keeping is None else chance.wanted(),
         )
         if self._crashes is None and not runs.forgets:
-            runs.crashes.clear()
+            runs.spare()
         return runs
 
 
@@ -182,6 +183,11 @@ class _Incarnations:
         sinks = [step for step in self._plan.steps if step.kind == "sink"]
         committing = build_sinks(self._plan, self._clock)
         return len(committing) == len(sinks) and all(isinstance(step.sink, TransactionalSink) for step in committing)
+
+    def spare(self) -> None:
+        """Let it run through: neither crash nor stop."""
+        self.crashes.clear()
+        self._wanted[:] = [replace(wanted, last=False) for wanted in self._wanted]
 
     def execute(self) -> SimulatedResult:
         """To the end of the job."""

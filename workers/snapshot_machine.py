@@ -41,9 +41,10 @@ TRANSITIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A snapshot is to be made, under ``snapshot``. ``final``: nothing comes behind it."""
+    """A snapshot is to be made, under ``snapshot``. ``last``: workers stop behind its barrier."""
 
     snapshot: SnapshotId
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class SnapshotMachine:
             case Wanted():
                 self._to("wanted")
                 self._snapshot, self._saved, self._cut_made = event.snapshot, {}, False
-                return [SnapshotWanted(event.snapshot, self.parent)]
+                return [SnapshotWanted(event.snapshot, self.parent, event.last)]
             case BarrierBegun():
                 self._to("barrier ordered")
                 self._awaited = frozenset(event.members)

@@ -42,10 +42,13 @@ SAVE_DEADLINE_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody waits for the next snapshot; ``copy_to``: and for a copy of it there."""
+    """Somebody waits for the next snapshot; ``copy_to``: and for a copy of it there. ``last``: workers are to stop
+    behind its barrier.
+    """
 
     done: SnapshotDone
     copy_to: Snapshots | None = None
+    last: bool = False
 
 
 class Snapshotting:
@@ -88,6 +91,10 @@ class Snapshotting:
         self._copying: list[tuple[Artefact, ...]] = []
         self._finishing = False
         self._is_final = False
+        self.is_stopping = False
+        """Whether workers are to stop behind a last barrier, or have."""
+        self.has_stopped = False
+        """Whether they have, and that snapshot is committed."""
         self._began_at_s = 0.0
         self._paused_s = 0.0
         self.completed = 0
@@ -121,7 +128,7 @@ class Snapshotting:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is to be begun."""
-        if self._machine.phase is not machine.Phase.IDLE or self.is_finished:
+        if self._machine.phase is not machine.Phase.IDLE or self.is_finished or self.has_stopped:
             return False
         due_s = self.due_s()
         return bool(self._requests) or (due_s is not None and self._clock.monotonic_s() >= due_s)
@@ -129,6 +136,15 @@ class Snapshotting:
     def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Have a snapshot begun that has in it all that has been read by now, and copied to ``copy_to``."""
         self._requests.append(Request(done, None if copy_to is None else self._options.elsewhere(copy_to)))
+
+    def ask_last(self) -> None:
+        """Have the workers stop behind the barrier of one more snapshot."""
+        self.is_stopping = True
+
+        def stands(_: object) -> None:
+            self.has_stopped = True
+
+        self._requests.append(Request(stands, last=True))
 
     def finish(self) -> None:
         """All has been read and written: have one more snapshot made, with the result of the job in it."""
@@ -174,7 +190,8 @@ class Snapshotting:
         self._now = self._commits.snapshot
         if self._options.interval_s is not None:
             self._next_s = self._clock.monotonic_s() + self._options.interval_s
-        effects = self._machine.handle(machine.Wanted(self._now))
+        last = any(request.last for request in self._answered_by_this)
+        effects = self._machine.handle(machine.Wanted(self._now, last))
         return [effect for effect in effects if isinstance(effect, SnapshotWanted)]
 
     def _handle(self, event: machine.Event) -> None:

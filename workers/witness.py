@@ -55,6 +55,7 @@ SNAPSHOT_CASES: Final = (
     "crash with a snapshot in flight",
     "crash between manifest and sink commit",
     "crash during recovery",
+    "stopped behind a last snapshot",
     "manifest standing though its run had died",
     "zombie write fenced",
     "restored at more workers",

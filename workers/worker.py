@@ -40,7 +40,7 @@ from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.counting import counts_of
 from malstrom_py.workers.cut import Cut, Cutting
-from malstrom_py.workers.feed import Feed, suspended
+from malstrom_py.workers.feed import Feed
 from malstrom_py.workers.frontiers import continue_at
 from malstrom_py.workers.graph import Membership, build_graph, track_keys
 from malstrom_py.workers.outgoing import COORDINATOR, Incoming, Outgoing
@@ -190,7 +190,7 @@ class Worker:
             if isinstance(message, Parcel | OpenSlots):
                 self._feeds[message.region].receive(message)
             elif isinstance(message, InjectBarrier):
-                self._inject(Barrier(message.snapshot, message.parent))
+                self._inject(Barrier(message.snapshot, message.parent), last=message.last)
             else:
                 if isinstance(message, Rescale):
                     for feed in self._graph.feeds:
@@ -285,8 +285,8 @@ class Worker:
 
     @property
     def suspended(self) -> bool:
-        """Whether a `SuspendMarker` has gone through all regions."""
-        return suspended(self._graph.feeds)
+        """Whether all regions have stopped, at a `SuspendMarker` or at the last barrier."""
+        return all(feed.suspended for feed in self._graph.feeds)
 
     @property
     def finished(self) -> bool:
@@ -359,7 +359,7 @@ class Worker:
             self._linger_until_s = now_s + max(_LINGER_MIN_S, self._batching.linger_s)
             for node, operator, feed in self._scheduled:
                 # R6: what keys that have just come have to say stands behind what they said elsewhere.
-                if feed.steady:
+                if feed.steady and not feed.suspended:
                     self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
             self._graph.executor.run()
 
@@ -372,9 +372,9 @@ class Worker:
             self._letters.clear()
         return outgoing
 
-    def _inject(self, message: Barrier | Suspend) -> None:
+    def _inject(self, message: Barrier | Suspend, *, last: bool = False) -> None:
         for feed in self._graph.feeds:
-            feed.at_sources(message)
+            feed.at_sources(message, last=last)
 
     def _pass_barrier(
         self, message: Barrier, frontiers: Mapping[str, int], let_in: Callable[[StateMessage], None]

@@ -175,14 +175,14 @@ class RayCrew(Coordinated):
         self._roster.ask_all(list(self._roster.hands.values()), "drain")
 
     @property
-    def suspended(self) -> bool:
-        """Whether all have stopped."""
+    def all_suspended(self) -> bool:
+        """Whether every worker has stopped."""
         return self._all_stand(lambda standing: standing.suspended)
 
     @property
     def finished(self) -> bool:
-        """Whether every worker has, and nothing moves."""
-        return self.coordination.is_steady and self._all_stand(lambda standing: standing.finished)
+        """Whether every worker has, and nothing else is to be done first."""
+        return self.may_finish and self._all_stand(lambda standing: standing.finished)
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done, on all workers together, as far as they have told."""

@@ -50,12 +50,15 @@ def counted(key: int, record: tuple[int, int], seen: int) -> tuple[Row, int]:
     return {"part": part, "number": number, "key": key, "seen": seen + 1}, seen + 1
 
 
-def chaotic(name: str, folder: Path) -> mp.Job:
-    """A job that can be killed at any moment, and writes into ``folder``."""
+def chaotic(name: str, folder: Path, told: Callable[[Row], object] | None = None) -> mp.Job:
+    """A job that can be killed at any moment, and writes into ``folder``. ``told`` is called with each row as well."""
     job = mp.Job(name)
     read = job.source("in", sources.Generator(numbers, parts=PARTS))
     keyed = read.key_by("by-key", lambda record: record[1] % KEYS)
-    keyed.stateful_map("count", counted, default=int).sink("out", sinks.Files(folder, format="json"))
+    rows = keyed.stateful_map("count", counted, default=int)
+    rows.sink("out", sinks.Files(folder, format="json"))
+    if told is not None:
+        rows.sink("told", sinks.Callable(told))
     return job
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +29,14 @@ def runtime(workers: int, folder: Path, **options: Any) -> mp.RayRuntime:
 
 
 def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint(tidy: None, tmp_path: Path) -> None:
-    kept, copied = tmp_path / "kept", tmp_path / "copied"
-    handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out"))
+    kept, copied, told = tmp_path / "kept", tmp_path / "copied", tmp_path / "told"
+    told.mkdir()
+
+    def tell(row: Row) -> None:
+        with (told / str(os.getpid())).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out", tell))
     first = handle.snapshot()
     savepoint = handle.savepoint(str(copied))
     handle.stop(drain=False, timeout_s=PATIENCE_S)
@@ -38,13 +45,14 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
     stopped = rows_in(tmp_path / "out")
     check(stopped)
 
-    handle = runtime(3, kept).start(chaotic("goes-on", tmp_path / "out"))
+    handle = runtime(3, kept).start(chaotic("goes-on", tmp_path / "out", tell))
     until(lambda: handle.status().counts.read > 100, handle.status)
     assert handle.status().workers == 3
     handle.stop(timeout_s=PATIENCE_S)
     rows = rows_in(tmp_path / "out")
     check(rows)
     assert len(rows) > len(stopped)
+    check(rows_in(told))  # though what it was told cannot be taken back
     assert first < savepoint
 
     again = runtime(1, kept).run(chaotic("goes-on", tmp_path / "out"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import FencedError, JobEnded, OperatorError, PlanError, SnapshotError
-from tests.integration.recovery.jobs import Row, check_written, numbered
+from malstrom_py.rescale.channel import Credit
+from tests.integration.recovery.jobs import Numbered, Row, check_written, key_of, nth, numbered
 
 
 class Failing:
@@ -28,6 +30,18 @@ class Failing:
             self._left[row[1]] -= 1
             self.failed += 1
             raise RuntimeError("as the test wants it")
+        return row
+
+
+class Slow:
+    """Takes its time over each of some records, so that a job is not at its end when it is to be stopped."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+
+    def __call__(self, row: Row) -> Row:
+        if row[1] % self._every == 0:
+            sleep(0.02)
         return row
 
 
@@ -47,6 +61,14 @@ def until_read(handle: mp.JobHandle, rows: int) -> None:
         sleep(0.01)
 
 
+def until_written(written: list[Any], rows: int) -> None:
+    """Wait until a sink has been given so many, for a minute at most."""
+    until_s = monotonic() + 60.0
+    while len(written) < rows:
+        assert monotonic() < until_s, "nothing is written"
+        sleep(0.002)
+
+
 QUICK = mp.Restart(max_restarts=5, backoff_s=0.0)
 
 
@@ -63,13 +85,45 @@ def test_s6_a_function_that_fails_now_and_then_leaves_every_record_once(workers:
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5), (4, 2)])
 def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(before: int, after: int, tmp_path: Path) -> None:
     out, kept = tmp_path / "out", often(tmp_path / "kept")
-    handle = mp.InProcess(before, batch=small(), snapshots=kept).start(numbered(str(out), rows=20_000), control=False)
+    job = numbered(str(out), rows=20_000, each=Slow(1_000))
+    handle = mp.InProcess(before, batch=small(), snapshots=kept).start(job, control=False)
     handle.snapshot()
     handle.stop(drain=False)
     with pytest.raises(JobEnded, match="can go on from snapshot"):
         handle.wait()
     mp.run(numbered(str(out), rows=20_000), after, snapshots=kept, progress=False)
     check_written(out, rows=20_000)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 1), (3, 1, 4)])
+def test_s3_a_sink_that_is_not_transactional_sees_nothing_twice_by_a_stop(
+    sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    written: list[dict[str, Any]] = []
+
+    async def looked_up(part: str) -> str:
+        await asyncio.sleep(0.002)
+        return part
+
+    def told() -> mp.Job:
+        job = mp.Job("told")
+        keyed = job.source("in", Numbered(4, 5_000)).key_by("key", key_of)
+        told = keyed.enrich("told", looked_up, by=lambda row: row[0], combine=lambda row, part: (part, row[1]))
+        told.stateful_map("count", nth, default=int).sink("out", sinks.Callable(written.append))
+        return job
+
+    kept, tight = often(tmp_path / "kept"), mp.Batching(rows_max=50, credit=Credit(rows=200))
+    for rounds, workers in enumerate(sizes, 1):
+        handle = mp.InProcess(workers, batch=tight, snapshots=kept).start(told(), control=False)
+        until_written(written, rounds * 2_000)
+        handle.stop(drain=False)
+        assert handle.status().state == "stopped"
+    before = len(written)
+    assert before < 20_000
+    mp.run(told(), 2, snapshots=kept, progress=False)
+    came = [(row["part"], row["number"]) for row in written]
+    assert len(came) == len(set(came)) == 20_000
+    assert sorted(row["nth"] for row in written if row["key"] == 0) == list(range(1, 4 * 218 + 1))
 
 
 def test_a_job_that_has_finished_returns_its_stored_result_and_runs_nothing(tmp_path: Path) -> None:

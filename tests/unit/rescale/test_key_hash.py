@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.errors import InternalError
@@ -158,7 +158,11 @@ ANY_KEY = st.recursive(SMALL, lambda inner: st.tuples(inner) | st.tuples(inner, 
 def test_f4_keys_that_are_one_key_of_a_dict_have_one_hash(keys: list[Any]) -> None:
     first: dict[Any, Any] = {}
     for key in keys:
-        assert hash_key(first.setdefault(key, key)) == hash_key(key)
+        try:
+            same = first.setdefault(key, key)
+        except TypeError:
+            assume(False)  # Decimal(1) == numpy.int64(1) raises, and so no dict takes both
+        assert hash_key(same) == hash_key(key)
         assert encode_key(first[key]) == encode_key(key)
 
 

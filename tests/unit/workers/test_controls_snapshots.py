@@ -175,6 +175,19 @@ def test_a_last_snapshot_that_takes_too_long_leaves_the_one_before(
         obey(controls, workers)
 
 
+def test_s7_a_job_with_snapshots_that_has_nothing_left_to_do_ends_though_it_is_being_stopped(
+    controls: Controls, workers: Workers
+) -> None:
+    controls.stop(drain=False)
+    with pytest.raises(JobEnded):
+        controls.refuse_if_stopped()
+    controls.note_snapshots(SnapshotStatus(ID, 1.5, 1))
+    controls.refuse_if_stopped()
+    controls.abandon("the lights went out")
+    with pytest.raises(JobEnded, match="the lights went out"):
+        controls.refuse_if_stopped()
+
+
 def test_without_a_snapshot_nothing_was_committed(controls: Controls, workers: Workers) -> None:
     controls.save()
     obey(controls, workers)

@@ -357,6 +357,32 @@ def test_r7_a_barrier_waits_for_joiners_and_for_the_end_of_a_move(coordinator: c
         coordinator.handle(ce.SnapshotWanted("two"))
 
 
+def test_s3_behind_the_last_barrier_nothing_begins(coordinator: cm.CoordinatorMachine) -> None:
+    _, *orders = coordinator.handle(ce.SnapshotWanted("one", last=True))
+    assert orders == [ce.Send(worker, InjectBarrier("one", last=True)) for worker in (0, 1)]
+    assert coordinator.handle(ce.Requested((0,))) == []
+    assert told(coordinator, *passed("one", 0, 1)) == [ce.CutMade("one", 0.5)]
+    assert coordinator.handle(ce.Requested((0, 1, 2))) == []
+    assert coordinator.phase is cm.Phase.STEADY
+
+
+def test_s3_the_last_barrier_waits_for_the_end_of_a_rescale() -> None:
+    machine = made((0, 1), (0, 1, 0, 1), slots_max=1)
+    move = move_of(machine.handle(ce.Requested((0,))))
+    machine.handle(ce.SnapshotWanted("one", last=True))
+    phases = []
+    while machine.phase is cm.Phase.MOVING:
+        effects = told(machine, *all_reports(move))
+        phases.append(machine.phase)
+        if machine.phase is cm.Phase.MOVING:
+            move = move_of(effects)
+    assert phases == [cm.Phase.MOVING, cm.Phase.LEAVING]
+    byes = [ByeTaken(0, exchange, 1) for exchange in ("A", "B")]
+    effects = told(machine, *byes)
+    assert ce.Send(0, InjectBarrier("one", last=True)) in effects
+    machine.check()
+
+
 def test_s1_who_has_not_been_asked_does_not_report_a_barrier(coordinator: cm.CoordinatorMachine) -> None:
     with pytest.raises(InternalError, match="was not expected"):
         told(coordinator, *passed("one", 0))

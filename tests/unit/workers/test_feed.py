@@ -10,7 +10,6 @@ from malstrom_py.errors import InternalError
 from malstrom_py.messages import Epoch, Interrogate, SuspendMarker
 from malstrom_py.rescale.channel import Barrier, ChannelId, Grant, Suspend
 from malstrom_py.testing import strategies
-from malstrom_py.workers.feed import suspended
 from tests.unit.workers.feeding import CHANNELS, Region
 
 
@@ -149,8 +148,31 @@ def test_a_suspension_is_aligned_like_a_barrier_and_ends_the_region() -> None:
     assert (values, type(marker)) == (["last"] * 4, SuspendMarker)
     assert region.feed.suspended
     assert not region.feed.sources_open
-    assert suspended([region.feed])
-    assert not suspended([region.feed, Region().feed])
+
+
+def test_s3_a_region_stops_where_the_last_barrier_passes_it() -> None:
+    region = Region(source=True)
+    region.feed.at_sources(Barrier("1"), last=True)
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, ["before"], Barrier("1"), Suspend())
+    region.take()
+    (*values, barrier, marker) = region.got()
+    assert (values, barrier, type(marker)) == (["before"] * 4, region.made[0], SuspendMarker)
+    assert [type(frame.control) for frame in region.sent if frame.control] == [Barrier, Suspend]
+    assert region.feed.suspended
+    assert not region.feed.sources_open
+    assert not region.feed.ready, "what comes behind is taken, and no more is done with it"
+
+
+def test_s1_a_region_goes_on_behind_a_barrier_that_is_not_the_last() -> None:
+    region = Region(source=True)
+    region.feed.at_sources(Barrier("1"))
+    for exchange, worker in CHANNELS:
+        region.send(exchange, worker, Barrier("1"), ["behind"])
+    region.take()
+    assert region.got() == [region.made[0], *["behind"] * 4]
+    assert not region.feed.suspended
+    assert region.feed.sources_open
 
 
 def test_what_is_injected_passes_once_between_two_messages() -> None:

@@ -94,6 +94,26 @@ def test_a_later_simulation_goes_on_where_one_has_ended() -> None:
     assert out.by_key == WANTED
 
 
+def test_s3_a_job_that_is_stopped_reads_and_writes_nothing_twice() -> None:
+    stops = 0
+    for seed in range(40):
+        read: list[int] = []
+        written: list[Any] = []
+
+        def noted(number: int, read: list[int] = read) -> int:
+            read.append(number)
+            return number
+
+        job = mp.Job("noted", slots=8)
+        numbers = job.source("in", sources.Memory(range(60), parts=3)).map("noted", noted)
+        numbers.key_by("rest", lambda n: n % 5).count("n").sink("out", sinks.Callable(written.append))
+        result = mp.Simulation(workers=2, seed=seed, crashes=0, snapshots=kept()).run(job)
+        stops += result.incarnations - 1
+        assert sorted(read) == list(range(60)), seed
+        assert sorted(written) == sorted(list(range(1, 13)) * 5), seed
+    assert stops > 5
+
+
 def test_s6_by_itself_no_seed_crashes_a_job_whose_sinks_cannot_discard() -> None:
     for seed in range(20):
         seen: list[int] = []

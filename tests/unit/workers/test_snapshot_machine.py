@@ -80,6 +80,11 @@ def test_s3_sinks_commit_behind_the_manifest_and_nothing_goes_before_they_have()
     assert made.handle(sm.Wanted(TWO)) == [SnapshotWanted(TWO, ONE)]
 
 
+def test_s3_the_barrier_of_a_stop_is_the_last() -> None:
+    made = machine()
+    assert made.handle(sm.Wanted(ONE, last=True)) == [SnapshotWanted(ONE, None, last=True)]
+
+
 def test_s2_the_parent_is_the_last_that_stands() -> None:
     made = machine()
     begun(made, ONE, 0)
