@@ -21,6 +21,7 @@ from malstrom_py.errors import PlanError, SnapshotError, shown
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import summary
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.choosing import missing_in, newest_noted
 from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.log import LATEST, NONE
 from malstrom_py.snapshot.manifest import Manifest
@@ -123,7 +124,10 @@ def verify(
                 )
             found_jobs = having
         for checkpointer in found_jobs:
+            noted = newest_noted(checkpointer)
             faults += [entry.fault for entry in summary.faulty(checkpointer)]
+            if chosen is None and (unlogged := missing_in(checkpointer.entries(), noted)):
+                faults.append(f"job {checkpointer.job}: {unlogged}")
             for one in checkpointer.list_checkpoints() if chosen is None else [chosen]:
                 found = faults_in(checkpointer, one)
                 faults += found

@@ -28,7 +28,7 @@ Values of records never stand in a message: they may be secret. Keys do, as `sho
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 _SHOWN_MAX: Final = 80
 
@@ -47,11 +47,31 @@ def shown(key: object, *, characters_max: int = _SHOWN_MAX) -> str:
 
 
 class MalstromError(Exception):
-    """Base of all errors of this package: ``except MalstromError`` catches each of them."""
+    """Base of all errors of this package: ``except MalstromError`` catches each of them.
+
+    Attribute: ``lasting`` (whether the same would come of it if the job were begun again: then it is not, by itself).
+    """
+
+    lasting: bool = False
+
+
+E = TypeVar("E", bound=MalstromError)
+
+
+def lasting(error: E) -> E:
+    """``error``, which would come again if the job were begun again.
+
+    >>> lasting(SnapshotError("it is gone")).lasting
+    True
+    """
+    error.lasting = True
+    return error
 
 
 class PlanError(MalstromError):
     """The job is wrong. Raised at the call that makes it wrong, or by ``job.plan()``; nothing has run yet."""
+
+    lasting = True
 
 
 class OperatorError(MalstromError):
@@ -102,6 +122,8 @@ class SnapshotError(MalstromError):
 class FencedError(SnapshotError):
     """Another start of the job has taken over: this one is stale, and cannot commit any more (S3)."""
 
+    lasting = True
+
 
 class CodecError(MalstromError):
     """A key, value or state cannot be encoded or hashed.
@@ -109,6 +131,8 @@ class CodecError(MalstromError):
     Attributes: ``step`` (its name, empty where no step is involved), ``key`` (of the record whose value or state it
     is; None when the key itself is what cannot be taken) and ``type_name`` (the type that cannot be taken).
     """
+
+    lasting = True
 
     def __init__(self, message: str, *, step: str = "", key: object = None, type_name: str = "") -> None:
         super().__init__(message)
@@ -146,6 +170,8 @@ class ControlError(MalstromError):
     Attribute: ``job`` (its name, empty where none is concerned).
     """
 
+    lasting = True
+
     def __init__(self, message: str, *, job: str = "") -> None:
         super().__init__(message)
         self.job = job
@@ -169,6 +195,8 @@ class JobEnded(MalstromError):
     Attributes: ``job`` (its name) and ``how`` ("finished": its sinks have committed; "failed"; "stopped": by a user,
     without drain; empty where that is not known, for it ran in another process).
     """
+
+    lasting = True
 
     def __init__(self, message: str, *, job: str = "", how: str = "") -> None:
         super().__init__(message)

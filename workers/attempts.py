@@ -1,7 +1,8 @@
 """Runs a job until it has ended: run after run, each from the last snapshot, when the one before it has failed (S6).
 
-Rule: only what could go otherwise next time is begun again. An error of the plan, a key or state that cannot be stored,
-a snapshot that does not fit, another start of the job that has taken over, and a user who stops it, end it at once.
+Rule: only what could go otherwise next time is begun again. An error that is ``lasting`` ends the job at once: one of
+the plan, a key or state that cannot be stored, snapshots that are gone or do not fit, another start of the job that has
+taken over, a user who stops it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import CodecError, ControlError, FencedError, JobEnded, MalstromError, PlanError
+from malstrom_py.errors import MalstromError
 from malstrom_py.workers.controls import Controls
 from malstrom_py.workers.restart import Failures, Restart
 from malstrom_py.workers.result import RunResult
-
-_ENDS_AT_ONCE: Final = (PlanError, CodecError, FencedError, JobEnded, ControlError)
 
 _NAP_S: Final = 0.05
 """How often one looks around while a pause lasts."""
@@ -85,7 +84,7 @@ class Attempts(Generic[R]):
     def _wait_or_raise(self, error: Exception) -> None:
         run = self.now
         self._again = self._again or run.has_begun
-        if isinstance(error, _ENDS_AT_ONCE) or not self._again:
+        if (isinstance(error, MalstromError) and error.lasting) or not self._again:
             raise error
         pause_s = self._failures.pause_s(self._clock.monotonic_s())
         if pause_s is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeGuard
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import PlanError, SnapshotError, SourceError
+from malstrom_py.errors import PlanError, SnapshotError, SourceError, lasting
 from malstrom_py.operators.read_source import Begun
 from malstrom_py.plan import Plan
 from malstrom_py.sinks.base import SnapshotId
@@ -60,11 +60,12 @@ class Resumption:
             there = set(listed[step])
             gone = [part for part, image in images.items() if not image.finished and part not in there]
             if gone:
-                raise SourceError(
+                others = f" (and {len(gone) - 1} others)" if len(gone) > 1 else ""
+                said = (
                     f"source {step!r} has no part {gone[0]!r} any more, which snapshot {self.manifest.id} had not read "
-                    f"to its end{f' (and {len(gone) - 1} others)' if len(gone) > 1 else ''}: bring it back, or start "
-                    f'afresh with resume="none"'
+                    f'to its end{others}: bring it back, or start afresh with resume="none"'
                 )
+                raise lasting(SourceError(said))
             begun[step] = {
                 Part(part): Begun(image.position, image.finished, self._kept(f"{step}/{part}"))
                 for part, image in images.items()
@@ -154,10 +155,11 @@ def _check_standing(checkpointer: StoreCheckpointer, found: Resumption | None, k
     if stood is None or (found is not None and found.manifest.id >= stood):
         return
     if found is None:
-        raise SnapshotError(
+        said = (
             f"job {job!r}: snapshot {stood} stood, and nothing of it is left in {checkpointer.store!r}: it was removed "
             f"while the job was running. Bring it back from a copy, or start the job afresh"
         )
+        raise lasting(SnapshotError(said))
     _LOG.warning(
         "job %s goes on from snapshot %s, for %s, which stood, cannot be used any more: what sinks have shown since "
         "stays visible, and comes again",
@@ -200,14 +202,14 @@ def _chosen(checkpointer: StoreCheckpointer, job: str, resume: str) -> Manifest 
         manifest, warnings = latest_manifest(checkpointer, job=job)
         for warning in warnings:
             _LOG.warning(
-                "job %s: a snapshot is damaged, and an older one is used; what sinks have shown since stays visible, "
+                "job %s: a snapshot cannot be used, and an older one is; what sinks have shown since stays visible, "
                 "and comes again: %s",
                 *(job, warning),
             )
         return manifest
     manifest = checkpointer.load_manifest(SnapshotId(resume))
     for fault in faults_of(checkpointer, manifest):
-        raise SnapshotError(f"job {job!r} cannot go on from snapshot {resume}: {fault}")
+        raise lasting(SnapshotError(f"job {job!r} cannot go on from snapshot {resume}: {fault}"))
     return manifest
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.errors import InternalError, OperatorError
+from malstrom_py.errors import InternalError, OperatorError, lasting
 from malstrom_py.messages import StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each, column_of
@@ -84,7 +84,7 @@ class StatefulOperator(Operator):
             try:
                 return migrate(key, state)
             except Exception as error:
-                raise self.failures.error(error, migrate, key=key, policy=False) from error
+                raise lasting(self.failures.error(error, migrate, key=key, policy=False)) from error
 
         return guarded
 

@@ -75,6 +75,10 @@ class Checkpointer(Protocol):
         """The snapshot of the hint; where that is of no use, the newest. None: there is no snapshot."""
         ...
 
+    def latest_hint(self) -> SnapshotId | None:
+        """What `update_latest` noted, whether there is such a snapshot or not; None if it is missing or damaged."""
+        ...
+
     def list_checkpoints(self) -> list[SnapshotId]:
         """The snapshots that have a manifest that can be read, the oldest first."""
         ...
@@ -200,7 +204,7 @@ class StoreCheckpointer:
         return hint if hint in there else there[-1] if there else None
 
     def latest_hint(self) -> SnapshotId | None:
-        """What `update_latest` noted, whether there is such a snapshot or not; None if it is missing or damaged."""
+        """What `update_latest` noted."""
         try:
             text = self.store.get(self._full(LATEST)).decode("ascii", "replace").strip()
         except FileNotFoundError:

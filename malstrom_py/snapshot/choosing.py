@@ -5,11 +5,14 @@ Rule: what is damaged is skipped and told of; where all are, it is an error, and
 
 from __future__ import annotations
 
-from malstrom_py.errors import SnapshotError
+from collections.abc import Sequence
+
+from malstrom_py.errors import SnapshotError, lasting
 from malstrom_py.snapshot.checkpointer import LATEST, Checkpointer
-from malstrom_py.snapshot.log import Claim, history
+from malstrom_py.snapshot.ids import is_snapshot_id
+from malstrom_py.snapshot.log import Claim, LogEntry, history
 from malstrom_py.snapshot.manifest import Manifest
-from malstrom_py.snapshot.pruning import ARTEFACTS
+from malstrom_py.snapshot.pruning import ARTEFACTS, COMMITS
 from malstrom_py.snapshot.verifying import faults_of
 
 
@@ -21,6 +24,8 @@ def latest_manifest(checkpointer: Checkpointer, *, job: str) -> tuple[Manifest |
     Raises:
         SnapshotError: there are snapshots, and none of them can be used; or there were some.
     """
+    # Before the log, in which it stands by then: somebody who is about to be fenced off may commit meanwhile.
+    noted, files = newest_noted(checkpointer), checkpointer.files()
     entries = checkpointer.entries()
     warnings: list[str] = []
     for entry in history(entries):
@@ -29,32 +34,46 @@ def latest_manifest(checkpointer: Checkpointer, *, job: str) -> tuple[Manifest |
             continue
         fault = next(faults_of(checkpointer, entry.manifest), "")
         if not fault:
-            return entry.manifest, warnings
+            unlogged = missing_in(entries, noted)
+            return entry.manifest, [*([unlogged] if unlogged else []), *warnings]
         warnings.append(f"{entry.manifest.id}: {fault}")
     if warnings:
         number = f"{len(warnings)} snapshot{'s' if len(warnings) > 1 else ''}"
-        raise SnapshotError(
+        said = (
             f"job {job!r} has {number} in {checkpointer!r}, and none of them can be used: {'; '.join(warnings)}. Bring "
             f'back one of them from a copy, or start afresh with resume="none"'
         )
-    if not all(isinstance(entry.content, Claim) for entry in entries):
+        raise lasting(SnapshotError(said))
+    path = _trace_of_one(files, has_log=bool(entries))
+    if path is None or not all(isinstance(entry.content, Claim) for entry in entries):
         return None, warnings
-    path = _trace_of_one(checkpointer, has_log=bool(entries))
-    if path is None:
-        return None, warnings
-    if len(checkpointer.entries()) > len(entries):
-        # Whoever is about to be fenced off has committed between the two looks.
-        return latest_manifest(checkpointer, job=job)
-    raise SnapshotError(
+    said = (
         f"job {job!r}: the log of its snapshots in {checkpointer!r} is gone, though {path} is there. Bring it back "
         f'from a copy, or start afresh with resume="none"'
     )
+    raise lasting(SnapshotError(said))
 
 
-def _trace_of_one(checkpointer: Checkpointer, *, has_log: bool) -> str | None:
+def newest_noted(checkpointer: Checkpointer) -> str:
+    """The newest snapshot that is noted anywhere but in the log: what is noted was in the log before."""
+    committed = (path.removeprefix(f"{COMMITS}/") for path in checkpointer.files() if path.startswith(f"{COMMITS}/"))
+    return max([checkpointer.latest_hint() or "", *filter(is_snapshot_id, committed)])
+
+
+def missing_in(entries: Sequence[LogEntry], noted: str) -> str:
+    """What is wrong if ``noted`` was the newest snapshot, and these are the log; empty if nothing is. An entry that
+    cannot be read may be the one that is missed.
+    """
+    newest = max((entry.manifest.id for entry in entries if entry.manifest is not None), default="")
+    if noted <= newest or any(entry.content is None for entry in entries):
+        return ""
+    return f"{noted} was the newest snapshot, and its entry in the log is gone"
+
+
+def _trace_of_one(files: Sequence[str], *, has_log: bool) -> str | None:
     """What shows that there was a snapshot, though the log knows of none: a start without one has a log, and nothing
     is noted as the newest."""
-    for path in checkpointer.files():
+    for path in files:
         if path == LATEST or (not has_log and path.startswith(f"{ARTEFACTS}/")):
             return path
     return None

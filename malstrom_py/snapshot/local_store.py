@@ -136,7 +136,10 @@ class LocalStore:
         except FileNotFoundError:
             if what == "read":
                 raise
-            raise SnapshotError(f"{self._shown(path)} cannot be {what}: its folder was removed meanwhile") from None
+            raise SnapshotError(
+                f"{self._shown(path)} cannot be {what}: its folder cannot be made, or is removed again and again by "
+                f"somebody else"
+            ) from None
         except OSError as error:
             raise SnapshotError(
                 f"{self._shown(path)} cannot be {what}: {error.strerror or type(error).__name__}. Snapshots that were "

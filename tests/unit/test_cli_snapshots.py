@@ -106,6 +106,15 @@ def test_an_id_whose_entry_cannot_be_read_is_told_with_what_cannot(folder: Path,
     assert "000000000004.json" in done.stderr
 
 
+def test_s4_a_newest_snapshot_that_the_log_has_lost_is_a_fault(folder: Path, start: Start) -> None:
+    lost = start.take(b"f", delta=True)
+    (folder / f"{JOB}/log/{lost.sequence:012}.json").unlink()
+    done = malstrom("verify", folder)
+    assert (done.exit_code, done.stdout.count("whole")) == (1, 3)
+    assert f"job {JOB}: {lost.id} was the newest snapshot, and its entry in the log is gone" in done.stderr
+    assert malstrom("verify", folder, "--snapshot", start.ids[0]).exit_code == 0
+
+
 def test_show_tells_steps_state_positions_and_event_time(folder: Path, start: Start) -> None:
     done = malstrom("show", folder, JOB, "--snapshot", start.ids[1])
     assert done.exit_code == 0

@@ -167,7 +167,7 @@ class CoordinatorActor:
             self._follow(failures, clock)
         plan = unpack_plan(setup.plan, setup.job)
 
-        keeping = setup.keeping
+        keeping = None if setup.keeping is None else replace(setup.keeping, stood=notes.note.stood)
 
         def make(again: bool, workers: int | None) -> JobRun[RayCrew]:
             nonlocal keeping

@@ -20,7 +20,7 @@ _NAMESPACE: Final = b"malstrom"
 class Note:
     """``has_begun``: the job was claimed. ``workers``: how many there are to be, 0 if nobody has said otherwise.
     ``restarts``: how often it went back to a snapshot. ``died_at_s``: when coordinators were found dead, in seconds
-    since 1970. ``drain``: how it is to be stopped, if it is.
+    since 1970. ``drain``: how it is to be stopped, if it is. ``stood``: the last snapshot that stood.
     """
 
     has_begun: bool = False
@@ -28,6 +28,7 @@ class Note:
     restarts: int = 0
     died_at_s: Sequence[float] = ()
     drain: bool | None = None
+    stood: str | None = None
 
 
 class Notes:
@@ -46,6 +47,11 @@ class Notes:
     def wanted(self, workers: int) -> None:
         """So many workers were asked for."""
         self._write(workers=workers)
+
+    def stands(self, snapshot: str) -> None:
+        """A snapshot is there that was not."""
+        if snapshot != self.note.stood:
+            self._write(stood=snapshot)
 
     def stopping(self, *, drain: bool) -> None:
         """It is to be stopped."""

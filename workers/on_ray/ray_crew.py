@@ -267,6 +267,9 @@ class RayCrew(Coordinated):
         self._send(self.coordination.turn())
         if self._clock.monotonic_s() - began_s > TURN_S:
             self.coordination.got_on()
+        made = self.snapshots
+        if made is not None and made.last is not None:
+            self._notes.stands(made.last)
 
     def _wait_s(self) -> float:
         if self.finished and not self._is_ending:

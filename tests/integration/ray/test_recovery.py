@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,8 +12,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.errors import OperatorError, PeerError
+from malstrom_py.errors import OperatorError, PeerError, SnapshotError
 from tests.integration.ray.chaos import PATIENCE_S, Row, chaotic, check, ravage, rows_in, until
+from tests.integration.ray.leftovers import pids
 
 SEED: Final = 8
 
@@ -92,6 +94,20 @@ def test_s7_rows_that_show_in_this_program_are_there_once_though_a_function_fail
         key: list(range(1, len(range(key, 5_000, 7)) + 1)) for key in range(7)
     }
     assert result.read == result.written == 5_000
+
+
+def test_s4_a_coordinator_that_is_started_again_misses_snapshots_that_were_taken_away(
+    tidy: None, tmp_path: Path
+) -> None:
+    runtime = mp.RayRuntime(1, num_cpus=0.2, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=None))
+    handle = runtime.start(chaotic("robbed", tmp_path / "out"))
+    until(lambda: handle.status().counts.read > 100, handle.status)
+    stood = handle.snapshot()
+    (tmp_path / "kept" / "robbed").rename(tmp_path / "taken-away")
+    os.kill(pids("CoordinatorActor")[0], signal.SIGKILL)
+    with pytest.raises(SnapshotError, match=f"snapshot {stood} stood, and nothing of it is left in"):
+        handle.wait(timeout_s=PATIENCE_S)
+    check(rows_in(tmp_path / "out"))
 
 
 def test_s6_what_fails_each_time_ends_with_its_own_error(out: sinks.Memory, tmp_path: Path) -> None:

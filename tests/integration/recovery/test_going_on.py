@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.errors import FencedError, JobEnded, OperatorError, PlanError, SnapshotError
+from malstrom_py.errors import FencedError, JobEnded, OperatorError, PlanError, SnapshotError, SourceError
 from malstrom_py.rescale.channel import Credit
 from tests.integration.recovery.jobs import Numbered, Row, check_written, key_of, nth, numbered
 
@@ -43,6 +44,13 @@ class Slow:
         if row[1] % self._every == 0:
             sleep(0.02)
         return row
+
+
+def endless(part: int, start: int) -> Iterator[int]:
+    """Numbers, at a pace."""
+    for number in count(start):
+        sleep(0.00001)
+        yield number
 
 
 def often(path: Path, **options: float) -> mp.Snapshots:
@@ -227,14 +235,40 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: s
         mp.InProcess(**options)
 
 
-def test_s4_a_job_whose_snapshots_are_removed_while_it_runs_does_not_begin_from_nothing(tmp_path: Path) -> None:
-    def count(part: int, start: int) -> Iterator[int]:
-        for number in range(start, 1_000_000):
-            sleep(0.00001)
-            yield number
+def test_s5_a_part_that_is_gone_is_told_at_once(tmp_path: Path) -> None:
+    kept = often(tmp_path / "kept")
+    handle = mp.InProcess(snapshots=kept).start(numbered(str(tmp_path / "out"), each=Slow(10)), control=False)
+    handle.snapshot()
+    handle.stop(drain=False)
+    handle = mp.InProcess(snapshots=kept).start(numbered(str(tmp_path / "out"), parts=3), control=False)
+    with pytest.raises(SourceError, match="source 'in' has no part 'part-3' any more, which snapshot"):
+        handle.wait(timeout_s=60)
+    assert handle.status().restarts == 0
 
+
+def test_s8_a_migration_that_fails_is_told_at_once(tmp_path: Path) -> None:
+    def counting(**upgrade: Any) -> mp.Job:
+        job = mp.Job("counting")
+        keyed = job.source("in", sources.Generator(endless)).key_by("rest", lambda number: number % 5)
+        keyed.count("n", **upgrade).sink("out", sinks.Callable(lambda row: None))
+        return job
+
+    def broken(key: int, count: int) -> int:
+        raise LookupError("as the test wants it")
+
+    kept = often(tmp_path / "kept")
+    handle = mp.InProcess(snapshots=kept).start(counting(), control=False)
+    until_read(handle, 100)
+    handle.stop(drain=False)
+    handle = mp.InProcess(2, snapshots=kept).start(counting(migrate=broken), control=False)
+    with pytest.raises(OperatorError, match="step 'n' failed for key"):
+        handle.wait(timeout_s=60)
+    assert handle.status().restarts == 0
+
+
+def test_s4_a_job_whose_snapshots_are_removed_while_it_runs_does_not_begin_from_nothing(tmp_path: Path) -> None:
     job = mp.Job("robbed")
-    job.source("in", sources.Generator(count)).sink("out", sinks.Files(tmp_path / "out", format="json"))
+    job.source("in", sources.Generator(endless)).sink("out", sinks.Files(tmp_path / "out", format="json"))
     kept = mp.Snapshots(tmp_path / "kept", interval_s=None)
     handle = mp.InProcess(snapshots=kept, restart=QUICK).start(job, control=False)
     until_read(handle, 200)

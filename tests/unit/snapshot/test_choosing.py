@@ -88,6 +88,31 @@ def test_s4_a_log_that_was_removed_is_no_fresh_beginning(
         latest_manifest(checkpointer, job=JOB)
 
 
+@pytest.mark.parametrize("noted", ["_latest", "commits"])
+def test_s4_a_newest_snapshot_that_the_log_has_lost_is_told_of(
+    store: MemoryStore, checkpointer: StoreCheckpointer, noted: str
+) -> None:
+    start = Start(checkpointer)
+    old, new = start.take(b"one"), start.take(b"two")
+    checkpointer.note_sinks_committed(new.id)
+    store.delete(f"{JOB}/log/{new.sequence:012}.json")
+    store.delete(f"{JOB}/commits/{new.id}" if noted == "_latest" else f"{JOB}/_latest")
+    told = f"{new.id} was the newest snapshot, and its entry in the log is gone"
+    assert latest_manifest(checkpointer, job=JOB) == (old, [told])
+    later = Start(checkpointer).take(b"three")
+    assert later.id > new.id
+    assert latest_manifest(checkpointer, job=JOB) == (later, [])
+
+
+def test_a_newest_snapshot_that_was_deleted_is_not_missed(checkpointer: StoreCheckpointer) -> None:
+    start = Start(checkpointer)
+    old, new = start.take(b"one"), start.take(b"two")
+    checkpointer.note_sinks_committed(new.id)
+    Start(checkpointer, resume=old.id)
+    checkpointer.delete_checkpoint(new.id)
+    assert latest_manifest(checkpointer, job=JOB) == (old, [])
+
+
 def test_s3_who_commits_while_one_looks_is_seen(checkpointer: StoreCheckpointer) -> None:
     start = Start(checkpointer)
 

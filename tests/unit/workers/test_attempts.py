@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from malstrom_py.errors import CodecError, FencedError, MalstromError, OperatorError, PlanError
+from malstrom_py.errors import (
+    CodecError,
+    FencedError,
+    MalstromError,
+    OperatorError,
+    PlanError,
+    SnapshotError,
+    lasting,
+)
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.attempts import Attempts
 from malstrom_py.workers.controls import Controls
@@ -68,7 +76,7 @@ def test_the_last_failure_is_the_one_that_is_told_with_how_often_it_was_tried() 
     assert "begun again 3 times" in raised.value.__notes__[0]
 
 
-@pytest.mark.parametrize("error", [PlanError("no"), CodecError("no"), FencedError("no")])
+@pytest.mark.parametrize("error", [PlanError("no"), CodecError("no"), FencedError("no"), lasting(SnapshotError("no"))])
 def test_what_cannot_go_otherwise_ends_at_once(error: MalstromError) -> None:
     make = Runs(error, FINE)
     runs, _ = attempts(make)
