@@ -57,8 +57,8 @@ test: lint types seeds
 	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10
 
 seeds: $(VENV)/.dev
-	@$(PY) -m tests.sim.soak --first 0 --seeds 3000
-	@$(PY) -m tests.simulation.soak --first 0 --seeds 3000
+	@$(PY) -m tests.seeds.soak model --first 0 --seeds 3000
+	@$(PY) -m tests.seeds.soak jobs --first 0 --seeds 3000
 
 lint: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet .
@@ -88,8 +88,8 @@ fuzz: $(VENV)/.dev
 	@$(PY) -m tests.fuzz.codec --n $(N)
 
 soak: $(VENV)/.dev
-	@$(PY) -m tests.sim.soak --seeds $(SEEDS)
-	@$(PY) -m tests.simulation.soak --seeds $(SEEDS)
+	@$(PY) -m tests.seeds.soak model --seeds $(SEEDS)
+	@$(PY) -m tests.seeds.soak jobs --seeds $(SEEDS)
 
 chaos: $(VENV)/.dev
 	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS)

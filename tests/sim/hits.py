@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 HARD_CASES: Final = (
@@ -46,13 +45,3 @@ HARD_CASES: Final = (
     "gap detected",
     "repeat detected",
 )
-
-
-def table(hits: Mapping[str, int]) -> str:
-    """How often each was met, for people."""
-    return "\n".join(f"{hits.get(case, 0):>10,}  {case}" for case in HARD_CASES)
-
-
-def never_met(hits: Mapping[str, int]) -> list[str]:
-    """Those with a zero."""
-    return [case for case in HARD_CASES if not hits.get(case)]

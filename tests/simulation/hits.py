@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from malstrom_py.workers.witness import HARD_CASES as RUNTIME_CASES
@@ -132,13 +132,3 @@ def _of_late(case: Case, head: Head, outcome: Outcome) -> Counter[str]:
             "future record": sum(record.time >= FUTURE for record in late),
         }
     )
-
-
-def table(hits: Mapping[str, int]) -> str:
-    """How often each was met, for people."""
-    return "\n".join(f"{hits.get(case, 0):>10,}  {case}" for case in HARD_CASES)
-
-
-def never_met(hits: Mapping[str, int]) -> list[str]:
-    """Those with a zero."""
-    return [case for case in HARD_CASES if not hits.get(case)]
