@@ -32,6 +32,9 @@ os.environ["XDG_RUNTIME_DIR"] = _RUNTIME
 # Ray has its workers give way to every other process, which beside another test that computes is nearly standing still.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as Ray reads it
 
+# The tests end before what Java compiles best of Spark has paid for itself: half of a Spark's work was that.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Leave out what cannot run on a machine without Java."""
