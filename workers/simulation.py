@@ -57,7 +57,7 @@ class Simulation:
     ``workers``: at the start. ``rescales`` and ``crashes``: how many; None: as the seed decides. Behind a crash the job
     goes on from its last snapshot, with as many workers as the seed decides; without snapshots it is started afresh,
     with empty sinks. By itself the seed lets none happen to a job with sinks that cannot discard what they were given.
-    A job with snapshots is also stopped now and then, and goes on in the same way.
+    A job with snapshots that may crash is also stopped now and then, and goes on in the same way.
     ``snapshots``: where they are kept, and how often they are made; None: in memory, if the seed decides so; False:
     there are none. ``resume`` and ``allow_dropped_state``: as of `InProcess`. ``batch``: how batches are cut, None: as
     the seed decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.
@@ -137,7 +137,7 @@ class Simulation:
             keeping=keeping,
             wanted=[] if keeping is None else chance.wanted(),
         )
-        if self._crashes is None and not runs.forgets:
+        if self._crashes == 0 or (self._crashes is None and not runs.forgets):
             runs.spare()
         return runs
 
