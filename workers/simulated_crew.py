@@ -371,7 +371,7 @@ class SimulatedCrew(Crew):
         """The job has stopped behind its last snapshot: nobody may have done anything since the barrier passed."""
         assert self._saving is not None
         for worker in self._workers.values():
-            if worker.counts() != self._at_last_cut[worker.id]:
+            if worker.counts() != self._at_last_cut.get(worker.id):
                 raise InternalError(f"worker {worker.id} has read or written behind the last barrier")
         self._saving.stopped(self.coordination.snapshots)
         raise SimulatedStop(f"job {self._plan.job!r} was stopped. It goes on from its last snapshot.")

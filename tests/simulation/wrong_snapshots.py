@@ -68,7 +68,7 @@ def shown(shape: str, seed: int) -> str:
 def barrier_of_one_channel(right: Callable[..., Any]) -> Callable[..., Any]:
     """A barrier is let in with the first channel on which it comes."""
 
-    def arrived(feed: Any, message: Any) -> None:
+    def arrived(feed: Any, message: Any, came_by: Any = None) -> None:
         let_in = feed.__dict__.setdefault("let_in", set())
         if feed._waiting is None and message not in let_in:
             let_in.add(message)
@@ -195,21 +195,38 @@ def none_in_flight(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda step, chain, slots, **named: None
 
 
+def last_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Workers go on behind the last barrier."""
+    return lambda feed, message, last=False: right(feed, message)
+
+
+def stopped_early(right: Callable[..., Any]) -> Callable[..., Any]:
+    """The job stops before its last snapshot stands."""
+
+    def ask_last(snapshotting: Any) -> None:
+        right(snapshotting)
+        snapshotting.has_stopped = True
+
+    return ask_last
+
+
 WRONG: Final = {
     "a barrier is aligned on one channel only": Wrong(Feed, "_arrived", barrier_of_one_channel, 0, "two-inputs"),
     "a barrier is let in while a step holds epochs": Wrong(Feed, "_maybe_pass", epochs_held, 10, "enriched"),
     "timers are left out": Wrong(KeyedState, "_take_in", without_timers, 17, "windows-of-windows"),
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
-    "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 25),
+    "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
     "sinks commit before the manifest": Wrong(Snapshotting, "_store", committed_early, 35),
     "payloads of a leaver are lost": Wrong(crew, "pre_committed", leaver_forgotten, 292),
-    "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 1, "ttl"),
+    "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 5, "ttl"),
     "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),
     "states of parts are not restored": Wrong(Resumption, "_kept", no_state, 90, "linear"),
     "the claim is omitted": Wrong(StoreCheckpointer, "claim", claim_omitted, 0),
     "sinks discard what stands": Wrong(SinkCommits, "recover", all_discarded, 4),
     "what stands is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
-    "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 0, "enriched"),
+    "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(Collect, "install", none_in_flight, 2, "collect"),
+    "workers go on behind the last barrier": Wrong(Feed, "at_sources", last_forgotten, 9),
+    "a job stops before its last snapshot stands": Wrong(Snapshotting, "ask_last", stopped_early, 6),
 }
 """What is done wrong, where, and the first seed that shows it: not much behind it another must."""
