@@ -247,6 +247,11 @@ class SimulatedCrew(Crew):
         self.commit.is_lost = self._chance.happens(0.5)
         raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost. It goes on from its last snapshot.")
 
+    def stop(self) -> None:
+        """Have the job stop behind one more snapshot: then a step raises `SimulatedStop`."""
+        self._stops = True
+        self.suspend()
+
     def drain(self) -> None:
         super().drain()
         self._resting.clear()
@@ -310,8 +315,6 @@ class SimulatedCrew(Crew):
                 way = (type(content).__name__, *content.channel)
             self._queues.setdefault(way, deque()).append(Sent(self._incarnation, receiver, content))
 
-    # What the seed asks for, and what it breaks.
-
     @property
     def _at_end(self) -> bool:
         """Whether the job is done with all that it has been asked for."""
@@ -352,8 +355,7 @@ class SimulatedCrew(Crew):
     def _ask(self) -> None:
         if self._wanted and self._saving is not None and self._is_moment(self._wanted[0]):
             if self._wanted.pop(0).last:
-                self._stops = True
-                self.suspend()
+                self.stop()
             else:
                 self.snapshot(_nobody)
         if not self._asked or not self._is_moment(self._asked[0]):

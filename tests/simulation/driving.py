@@ -152,12 +152,27 @@ class Driven:
 
     def crash(self, who: str, workers: int) -> None:
         """Lose ``who``; the job goes on from its last snapshot, or is started afresh, with ``workers`` workers."""
+        self._begin_again(lambda: self.crew.crash(who), workers)
+
+    def stop(self, workers: int) -> None:
+        """Stop the job behind one more snapshot; it goes on from there with ``workers`` workers."""
+        self.crew.stop()
+
+        def turns() -> None:
+            for _ in range(TURNS_MAX):
+                self.turn()
+
+        self._begin_again(turns, workers)
+
+    def _begin_again(self, ends: Callable[[], None], workers: int) -> None:
         try:
-            self.crew.crash(who)
+            ends()
         except SimulatedCrash:
             errors = self.crew.commit.abort()
             self.crew.close()
-            require(not errors, f"closing behind a crash: {errors}")
+            require(not errors, f"closing behind the end of a run: {errors}")
+        else:
+            require(False, f"{TURNS_MAX} turns, and the job has not stopped: {self.crew.phase}")
         self.reports, self.asked = [], []
         self.crew = self._started(workers, self.crew.on_its_way)
 

@@ -252,6 +252,13 @@ class Kept(Machine):
         self.snapshot(turns)
         self.kill(who, workers)
 
+    @precondition(lambda self: self.feds and self.driven.incarnation < INCARNATIONS_MAX)
+    @rule(workers=_SIZE)
+    def stop(self, workers: int) -> None:
+        """The job is stopped as planned, and goes on."""
+        with self.noted():
+            self.driven.stop(workers)
+
     @precondition(lambda self: self.feds and self.driven.crew.chores)
     @rule(chore=_ANY)
     def write(self, chore: int) -> None:
