@@ -18,6 +18,7 @@ from malstrom_py.cli_tables import shown_age, shown_size, table
 from malstrom_py.cli_telling import FAILED, WrongCommand, print_out, telling
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import PlanError, SnapshotError, shown
+from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import summary
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
@@ -167,7 +168,11 @@ class Kept(TypedDict, total=False):
 def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow_dropped_state: bool) -> Kept:
     """What ``malstrom run`` says about snapshots; `WrongCommand` if it makes no sense."""
     if uri is None:
-        given = {"--interval": interval_s is not None, "--resume": resume is not None}
+        given = {
+            "--interval": interval_s is not None,
+            "--resume": resume is not None,
+            "--allow-dropped-state": allow_dropped_state,
+        }
         if said := [name for name, is_given in given.items() if is_given]:
             raise WrongCommand(f"{said[0]} is about snapshots: say where they are kept with --snapshots URI")
         return {}
@@ -259,7 +264,11 @@ def _paragraphs(manifest: Manifest) -> Iterator[str]:
         told = [(step, part, shown(position), "yes" if done else "") for step, part, position, done in positions]
         yield table(("source", "part", "position", "finished"), told)
     if manifest.frontiers:
-        yield table(("exchange", "event time"), list(manifest.frontiers.items()))
+        yield table(("exchange", "event time"), [(name, _shown_epoch(at)) for name, at in manifest.frontiers.items()])
+
+
+def _shown_epoch(epoch: int) -> str:
+    return {MIN_EPOCH: "none yet", MAX_EPOCH: "at its end"}.get(epoch, str(epoch))
 
 
 def _state_cells(state: summary.StateSummary | None) -> tuple[object, object, object]:

@@ -55,10 +55,10 @@ class MalstromError(Exception):
     lasting: bool = False
 
 
-E = TypeVar("E", bound=MalstromError)
+_E = TypeVar("_E", bound=MalstromError)
 
 
-def lasting(error: E) -> E:
+def lasting(error: _E) -> _E:
     """``error``, which would come again if the job were begun again.
 
     >>> lasting(SnapshotError("it is gone")).lasting

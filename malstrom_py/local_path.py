@@ -25,8 +25,10 @@ def local_path(uri: object, asked_by: str) -> Path:
     Raises:
         PlanError: it is no path and no URI of a file on this machine.
     """
-    if not isinstance(uri, str | os.PathLike) or not isinstance(os.fspath(uri), str) or not os.fspath(uri):
+    if not isinstance(uri, str | os.PathLike) or not isinstance(os.fspath(uri), str):
         raise PlanError(f"{asked_by} takes a path or a file:// URI, got {type(uri).__name__}")
+    if not os.fspath(uri):
+        raise PlanError(f"{asked_by} takes a path or a file:// URI, got an empty text")
     text = os.fspath(uri)
     if _URI.match(text):
         parts = urlsplit(text)

@@ -90,15 +90,23 @@ class Attempts(Generic[R]):
         if pause_s is None:
             if self.restarts:
                 error.add_note(
-                    f"the job was begun again {self.restarts} times from its last snapshot, and failed each time: that "
-                    f"is as often as it may (restart=mp.Restart(max_restarts={self._restart.max_restarts}))"
+                    f"the job was begun again {self.restarts} time{'s' if self.restarts > 1 else ''}, and failed each "
+                    f"time: that is as often as it may (restart=mp.Restart(max_restarts={self._restart.max_restarts}))"
                 )
             raise error
         # The text of a foreign error may hold values of records.
         why = error if isinstance(error, MalstromError) else type(error).__name__
         _LOG.warning("job %s goes back to its last snapshot in %g s: %s", self._controls.job, pause_s, why)
         self._controls.recover(run.result(), run.workers)
-        until_s = self._clock.monotonic_s() + pause_s
-        while (left_s := until_s - self._clock.monotonic_s()) > 0:
-            self._controls.refuse_if_stopped()
-            self._clock.sleep_s(min(left_s, _NAP_S))
+        wait_out(pause_s, self._controls, self._clock)
+
+
+def wait_out(pause_s: float, controls: Controls, clock: Clock) -> None:
+    """The pause before a job begins again. A job that is stopped with drain has none, and one that is stopped without
+    ends here: `JobEnded`.
+    """
+    until_s = clock.monotonic_s() + pause_s
+    controls.refuse_if_stopped()
+    while (left_s := until_s - clock.monotonic_s()) > 0 and not controls.is_stopping:
+        clock.sleep_s(min(left_s, _NAP_S))
+        controls.refuse_if_stopped()

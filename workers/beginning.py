@@ -88,6 +88,11 @@ class Beginning:
     resumption: Resumption | None = None
     finished: Manifest | None = None
 
+    @property
+    def standing(self) -> SnapshotStatus:
+        """How it stands with the snapshots at first."""
+        return SnapshotStatus.of(self.finished or (None if self.resumption is None else self.resumption.manifest), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
@@ -132,15 +137,21 @@ def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> B
         SnapshotError: there is none that can be used, or the job has changed so that it does not fit.
     """
     checkpointer = keeping.snapshots.checkpointer(plan.job)
-    found = _found(checkpointer, plan, keeping)
+    found, warnings = _found(checkpointer, plan, keeping)
     if _has_finished(found, keeping):
         return _ended(checkpointer, commits, found)
     claim = checkpointer.claim(clock.now_s(), resume=keeping.resume)
     if keeping.resume == LATEST:
-        found = _found(checkpointer, plan, keeping)  # whoever was fenced off may have been quicker
+        found, warnings = _found(checkpointer, plan, keeping)  # whoever was fenced off may have been quicker
         if _has_finished(found, keeping):
             return _ended(checkpointer, commits, found)
         _check_standing(checkpointer, found, keeping)
+    for warning in warnings:
+        _LOG.warning(
+            "job %s goes on from an older snapshot than the newest; what sinks have shown since stays visible, and "
+            "comes again: %s",
+            *(plan.job, warning),
+        )
     commits.incarnation = claim.incarnation
     _make_ready(checkpointer, commits, found)
     commits.next(checkpointer.next_id(clock.now_s()))
@@ -181,36 +192,30 @@ def _ended(checkpointer: StoreCheckpointer, commits: SinkCommits, found: Resumpt
 
 def pinned(plan: Plan, keeping: Keeping) -> Mapping[str, Any]:
     """What the snapshot that a run would begin with has pinned, by step. Nothing is claimed, nothing changed."""
-    found = _found(keeping.snapshots.checkpointer(plan.job), plan, keeping)
+    found, _ = _found(keeping.snapshots.checkpointer(plan.job), plan, keeping)
     return {} if found is None else found.fit.pins
 
 
-def _found(checkpointer: StoreCheckpointer, plan: Plan, keeping: Keeping) -> Resumption | None:
-    """The snapshot to go on from, if there is one, as it fits ``plan``."""
-    manifest = _chosen(checkpointer, plan.job, keeping.resume)
+def _found(checkpointer: StoreCheckpointer, plan: Plan, keeping: Keeping) -> tuple[Resumption | None, list[str]]:
+    """The snapshot to go on from, if there is one, as it fits ``plan``; what is wrong with newer ones."""
+    manifest, warnings = _chosen(checkpointer, plan.job, keeping.resume)
     if manifest is None:
-        return None
+        return None, warnings
     committed = checkpointer.sinks_committed(manifest.id)
     allowed = keeping.allow_dropped_state
-    return Resumption(manifest, fitted(manifest, plan, allow_dropped_state=allowed, sinks_committed=committed))
+    fit = fitted(manifest, plan, allow_dropped_state=allowed, sinks_committed=committed)
+    return Resumption(manifest, fit), warnings
 
 
-def _chosen(checkpointer: StoreCheckpointer, job: str, resume: str) -> Manifest | None:
+def _chosen(checkpointer: StoreCheckpointer, job: str, resume: str) -> tuple[Manifest | None, list[str]]:
     if resume == NONE:
-        return None
+        return None, []
     if resume == LATEST:
-        manifest, warnings = latest_manifest(checkpointer, job=job)
-        for warning in warnings:
-            _LOG.warning(
-                "job %s: a snapshot cannot be used, and an older one is; what sinks have shown since stays visible, "
-                "and comes again: %s",
-                *(job, warning),
-            )
-        return manifest
+        return latest_manifest(checkpointer, job=job)
     manifest = checkpointer.load_manifest(SnapshotId(resume))
     for fault in faults_of(checkpointer, manifest):
         raise lasting(SnapshotError(f"job {job!r} cannot go on from snapshot {resume}: {fault}"))
-    return manifest
+    return manifest, []
 
 
 def _make_ready(checkpointer: StoreCheckpointer, commits: SinkCommits, found: Resumption | None) -> None:

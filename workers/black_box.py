@@ -104,6 +104,6 @@ def watch(operators: Mapping[str, Operator], box: BlackBox) -> None:
 
 def _said(step: str, batch: Batch, sources: list[ReadSource]) -> str:
     source = None if batch.part is None else batch.part.partition("/")[0]
-    read = [one.read_last() for one in sources if source in {None, one.context.step}]
-    came = "that had come by an exchange; here " if batch.part is None else ""
-    return f"step {step!r} was at work on {len(batch)} records {came}{'; '.join(read)}".rstrip("; ")
+    read = [last for one in sources if source in {None, one.context.step} and (last := one.last_read())]
+    came = ", read from " if batch.part is not None else " that had come by an exchange; what was read here last is of "
+    return f"step {step!r} was at work on {len(batch)} records{came if read else ''}{' and '.join(read)}"

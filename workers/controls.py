@@ -7,6 +7,7 @@ it by looking at one attribute per step.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,6 +32,7 @@ stops without drain, nothing is lost if they have not."""
 SAVE_S: Final = 300.0
 """The same where a last snapshot comes first. Past it the job can go on from the one before."""
 
+_LOG: Final = logging.getLogger("malstrom_py")
 _STEADY: Final = "steady"
 _RECOVERING: Final = "recovering"
 
@@ -39,7 +41,8 @@ class Controls:
     """Between the threads that command job ``job`` and the one that runs it.
 
     ``wake`` is set with each command, for a run that has nothing else to do; the run may bring its own before it
-    starts. ``pending`` tells that there is one; ``ended`` is answered when the run has ended.
+    starts. ``pending`` tells that there is one; ``ended`` is answered when the run has ended. ``accepted`` is told of a
+    stop, and whether with drain, before whoever asked for it is.
 
     >>> controls = Controls("docs")
     >>> controls.status().result().phase
@@ -49,8 +52,9 @@ class Controls:
     ('finished', 'finished')
     """
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, *, accepted: Callable[[bool], None] = lambda drain: None) -> None:
         self.job = job
+        self._accepted = accepted
         self.wake = threading.Event()
         self.ended: Future[Ending] = future()
         self.pending = False
@@ -120,8 +124,11 @@ class Controls:
                     job=self.job,
                     operation="stop",
                 )
+            is_new = self._drain is None
             self._drain = drain
             self.pending = True
+        if is_new:
+            self._accepted(drain)
         self.wake.set()
         return self.ended
 
@@ -164,9 +171,9 @@ class Controls:
             status.set_result(known)
 
     def note_snapshots(self, snapshots: SnapshotStatus | None) -> None:
-        """How it stands with the snapshots of the run, which may not come by before it ends."""
+        """How it stands with the snapshots, as far as the run knows yet: it may not come by before it ends."""
         with self._lock:
-            self._snapshots = snapshots
+            self._snapshots = snapshots or self._snapshots
 
     def loop(self) -> None:
         """From now on the run comes by to `obey`."""
@@ -200,7 +207,7 @@ class Controls:
             if drain is None:
                 taken, self._asked = self._asked, []
                 self._unanswered += taken
-        self._refuse_if_abandoned()
+        self.refuse_if_abandoned()
         if drain is not None and not drain_told:
             if drain:
                 crew.drain()
@@ -222,18 +229,19 @@ class Controls:
         if drain is False:
             limit_s = SUSPEND_S if crew.snapshots is None else SAVE_S
             if crew.suspended or self._clock.monotonic_s() - self._suspending_s >= limit_s:
-                raise self._stopped()
+                raise self._stopped(last_stands=crew.suspended)
             self.pending = True  # come by after the next step, until everyone is
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has been asked to stop."""
+        return self._drain is not None
+
     def refuse_if_stopped(self) -> None:
-        """The run has nothing left to do: raise `JobEnded` if it must not commit all the same. A job with snapshots
-        ends then: it would be stopped behind one more snapshot, and its last one is just that.
-        """
-        self._refuse_if_abandoned()
-        with self._lock:
-            drain, has_snapshots = self._drain, self._snapshots is not None
-        if drain is False and not has_snapshots:
-            raise self._stopped()
+        """Raise `JobEnded` if the job is stopped without drain: there is no run, or it must not commit."""
+        self.refuse_if_abandoned()
+        if self._drain is False:
+            raise self._stopped(last_stands=False)
 
     def end(self, ending: Ending) -> None:
         """The run has ended: answer everyone who waits. (Once; whatever is asked later is answered at once.)"""
@@ -358,13 +366,17 @@ class Controls:
         if self.ended.done():
             raise self.ended.result().refusal(what)
 
-    def _refuse_if_abandoned(self) -> None:
+    def refuse_if_abandoned(self) -> None:
+        """Raise `JobEnded` if the job is to end at once."""
         if self._abandoned:
             said = f"job {self.job!r} was stopped: {self._abandoned}, and {self._left_behind()}"
             raise JobEnded(said, job=self.job, how="stopped")
 
-    def _stopped(self) -> JobEnded:
+    def _stopped(self, *, last_stands: bool) -> JobEnded:
         said = f"job {self.job!r} was stopped without drain: {self._left_behind()}"
+        if self._snapshots is not None and not last_stands:
+            said += ". No last snapshot was made, so what came since then comes again when it is started again"
+            _LOG.warning("%s", said)
         return JobEnded(said, job=self.job, how="stopped")
 
     def _left_behind(self) -> str:

@@ -133,8 +133,8 @@ class JobHandle:
                 makes another savepoint.
             JobEnded: the job has, maybe meanwhile.
         """
-        if not isinstance(uri, str) or not 0 < len(uri) <= URI_MAX:
-            raise PlanError(f"uri says where the savepoint is to be, in 1 to {URI_MAX:,} characters")
+        if not isinstance(uri, str) or not 0 < len(uri) <= URI_MAX or "\0" in uri:
+            raise PlanError(f"uri says where the savepoint is to be, in 1 to {URI_MAX:,} characters other than NUL")
         # The job may run elsewhere, and in another folder.
         return self._saved(uri if _SCHEME.match(uri) else str(Path(uri).expanduser().resolve()), timeout_s)
 

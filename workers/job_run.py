@@ -92,6 +92,7 @@ class JobRun(Generic[S]):
             try:
                 begun = self._crew.begin()
                 self.has_begun = True
+                self._controls.note_snapshots(None if begun is None else begun.standing)
                 if begun is not None and begun.finished is not None:
                     return from_plain(begun.finished.result or {})
                 # What was staged for a job that has snapshots stays until it has finished: it may be gone on with.
@@ -101,10 +102,10 @@ class JobRun(Generic[S]):
                     self._crew.open(self._pins.records())
                     self._controls.note_snapshots(self._crew.snapshots)
                     self._loop(until, until_s)
-                self._refuse_if_stopped()
-                self._enter("committing")
+                self._controls.note_snapshots(self._crew.snapshots)
                 kept: RunResult | None = None
                 if begun is None:
+                    self._controls.refuse_if_stopped()
                     self._commit_at_end()
                 else:
                     kept = self._snapshot_at_end()
@@ -116,18 +117,23 @@ class JobRun(Generic[S]):
         return kept or self.result()
 
     def _commit_at_end(self) -> None:
+        self._enter("committing")
         self._crew.pre_commit()
         self._crew.close_before_commit()
         with self._interrupts.held():
             self._commit.commit(self.result())
 
     def _snapshot_at_end(self) -> RunResult:
-        """S7: what has been written since the last snapshot is committed with one that says how the job has ended."""
+        """S7: what has been written since the last snapshot is committed with one that says how the job has ended. It
+        would do for a stop as well.
+        """
+        self._enter("committing")
         self._crew.finish()
         while (kept := self._crew.kept) is None:
             self._crew.step(until_s=None)
             self._interrupts.check()
-            self._refuse_if_stopped()
+            self._controls.refuse_if_abandoned()
+            self._controls.note_snapshots(self._crew.snapshots)
         return kept
 
     def result(self) -> RunResult:
@@ -141,10 +147,6 @@ class JobRun(Generic[S]):
     def workers(self) -> int:
         """How many there are, or will be once a rescale under way has ended."""
         return len(self._crew.target)
-
-    def _refuse_if_stopped(self) -> None:
-        self._controls.note_snapshots(self._crew.snapshots)
-        self._controls.refuse_if_stopped()
 
     def _enter(self, phase: str) -> None:
         self._controls.note_snapshots(self._crew.snapshots)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError
+from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.result import RunResult
 from malstrom_py.workers.tracebacks import outermost
@@ -33,6 +34,13 @@ class SnapshotStatus:
     last: str | None
     at_s: float | None
     made: int
+
+    @classmethod
+    def of(cls, last: Manifest | None, made: int) -> SnapshotStatus:
+        """Where ``last`` is the last that stands."""
+        if last is None:
+            return cls(None, None, made)
+        return cls(last.id, datetime.fromisoformat(last.created).timestamp(), made)
 
     def __str__(self) -> str:
         made = f"{self.made:,} snapshot{'' if self.made == 1 else 's'}"

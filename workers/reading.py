@@ -77,7 +77,7 @@ class Reading:
                 read = executor.call(node, poll)
                 executor.run()
             except OperatorError as error:
-                error.add_note(source.read_last())
+                error.add_note(f"it was at work on what had been read from {source.last_read() or 'no part yet'}")
                 raise
             source.made(read, feed.routed_rows - routed)
             done += read

@@ -104,9 +104,7 @@ class Snapshotting:
     @property
     def status(self) -> SnapshotStatus:
         """How it stands with them. ``last`` is what the job would go on from, also where an earlier run has made it."""
-        last = self._last
-        at_s = None if last is None else datetime.fromisoformat(last.created).timestamp()
-        return SnapshotStatus(None if last is None else last.id, at_s, self.completed)
+        return SnapshotStatus.of(self._last, self.completed)
 
     @property
     def result(self) -> RunResult | None:

@@ -161,17 +161,17 @@ class ReadSource(Operator):
         self._gained.clear()
         self._open_more()
 
-    def read_last(self) -> str:
-        """Which records were read last, for people: of which part, and up to where."""
+    def last_read(self) -> str:
+        """Where records were read last, for people: from which part, and up to where; empty if nothing was."""
         reader = self._polled
         if reader is None:
-            return f"nothing has been read from source {self.context.step!r} yet"
+            return ""
         try:
             position = reader.source_part.snapshot() if self.moves_parts else None
         except Exception:  # what has failed before is to be told, not this
             position = None
         upto = "" if position is None else f", up to position {shown(position)}"
-        return f"it was at work on what had been read from part {reader.part!r} of source {self.context.step!r}{upto}"
+        return f"part {reader.part!r} of source {self.context.step!r}{upto}"
 
     def rewind(self, epoch: Epoch) -> Epoch:
         """A source promises nothing before its end."""

@@ -62,6 +62,8 @@ class Snapshots:
             return self.uri
         kind = _kind_of(self.uri)
         if kind in OBJECT_STORES:
+            if not str(self.uri).partition("://")[2].strip("/"):
+                raise PlanError(f"snapshots: {self.uri!r} names no bucket: write {kind}://bucket/folder")
             return ObjectStore(str(self.uri), options=self.options)
         if kind != "file":
             raise PlanError(

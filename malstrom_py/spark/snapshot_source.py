@@ -91,6 +91,8 @@ class AskedSnapshots:
         store = Snapshots(uri, options=about_store).store()
         self._checkpointer = StoreCheckpointer(store, summary.the_job(store, options.get("job")))
         self._step = options.get("step")
+        if self._step is not None and self.read != "state":
+            raise SourceError(f"option step says whose state is read: add option('read', 'state'), not {self.read!r}")
         self._snapshot = options.get("snapshot")
 
     def manifests(self) -> list[Manifest]:

@@ -243,3 +243,8 @@ def test_what_makes_no_sense_is_a_wrong_command(
 ) -> None:
     with pytest.raises(WrongCommand, match=said):
         kept(uri, interval_s, resume, allow_dropped_state=False)
+
+
+def test_dropped_state_is_about_snapshots() -> None:
+    with pytest.raises(WrongCommand, match="--allow-dropped-state is about snapshots"):
+        kept(None, None, None, allow_dropped_state=True)

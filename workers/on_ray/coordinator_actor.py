@@ -19,14 +19,15 @@ import ray
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, PeerError
 from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.workers.answering import answer_to
-from malstrom_py.workers.attempts import Attempts
+from malstrom_py.workers.attempts import Attempts, wait_out
 from malstrom_py.workers.beginning import begun_again
-from malstrom_py.workers.control_messages import LENGTH_BYTES, AskStop, decode_request, encode_answer
+from malstrom_py.workers.control_messages import LENGTH_BYTES, decode_request, encode_answer
 from malstrom_py.workers.controls import Controls
 from malstrom_py.workers.failures import pack
 from malstrom_py.workers.job_run import JobRun
-from malstrom_py.workers.job_status import Ending, JobStatus
+from malstrom_py.workers.job_status import Ending, JobStatus, SnapshotStatus
 from malstrom_py.workers.on_ray.cluster import room_now
 from malstrom_py.workers.on_ray.errands import Errand, Errands
 from malstrom_py.workers.on_ray.logs import log_as
@@ -69,7 +70,7 @@ class CoordinatorActor:
         self._name = f"malstrom(job={setup.job} coordinator)"
         log_as(setup.job, "coordinator")
         self._setup = setup
-        self._controls = Controls(setup.job)
+        self._controls = Controls(setup.job, accepted=self._accepted)
         self._errands = Errands(outlives=setup.outlives)
         self._crew: RayCrew | None = None
         self._begun = threading.Event()
@@ -90,10 +91,7 @@ class CoordinatorActor:
     def ask(self, request: bytes) -> bytes:
         """The answer to a request, both as frames of a control socket without their length."""
         try:
-            ask = decode_request(request).ask
-            if isinstance(ask, AskStop):
-                self._notes.stopping(drain=ask.drain)
-            answer = asyncio.run(answer_to(ask, self._controls))
+            answer = asyncio.run(answer_to(decode_request(request).ask, self._controls))
         except MalstromError as error:
             answer = error
         return encode_answer(answer)[LENGTH_BYTES:]
@@ -199,10 +197,15 @@ class CoordinatorActor:
                 f"may (restart=mp.Restart(max_restarts={setup.restart.max_restarts})). Ray's logs on its node may say "
                 f"why (killed, out of memory, its node gone)"
             )
+        if (stood := notes.note.stood) is not None:
+            controls.note_snapshots(SnapshotStatus(stood, made_at_s(SnapshotId(stood)), 0))
         controls.recover(RunResult(setup.job, {}, 0.0), notes.note.workers or setup.workers, times=notes.note.restarts)
         if notes.note.drain is not None:
             controls.stop(drain=notes.note.drain)
-        clock.sleep_s(pause_s)
+        wait_out(pause_s, controls, clock)
+
+    def _accepted(self, drain: bool) -> None:
+        self._notes.stopping(drain=drain)
 
     def _with_room(self, wanted: int) -> int:
         """As many workers as were wanted, or as there is room for: a node may be gone (S6)."""

@@ -156,7 +156,7 @@ def test_resume_none_starts_afresh_beside_what_is_there(tmp_path: Path) -> None:
 
 def test_resume_by_id_goes_on_from_a_savepoint_elsewhere(tmp_path: Path) -> None:
     handle = mp.InProcess(2, batch=small(), snapshots=often(tmp_path / "kept")).start(
-        numbered(str(tmp_path / "first"), rows=50_000), control=False
+        numbered(str(tmp_path / "first"), rows=50_000, each=Slow(500)), control=False
     )
     until_read(handle, 1_000)
     copied = handle.savepoint(str(tmp_path / "copy"))

@@ -51,7 +51,8 @@ def test_a_store_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "ftp://host/folder", "http://host/folder", "file://host/folder", "memory://", "file://"]
+    "uri",
+    ["", "ftp://host/folder", "http://host/folder", "file://host/folder", "memory://", "file://", "s3://", "gs:///"],
 )
 def test_what_is_no_place_is_told_at_once(uri: str) -> None:
     with pytest.raises(PlanError, match="snapshots"):

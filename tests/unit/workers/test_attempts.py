@@ -7,6 +7,7 @@ import pytest
 from malstrom_py.errors import (
     CodecError,
     FencedError,
+    JobEnded,
     MalstromError,
     OperatorError,
     PlanError,
@@ -91,6 +92,35 @@ def test_a_run_that_has_not_taken_over_the_job_is_not_followed_by_another() -> N
     with pytest.raises(OperatorError):
         runs.execute()
     assert len(make.asked) == 1
+
+
+def test_a_stop_without_drain_ends_the_job_in_the_pause_before_it_begins_again() -> None:
+    make, controls = Runs(OperatorError("first"), FINE), Controls("job")
+    clock = Stopping(controls, drain=False)
+    with pytest.raises(JobEnded, match="stopped without drain"):
+        Attempts(make, controls, Restart(backoff_s=1_000.0), clock).execute()
+    assert len(make.asked) == 1
+    assert clock.monotonic_s() < 1
+
+
+def test_a_stop_with_drain_cuts_the_pause_short() -> None:
+    make, controls = Runs(OperatorError("first"), FINE), Controls("job")
+    clock = Stopping(controls, drain=True)
+    assert Attempts(make, controls, Restart(backoff_s=1_000.0), clock).execute() == FINE
+    assert clock.monotonic_s() < 1
+
+
+class Stopping(VirtualClock):
+    """Somebody stops the job as soon as time passes."""
+
+    def __init__(self, controls: Controls, *, drain: bool) -> None:
+        super().__init__()
+        self._controls = controls
+        self._drain = drain
+
+    def sleep_s(self, duration_s: float) -> None:
+        super().sleep_s(duration_s)
+        self._controls.stop(drain=self._drain)
 
 
 def test_status_tells_that_it_recovers_and_how_often() -> None:

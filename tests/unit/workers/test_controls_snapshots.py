@@ -171,21 +171,38 @@ def test_a_last_snapshot_that_takes_too_long_leaves_the_one_before(
     monkeypatch.setattr(controls_module, "SAVE_S", 0.0)
     workers.snapshots = SnapshotStatus(ID, 1.5, 1)
     controls.stop(drain=False)
-    with pytest.raises(JobEnded, match=f"it can go on from snapshot {ID}"):
+    with pytest.raises(JobEnded, match=f"it can go on from snapshot {ID}. No last snapshot was made"):
         obey(controls, workers)
 
 
-def test_s7_a_job_with_snapshots_that_has_nothing_left_to_do_ends_though_it_is_being_stopped(
-    controls: Controls, workers: Workers
+def test_a_stop_without_a_last_snapshot_says_from_which_one_the_job_goes_on(
+    controls: Controls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    controls.stop(drain=False)
-    with pytest.raises(JobEnded):
-        controls.refuse_if_stopped()
     controls.note_snapshots(SnapshotStatus(ID, 1.5, 1))
+    controls.note_snapshots(None)  # a run that has not got as far
     controls.refuse_if_stopped()
-    controls.abandon("the lights went out")
-    with pytest.raises(JobEnded, match="the lights went out"):
+    controls.stop(drain=False)
+    told = f"it can go on from snapshot {ID}. No last snapshot was made, so what came since then comes again"
+    with pytest.raises(JobEnded, match=told):
         controls.refuse_if_stopped()
+    assert "No last snapshot" in caplog.text
+    assert controls.known().snapshots == SnapshotStatus(ID, 1.5, 1)
+
+
+def test_only_a_stop_that_is_accepted_is_told_of() -> None:
+    accepted: list[bool] = []
+    controls = Controls("a", accepted=accepted.append)
+    controls.loop()
+    controls.save("/copy")
+    with pytest.raises(OperationInProgress, match="is making a savepoint"):
+        controls.stop(drain=False)
+    assert accepted == []
+    controls = Controls("a", accepted=accepted.append)
+    controls.stop(drain=True)
+    controls.stop(drain=True)
+    with pytest.raises(OperationInProgress, match="is being stopped with drain"):
+        controls.stop(drain=False)
+    assert accepted == [True]
 
 
 def test_without_a_snapshot_nothing_was_committed(controls: Controls, workers: Workers) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
+from malstrom_py import sinks, sources
 from malstrom_py.errors import ControlError, JobEnded, PlanError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.asking import AskedJob
 from malstrom_py.workers.control_messages import Answer, Ask, AskSnapshot, Done, SnapshotMade
 from tests.unit.workers.started_jobs import PATIENCE_S, idle, start
@@ -40,7 +42,7 @@ def test_a_job_without_snapshots_makes_none_and_goes_on() -> None:
         handle.snapshot()
 
 
-@pytest.mark.parametrize("uri", ["", "x" * 2001, 7, None, Path("there")], ids=repr)
+@pytest.mark.parametrize("uri", ["", "x" * 2001, "x\0", 7, None, Path("there")], ids=repr)
 def test_where_a_savepoint_is_to_be_is_checked(uri: Any) -> None:
     job = Elsewhere(Done())
     with pytest.raises(PlanError, match="uri says where"):
@@ -64,6 +66,18 @@ def test_a_job_elsewhere_is_asked_and_a_path_is_one_of_here(tmp_path: Path, monk
         (AskSnapshot("file:/there", 4), "saved to file:/there"),
         (AskSnapshot("/there", 4), "saved to /there"),
     ]
+
+
+def test_a_job_that_has_ended_tells_of_its_last_snapshot() -> None:
+    job = mp.Job("ends-kept")
+    job.source("in", sources.Memory(range(3))).sink("out", sinks.Memory())
+    kept = mp.Snapshots(MemoryStore())
+    handle = mp.InProcess(snapshots=kept).start(job, control=False)
+    assert handle.wait(timeout_s=PATIENCE_S).snapshots == 1
+    (last,) = kept.checkpointer("ends-kept").list_checkpoints()
+    ended = handle.status().snapshots
+    assert ended is not None
+    assert (ended.last, ended.made) == (last, 1)
 
 
 def test_an_answer_of_another_kind_is_a_control_error() -> None:
