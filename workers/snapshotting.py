@@ -94,7 +94,8 @@ class Snapshotting:
         self.is_stopping = False
         """Whether workers are to stop behind a last barrier, or have."""
         self.has_stopped = False
-        """Whether they have, and that snapshot is committed."""
+        """Whether they have, and that snapshot is committed, which is noted."""
+        self._is_last = False
         self._began_at_s = 0.0
         self._paused_s = 0.0
         self.completed = 0
@@ -126,7 +127,7 @@ class Snapshotting:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is to be begun."""
-        if self._machine.phase is not machine.Phase.IDLE or self.is_finished or self.has_stopped:
+        if self._machine.phase is not machine.Phase.IDLE or self.is_finished or self._is_last:
             return False
         due_s = self.due_s()
         return bool(self._requests) or (due_s is not None and self._clock.monotonic_s() >= due_s)
@@ -138,11 +139,7 @@ class Snapshotting:
     def ask_last(self) -> None:
         """Have the workers stop behind the barrier of one more snapshot."""
         self.is_stopping = True
-
-        def stands(_: object) -> None:
-            self.has_stopped = True
-
-        self._requests.append(Request(stands, last=True))
+        self._requests.append(Request(lambda ended: None, last=True))
 
     def finish(self) -> None:
         """All has been read and written: have one more snapshot made, with the result of the job in it."""
@@ -188,8 +185,8 @@ class Snapshotting:
         self._now = self._commits.snapshot
         if self._options.interval_s is not None:
             self._next_s = self._clock.monotonic_s() + self._options.interval_s
-        last = any(request.last for request in self._answered_by_this)
-        effects = self._machine.handle(machine.Wanted(self._now, last))
+        self._is_last = any(request.last for request in self._answered_by_this)
+        effects = self._machine.handle(machine.Wanted(self._now, self._is_last))
         return [effect for effect in effects if isinstance(effect, SnapshotWanted)]
 
     def _handle(self, event: machine.Event) -> None:
@@ -258,18 +255,19 @@ class Snapshotting:
             # What is older than this snapshot, and belongs to none that stays, is on nobody's way any more.
             checkpointer.prune(keep, 0.0, now_s, spare=spare)
 
-        self.background.submit(tidy, partial(self._tidied, self._is_final))
+        self.background.submit(tidy, partial(self._tidied, self._is_final, self._is_last))
 
     def _in_use(self) -> set[str]:
         """Where artefacts lie that are read or written now, or that the next manifest names."""
         read = {artefact.path for chain in (*self._compacting, *self._copying) for artefact in chain}
         return self._machine.paths() | read | {_place_of(chain) for chain in self._compacting}
 
-    def _tidied(self, is_final: bool, result: object) -> None:
+    def _tidied(self, is_final: bool, is_last: bool, result: object) -> None:
         """What could not be tidied up now is tidied up behind the next snapshot, or by the next start."""
         if isinstance(result, BaseException):
             _LOG.warning("job %s: could not tidy up behind a snapshot: %s", self._job, result)
         self.is_finished = self.is_finished or is_final
+        self.has_stopped = self.has_stopped or is_last
 
     def _tell(self) -> None:
         assert self._last is not None

@@ -99,6 +99,8 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(before: int, after: 
     handle.stop(drain=False)
     with pytest.raises(JobEnded, match="can go on from snapshot"):
         handle.wait()
+    last = kept.checkpointer("numbered").list_checkpoints()[-1]
+    assert kept.checkpointer("numbered").sinks_committed(last), "sinks would be asked to commit it once more"
     mp.run(numbered(str(out), rows=20_000), after, snapshots=kept, progress=False)
     check_written(out, rows=20_000)
 
