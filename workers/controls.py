@@ -375,7 +375,7 @@ class Controls:
     def _stopped(self, *, last_stands: bool) -> JobEnded:
         said = f"job {self.job!r} was stopped without drain: {self._left_behind()}"
         if self._snapshots is not None and not last_stands:
-            said += ". No last snapshot was made, so what came since then comes again when it is started again"
+            said += ". No last snapshot was made: what is in no snapshot comes again when it is started again"
             _LOG.warning("%s", said)
         return JobEnded(said, job=self.job, how="stopped")
 

@@ -354,7 +354,7 @@ class Feed:
 
     def _arrived(self, message: Barrier | Suspend, lane: Lane | Loopback | None = None) -> None:
         """At the sources, or from a worker. A suspension behind the last barrier finds the region stopped already."""
-        if self.suspended:
+        if self.suspended and isinstance(message, Suspend):
             return
         if lane is not None:
             lane.blocked = True

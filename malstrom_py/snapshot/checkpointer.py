@@ -181,7 +181,7 @@ class StoreCheckpointer:
             if entry.manifest is not None and entry.manifest.id == id:
                 return entry.manifest
         there = ", ".join(entry.manifest.id for entry in entries if entry.manifest) or "none"
-        faults = "".join(f"; {entry.fault}" for entry in entries if entry.fault)
+        faults = log.faults_told(entries)
         raise SnapshotError(f"job {self.job!r} has no snapshot {id} in {self.store!r}; there are: {there}{faults}")
 
     def load_artifact(self, path: str) -> bytes:

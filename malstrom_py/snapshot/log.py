@@ -8,7 +8,7 @@ entries that cannot be read, are never removed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,6 +119,15 @@ def history(entries: Sequence[LogEntry]) -> Iterator[LogEntry]:
             wanted = claim.resume
     if wanted is not None:
         yield LogEntry(0, None, f"snapshot {wanted}, from which the job went on, is not there")
+
+
+def faults_told(entries: Iterable[LogEntry]) -> str:
+    """What is wrong with those that cannot be read, to stand behind what else there is to say.
+
+    >>> faults_told([LogEntry(1, Claim(3, 1)), LogEntry(2, None, "it is damaged")])
+    '; it is damaged'
+    """
+    return "".join(f"; {entry.fault}" for entry in entries if entry.fault)
 
 
 def next_incarnation(entries: Sequence[LogEntry]) -> int:

@@ -183,6 +183,7 @@ def died(worker: int, error: RayActorError) -> PeerError:
     """That a worker's process is gone, and what Ray knows of it."""
     return PeerError(
         f"worker {worker} died: {in_short(error)}. Its log, and Ray's on its node, may say why (killed, out of "
-        f"memory, its node gone). The job goes back to its last snapshot; without snapshots it ends (S6)",
+        f"memory, its node gone). Without snapshots the job ends by it; with them it goes back to the last, as often "
+        f"as restart= says (S6)",
         peer=worker,
     )
