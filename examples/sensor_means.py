@@ -5,6 +5,7 @@ python -m examples.sensor_means          or          malstrom run examples.senso
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from malstrom_py import sinks, sources
 READINGS = Path(__file__).parent / "input" / "readings-*.csv"
 
 
+@dataclass(frozen=True)
 class Mean:
-    """The state of a sensor: how many readings, and their sum."""
+    """The state of a sensor. A dataclass that is the ``default=`` can be stored in snapshots; a plain class cannot."""
 
-    def __init__(self, readings: int = 0, total: float = 0.0) -> None:
-        self.readings = readings
-        self.total = total
+    readings: int = 0
+    total: float = 0.0
 
 
 def update(sensor: str, reading: dict[str, Any], mean: Mean) -> tuple[str, Mean]:

@@ -22,6 +22,7 @@ from examples.flights.pace import Paced
 from examples.flights.report import make_console
 from examples.flights.view import View
 from malstrom_py import sinks, sources
+from malstrom_py.extras import pip_install
 from malstrom_py.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def start_spark(folder: Path) -> SparkSession:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        sys.exit("This demo needs Spark: pip install 'malstrom-py[demo,ray,spark]'")
+        sys.exit(f"This demo needs Spark: {pip_install('demo', 'ray', 'spark')}")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings: dict[str, Any] = {
         "spark.log.level": "ERROR",

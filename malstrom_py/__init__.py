@@ -10,6 +10,24 @@ Build a `Job`, `run` it, or `collect` the values of one of its streams:
 [1, 1, 2]
 """
 
+from importlib import import_module as _import
+from typing import TYPE_CHECKING, NoReturn
+
+try:
+    for _room in ("malstrom_py.rescale", "malstrom_py.workers"):
+        _import(_room)
+except ModuleNotFoundError as _error:
+    if _error.name not in {"malstrom_py.rescale", "malstrom_py.workers"}:
+        raise
+    _folder = _error.name.partition(".")[2]
+    raise ImportError(
+        f"malstrom_py/{_folder} is missing: in a clone it is a link to ../{_folder}, which this checkout does not "
+        f"have: it comes from a zip archive, or git has core.symlinks=false. Install it instead of importing it in "
+        f"place (pip install .), or make the links, in its folder: ln -sfn ../rescale "
+        f"malstrom_py/rescale; ln -sfn ../workers malstrom_py/workers",
+        name=_error.name,
+    ) from None
+
 from malstrom_py import agg, partitioners, sinks, sources
 from malstrom_py.cache import Cache
 from malstrom_py.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
@@ -55,6 +73,8 @@ from malstrom_py.messages import (
 from malstrom_py.plan import Plan
 from malstrom_py.rescale.channel import Credit
 from malstrom_py.resources import PerWorker, per_worker
+from malstrom_py.signposts import MODULE, no_name
+from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.batching import Batching
@@ -75,6 +95,7 @@ __all__ = [
     "Acquire",
     "Batching",
     "Cache",
+    "Checkpointer",
     "CodecError",
     "Collect",
     "ControlError",
@@ -138,3 +159,9 @@ __all__ = [
     "sinks",
     "sources",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        """Answer a name that is not here."""
+        raise no_name(__name__, name, MODULE)

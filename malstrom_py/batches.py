@@ -113,7 +113,8 @@ class ColumnBatch(Batch):
     A frame alone will do as well, with the ``schema`` it is to have in Arrow where that matters.
     ``values``, ``keys`` and ``timestamps`` are lists here too: of one dict per row, made when they are first asked for
     and then kept. ``rows_made`` says whether that has happened. Steps that take columns use ``columns`` (Arrow) or
-    `frame` (Polars), which are two faces of the same memory.
+    `frame` (Polars), which are two faces of the same memory. ``named``: the names of the columns are known to be those
+    of a source's schema, so that messages may list them; those of columns made of dicts may be values.
 
     >>> import pyarrow as pa
     >>> batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2, 3]}), keys=["a", "b", "a"])
@@ -124,7 +125,7 @@ class ColumnBatch(Batch):
 
     __slots__ = (
         *("_columns", "_frame", "_key_data", "_keys", "_pieces", "_rows", "_schema", "_timestamps"),
-        *("part", "time_column"),
+        *("named", "part", "time_column"),
     )
 
     def __init__(
@@ -138,6 +139,7 @@ class ColumnBatch(Batch):
         timestamps: list[int] | None = None,
         time_column: pa.Array | None = None,
         part: str | None = None,
+        named: bool = False,
     ) -> None:
         self._columns = columns
         self._frame = frame
@@ -149,6 +151,7 @@ class ColumnBatch(Batch):
         self._timestamps = timestamps
         self.time_column = time_column
         self.part = part
+        self.named = named
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy for another process: the columns, and not the rows that may have been made of them."""
@@ -262,7 +265,7 @@ class ColumnBatch(Batch):
     def cut(self, start: int, end: int) -> ColumnBatch:
         if self._columns is None and self._rows is None and not self.is_keyed and not self.is_timed:
             frame = self.frame.slice(start, max(0, end - start))
-            return ColumnBatch(None, frame=frame, schema=self._schema, part=self.part)
+            return ColumnBatch(None, frame=frame, schema=self._schema, part=self.part, named=self.named)
         return self._pick(lambda column: column.slice(start, max(0, end - start)), lambda column: column[start:end])
 
     def take(self, indices: Sequence[int] | pa.Array) -> ColumnBatch:
@@ -311,6 +314,7 @@ class ColumnBatch(Batch):
             timestamps=None if self._timestamps is None else list(compress(self._timestamps, chosen)),
             time_column=None if self.time_column is None else self.time_column.filter(array),
             part=self.part,
+            named=self.named,
         )
 
     def _keyed(self, keys: list[Any] | None, column: pa.Array | pl.Series | None) -> ColumnBatch:
@@ -332,6 +336,7 @@ class ColumnBatch(Batch):
             timestamps=self._timestamps,
             time_column=self.time_column,
             part=self.part,
+            named=self.named,
         )
 
     def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
@@ -342,6 +347,7 @@ class ColumnBatch(Batch):
             timestamps=None if self._timestamps is None else of_list(self._timestamps),
             time_column=None if self.time_column is None else of_array(self.time_column),
             part=self.part,
+            named=self.named,
         )
         # What has been made once is not made again.
         picked._rows = None if self._rows is None else of_list(self._rows)

@@ -2,7 +2,8 @@
 
 Rule: standard output belongs to the job and to what was asked for. What went wrong is told on standard error, after
 ``error:``, with the user's own file and line; a traceback comes only if ``--traceback`` asks for it.
-Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C, 143 by SIGTERM before a job had
+begun.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Final
@@ -24,13 +26,15 @@ import cloudpickle
 import typer
 
 import malstrom_py as mp
-from malstrom_py import cli_jobs, cli_snapshots
+from malstrom_py import cli_jobs, cli_ray, cli_snapshots
 from malstrom_py.cli_telling import (
     FAILED,
     UserCodeFailed,
     WrongCommand,
     exit_text,
     print_out,
+    tell_result,
+    tell_stopped,
     telling,
     users_place,
 )
@@ -100,7 +104,12 @@ def run(
     address: Annotated[
         str | None, typer.Option("--address", help="Of the Ray cluster, or auto.", show_default=False)
     ] = None,
-    num_cpus: Annotated[float, typer.Option("--num-cpus", min=0, help="What each worker on Ray needs.")] = 1.0,
+    num_cpus: Annotated[
+        float | None, typer.Option("--num-cpus", min=0, help="What each worker on Ray needs.", show_default="1.0")
+    ] = None,
+    resources: cli_ray.ResourcesOption = None,
+    runtime_env: cli_ray.RuntimeEnvOption = None,
+    detached: cli_ray.DetachedOption = False,
     snapshots: cli_snapshots.SnapshotsOption = None,
     interval_s: cli_snapshots.IntervalOption = None,
     resume: cli_snapshots.ResumeOption = None,
@@ -111,20 +120,50 @@ def run(
 
     It runs in this process, or on Ray. Progress and the counts of the run go to standard error. Meanwhile the commands
     status, rescale and stop find it by the name of the job, also in another terminal. With --snapshots it goes on where
-    it was when it ended before its end.
+    it was when it ended before its end. SIGTERM stops it as the command stop does; the exit code is 0.
     """
-    with telling(traceback):
+    with telling(traceback, can_ask=True):
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
         kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
+        for_ray = cli_ray.ray_options(
+            address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
+        )
         if runtime is Runtime.RAY:
             shown = False if quiet else None
-            on_ray = mp.RayRuntime(workers, address=address, num_cpus=num_cpus, batch=batching, progress=shown, **kept)
-            result = on_ray.run(load_job(job))
+            on_ray = mp.RayRuntime(workers, batch=batching, progress=shown, **for_ray, **kept)
+            if detached:
+                cli_ray.start_detached(on_ray, load_job(job), address=address, quiet=quiet)
+                return
+            running: mp.InProcess | mp.RayRuntime = on_ray
         else:
-            here = mp.InProcess(workers, batch=batching, progress=False if quiet else None, **kept)
-            result = here.run(load_job(job), control=not no_control)
+            cli_ray.refuse_without_ray(for_ray)
+            running = mp.InProcess(workers, batch=batching, progress=False if quiet else None, **kept)
+        _run_to_end(running, load_job(job), control=not no_control, quiet=quiet)
+
+
+def _run_to_end(runtime: mp.InProcess | mp.RayRuntime, job: mp.Job, *, control: bool, quiet: bool) -> None:
+    """Run ``job`` until it has finished, or has been stopped as planned, and say which."""
+    try:
+        result = runtime.run(job, control=control, stop_on_sigterm=True)
+    except mp.JobEnded as error:
+        tell_stopped(error, quiet=quiet)
+    else:
+        tell_result(result, quiet=quiet)
         if not quiet:
-            typer.echo(str(result), err=True)
+            _tell_of_lost_rows(job)
+
+
+def _tell_of_lost_rows(job: mp.Job) -> None:
+    """Say so if all that ``job`` has written is in the memory of this program, which is about to end."""
+    steps = [step for step in job.plan().steps if step.kind == "sink"]
+    given = [step.factory.keywords.get("sink") if isinstance(step.factory, partial) else None for step in steps]
+    if given and all(isinstance(sink, mp.sinks.Memory) for sink in given):
+        names = ", ".join(repr(step.name) for step in steps)
+        typer.echo(
+            f"what was written to {names} (sinks.Memory) ends with this program: to see it, write to sinks.Stdout() "
+            f"or sinks.Files(folder)",
+            err=True,
+        )
 
 
 @app.command()
@@ -134,7 +173,7 @@ def explain(
     traceback: TracebackOption = False,
 ) -> None:
     """Print the steps of a job, without running it."""
-    with telling(traceback):
+    with telling(traceback, can_ask=True):
         loaded = load_job(job)
         print_out(loaded.to_mermaid() if mermaid else loaded.explain())
 

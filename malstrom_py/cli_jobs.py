@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 import malstrom_py as mp
-from malstrom_py.cli_telling import WrongCommand, print_out, telling
+from malstrom_py.cli_telling import WrongCommand, has_stopped, print_out, telling
+from malstrom_py.clock import SystemClock
 from malstrom_py.workers.control_client import running_jobs
 from malstrom_py.workers.job_size import WORKERS_MAX
 from malstrom_py.workers.on_ray.attaching import running_at_hand
@@ -26,6 +27,9 @@ AddressOption = Annotated[
     str | None,
     typer.Option("--address", help="Of the Ray cluster it runs on; without, it is found on this machine."),
 ]
+_AGAIN_S: Final = 0.1
+"""How often a stop is asked for that a savepoint is in the way of."""
+
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the job has begun with it.")]
 
 
@@ -72,29 +76,52 @@ def status(
 
 def stop(
     job: NameArgument,
-    no_drain: Annotated[
-        bool,
+    drain: Annotated[
+        bool | None,
         typer.Option(
-            "--no-drain",
-            help="Stop where it is, with snapshots after a last one: its sinks discard what is not committed.",
+            "--drain/--no-drain",
+            help="End it for good, as if its sources had ended, and have its sinks commit; or stop it where it is, "
+            "with snapshots after a last one: its sinks discard what is not committed. Without either: --no-drain for "
+            "a job with snapshots, else --drain.",
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
     timeout_s: TimeoutOption = 120.0,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
     address: AddressOption = None,
 ) -> None:
-    """Have a running job end, and its sinks commit.
+    """Stop a running job: with snapshots so that it can go on from a last one.
 
-    Its sources stop, and what is in flight is finished. Past the timeout the exit code is 1, and the job is still being
-    stopped.
+    A job without snapshots ends for good: its sources stop, what is in flight is finished, and its sinks commit. A
+    savepoint that is being made is waited for, but not with --no-wait. Past the timeout the exit code is 1, and the job
+    is still being stopped.
     """
     with telling(traceback=False):
         handle = _attached(job, address)
-        has_snapshots = no_drain and handle.status().snapshots is not None
-        handle.stop(drain=not no_drain, wait=not no_wait, timeout_s=timeout_s)
-        left = "it can go on from its last snapshot" if has_snapshots else "nothing was committed"
-        ended = "is being stopped" if no_wait else f"has stopped; {left}" if no_drain else "has finished"
-        print_out(f"job {job} {ended}")
+        has_snapshots = handle.status().snapshots is not None
+        drained = not has_snapshots if drain is None else drain
+        try:
+            last = _stopped(handle, drain=drained, wait=not no_wait, timeout_s=timeout_s)
+        except mp.JobEnded as error:
+            if drain is not None or error.how != "finished":
+                raise
+            print_out(f"job {job} has finished by itself")
+            return
+        print_out(f"job {job} is being stopped" if no_wait else _ended(job, last, drained, has_snapshots))
+
+
+def _stopped(handle: mp.JobHandle, *, drain: bool, wait: bool, timeout_s: float) -> str | None:
+    """Stop a job, once the savepoint is made that it may be making. `OperationInProgress`: that takes too long."""
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + timeout_s
+    while True:
+        left_s = max(0.0, until_s - clock.monotonic_s())
+        try:
+            return handle.stop(drain=drain, wait=wait, timeout_s=left_s)
+        except mp.OperationInProgress as error:
+            if error.operation != "savepoint" or not wait or left_s == 0.0:
+                raise
+        clock.sleep_s(min(_AGAIN_S, left_s))
 
 
 def _attached(job: str, address: str | None) -> mp.JobHandle:
@@ -104,10 +131,24 @@ def _attached(job: str, address: str | None) -> mp.JobHandle:
         raise WrongCommand(str(error)) from None
 
 
+def _ended(job: str, last: str | None, drained: bool, has_snapshots: bool) -> str:
+    if drained:
+        return f"job {job} has finished" + (f"; its last snapshot is {last}" if last else "")
+    if last:
+        return has_stopped(job, last)
+    if has_snapshots:
+        raise mp.SnapshotError(
+            f"job {job} has stopped, and its last snapshot could not be made: it goes on from the one before, if there "
+            f"is one, and what came after that comes again"
+        )
+    return f"job {job} has stopped; nothing was committed"
+
+
 def _shown(job: str, report: mp.RescaleReport) -> str:
+    size = len(report.members)
     text = (
-        f"job {job} runs on {len(report.members)} workers: {report.slots:,} slots and {report.parts:,} parts moved, "
-        f"with {report.keys:,} keys and {report.bytes / 1e6:,.1f} MB of state, in {report.moves:,} moves and "
+        f"job {job} runs on {size} worker{'' if size == 1 else 's'}: {report.slots:,} slots and {report.parts:,} parts "
+        f"moved, with {report.keys:,} keys and {report.bytes / 1e6:,.1f} MB of state, in {report.moves:,} moves and "
         f"{report.duration_s:.2f} s"
     )
     if report.superseded_by is None:

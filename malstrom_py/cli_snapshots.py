@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 a snapshot is damaged or cannot be reached, 2 the command 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -24,14 +25,22 @@ from malstrom_py.snapshot import summary
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.choosing import missing_in, newest_noted
 from malstrom_py.snapshot.ids import is_snapshot_id
+from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.log import LATEST, NONE, faults_told
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.store import Store
+from malstrom_py.snapshot.store import Store, place_of
 from malstrom_py.snapshot.verifying import verify as faults_in
 
 GRACE_S = 3600.0
 """How old files are that belong to no snapshot before they go: a job that runs may be about to list them."""
+
+
+def _above_zero(seconds: float | None) -> float | None:
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"it is a number of seconds above 0, got {seconds:g}")
+    return seconds
+
 
 app = typer.Typer(help="Lists, shows, verifies and prunes snapshots.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -52,7 +61,13 @@ SnapshotsOption = Annotated[
 ]
 IntervalOption = Annotated[
     float | None,
-    typer.Option("--interval", min=0, help="Seconds from snapshot to snapshot; 60.", show_default=False),
+    typer.Option(
+        "--interval",
+        callback=_above_zero,
+        metavar="SECONDS",
+        help="How long from snapshot to snapshot, above 0; 60.",
+        show_default=False,
+    ),
 ]
 ResumeOption = Annotated[
     str | None,
@@ -74,6 +89,9 @@ def list_snapshots(
 ) -> None:
     """List the snapshots in a store, of one job or of all."""
     with telling(traceback=False):
+        store = store_of(uri, option)
+        if isinstance(store, LocalStore) and not store.is_there:
+            raise SnapshotError(f"there is no folder {uri}: see that this is where snapshots are kept")
         found = list(_checkpointers(uri, option, job))
         manifests = [manifest for checkpointer in found for manifest in summary.manifests_of(checkpointer)]
         faults = [entry.fault for checkpointer in found for entry in summary.faulty(checkpointer)]
@@ -223,7 +241,7 @@ def _the_manifest(checkpointer: StoreCheckpointer, snapshot: str | None) -> Mani
     manifests = summary.manifests_of(checkpointer)
     if not manifests:
         faults = faults_told(checkpointer.entries())
-        raise SnapshotError(f"job {checkpointer.job!r} has no snapshot yet in {checkpointer.store!r}{faults}")
+        raise SnapshotError(f"job {checkpointer.job!r} has no snapshot yet in {place_of(checkpointer.store)}{faults}")
     return manifests[-1]
 
 

@@ -1,12 +1,14 @@
 """What the command line tells, and where: what was asked for on standard output, what went wrong on standard error.
 
 Rule: an error is told in lines, after ``error:``, with the user's own file and line; the text of a foreign one, which
-may hold values of records, only to those who ask for the ``traceback``. How a command ended is its exit code.
+may hold values of records, only to those who ask for the ``traceback``. The last line names that option, where the
+command has it. How a command ended is its exit code.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback as tracebacks
 from collections.abc import Iterator
@@ -19,11 +21,15 @@ import typer
 import malstrom_py as mp
 from malstrom_py.errors import shown
 from malstrom_py.operators.failures import told
+from malstrom_py.operators.tellable import system_words
 from malstrom_py.workers.tracebacks import users_frame
 
 FAILED: Final = 1
 WRONG_COMMAND: Final = 2
 INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+
+TRACEBACK_HINT: Final = "--traceback shows more"
 
 
 class WrongCommand(Exception):
@@ -39,8 +45,11 @@ class UserCodeFailed(Exception):
 
 
 @contextmanager
-def telling(traceback: bool) -> Iterator[None]:
-    """What is raised inside is told on standard error, and becomes the exit code."""
+def telling(traceback: bool, *, can_ask: bool = False) -> Iterator[None]:
+    """What is raised inside is told on standard error, and becomes the exit code.
+
+    ``can_ask``: whether the command has the option that asks for the ``traceback``.
+    """
     try:
         yield
     except (WrongCommand, mp.JobNotFound) as error:
@@ -52,18 +61,53 @@ def telling(traceback: bool) -> Iterator[None]:
     except (typer.Exit, BrokenPipeError):
         raise  # Whoever read standard output went away; typer ends quietly.
     except SystemExit as error:
-        tell("error", f"a function of the job ended the program ({exit_text(error)}), before the job was done")
+        if _by_sigterm(error):
+            tell("terminated", "SIGTERM came before the job was known to run; `malstrom status` shows what runs")
+            raise typer.Exit(TERMINATED) from None
+        # Not the text that it gave: it may hold a value of a record.
+        code = exit_text(error) if error.code is None or type(error.code) is int else "sys.exit(…)"
+        tell("error", f"a function of the job ended the program ({code}), before the job was done")
         raise typer.Exit(FAILED) from None
     except Exception as error:
         if traceback:
             tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
-        tell("error", *_story(error, traceback))
+        hint = [TRACEBACK_HINT] if can_ask and not traceback and not isinstance(error, NotPrinted) else []
+        tell("error", *_story(error, traceback), *hint)
         raise typer.Exit(FAILED) from None
 
 
 def tell(what: str, *lines: str) -> None:
     """Say on standard error what happened, and below it what there is to say about it."""
     typer.echo(f"{what}: " + "\n  ".join(lines), err=True)
+
+
+def has_stopped(job: str, snapshot: str) -> str:
+    """What both sides of a planned stop say of its end."""
+    return f"job {job} has stopped; it can go on from snapshot {snapshot}"
+
+
+def tell_stopped(error: mp.JobEnded, *, quiet: bool) -> None:
+    """Say on standard error that a job was stopped as planned, with a snapshot to go on from, and its counts unless
+    ``quiet``; raise any other end.
+    """
+    if not (error.how == "stopped" and error.snapshot):
+        raise error
+    typer.echo(has_stopped(error.job, error.snapshot), err=True)
+    if not quiet and error.result is not None:
+        typer.echo(str(error.result), err=True)
+
+
+def tell_result(result: mp.RunResult, *, quiet: bool) -> None:
+    """Say on standard error what a run has done; that it has done nothing, for the job had finished, also if ``quiet``.
+
+    What is shown then are the counts of the run that finished it.
+    """
+    last = f"; its last snapshot is {result.last_snapshot}" if result.last_snapshot else ""
+    if result.resumed_finished:
+        finished, last = f"job {result.job} has already finished, in snapshot {result.last_snapshot}", ""
+        typer.echo(f"{finished}: nothing was run; --resume none starts over", err=True)
+    if not quiet:
+        typer.echo(f"{result}{last}", err=True)
 
 
 def print_out(text: str) -> None:
@@ -83,6 +127,14 @@ def exit_text(error: SystemExit) -> str:
     return f"sys.exit({'' if error.code is None else shown(error.code)})"
 
 
+def _by_sigterm(error: SystemExit) -> bool:
+    """Whether a handler of Ray's has raised it, which ends programs so that its processes end as well."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return error.code == signal.SIGTERM and trace is not None and trace.tb_frame.f_code.co_name == "sigterm_handler"
+
+
 def _story(error: Exception, traceback: bool) -> list[str]:
     """What happened, where in the user's code it came from, and what else went wrong meanwhile.
 
@@ -91,11 +143,11 @@ def _story(error: Exception, traceback: bool) -> list[str]:
     if isinstance(error, NotPrinted):
         return [str(error)]
     if not isinstance(error, mp.MalstromError | UserCodeFailed):
-        return [f"unexpected {type(error).__name__}", "this is a bug of malstrom-py; --traceback shows where"]
+        return [f"unexpected {type(error).__name__}", "this is a bug of malstrom-py"]
     lines = [str(error)]
     origin = _origin(error)
     if origin is not error and not isinstance(origin, mp.MalstromError):
-        cause = told(origin) if traceback or isinstance(origin, OSError) else type(origin).__name__
+        cause = told(origin) if traceback else _cause(origin)
         if cause not in lines[0] and not isinstance(error, UserCodeFailed):
             lines.append(f"caused by {cause}")
         place = users_place(origin)
@@ -104,6 +156,12 @@ def _story(error: Exception, traceback: bool) -> list[str]:
     elif (place := users_place(error)) is not None:
         lines.append(f"at {place}")
     return lines + list(getattr(error, "__notes__", ()))
+
+
+def _cause(error: BaseException) -> str:
+    """The type of a foreign error, and what the system says by its number: no text of it."""
+    words = system_words(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _origin(error: BaseException) -> BaseException:

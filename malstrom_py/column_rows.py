@@ -58,7 +58,7 @@ def python_values(column: pa.Array, what: str) -> list[Any]:
     """
     kind = str(column.type)
     try:
-        if kind in _NAIVE_TIMES and _is_within_datetime(column, _NAIVE_TIMES[kind]):
+        if kind in _NAIVE_TIMES and is_within_datetime(column, _NAIVE_TIMES[kind]):
             import polars as pl
 
             return pl.Series(column).to_list()  # the same datetimes, in a fifth of the time
@@ -74,7 +74,7 @@ def python_values(column: pa.Array, what: str) -> list[Any]:
     return values
 
 
-def _is_within_datetime(times: pa.Array, per_second: int) -> bool:
+def is_within_datetime(times: pa.Array, per_second: int) -> bool:
     """Whether all of ``times`` are of the years 1 to 9999; beyond them Polars panics."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -17,30 +17,33 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Final, Literal
 
+from malstrom_py.extras import packages_installed, pip_install
 from malstrom_py.spark.java import find_java
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A package that jobs run without: what brings it, what needs it. ``below``: the first release that is too new."""
+    """A package that jobs run without: what installs it, what needs it. ``below``: the first one too new."""
 
-    brought_by: str
+    installed_by: str
     needed_by: str
     at_least: tuple[int, ...] = ()
     below: tuple[int, ...] = ()
 
 
+_CONNECT: Final = packages_installed("pyspark[connect]>=4.0")
+
 CORE: Final = ("cloudpickle", "msgpack", "polars", "pyarrow", "rich", "typer", "xxhash")
 OPTIONAL: Final = {
-    "ray": Wanted("malstrom-py[ray]", "jobs on Ray", at_least=(2, 52)),
-    "pyzmq": Wanted("malstrom-py[ray]", "jobs on Ray", at_least=(26,)),
-    "pyspark": Wanted("malstrom-py[spark]", "sources.Spark and sinks.Spark", at_least=(4, 0)),
-    "pandas": Wanted("malstrom-py[spark]", "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
-    "obstore": Wanted("malstrom-py[objects]", "snapshots in object stores", at_least=(0, 6)),
-    "grpcio": Wanted("pyspark[connect]", "sessions of Spark Connect"),
-    "grpcio-status": Wanted("pyspark[connect]", "sessions of Spark Connect"),
-    "googleapis-common-protos": Wanted("pyspark[connect]", "sessions of Spark Connect"),
-    "zstandard": Wanted("pyspark[connect]", "sessions of Spark Connect"),
+    "ray": Wanted(pip_install("ray"), "jobs on Ray", at_least=(2, 52)),
+    "pyzmq": Wanted(pip_install("ray"), "jobs on Ray", at_least=(26,)),
+    "pyspark": Wanted(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(4, 0)),
+    "pandas": Wanted(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
+    "obstore": Wanted(pip_install("objects"), "snapshots in object stores", at_least=(0, 6)),
+    "grpcio": Wanted(_CONNECT, "sessions of Spark Connect"),
+    "grpcio-status": Wanted(_CONNECT, "sessions of Spark Connect"),
+    "googleapis-common-protos": Wanted(_CONNECT, "sessions of Spark Connect"),
+    "zstandard": Wanted(_CONNECT, "sessions of Spark Connect"),
 }
 """By distribution."""
 
@@ -60,8 +63,8 @@ _JAVA_ELSEWHERE: Final = "with SDKMAN (https://sdkman.io): sdk install java 21.0
 class Finding:
     """One thing looked at. ``missing``: jobs run without it; ``broken``: they do not. ``what_to_do`` may be empty.
 
-    >>> print(Finding("missing", "ray", "not installed", "pip install 'malstrom-py[ray]'"))
-    missing  ray: not installed. pip install 'malstrom-py[ray]'
+    >>> print(Finding("missing", "ray", "not installed", pip_install("ray")))
+    missing  ray: not installed. pip install 'ray>=2.52' 'pyzmq>=26'
     """
 
     state: Literal["ok", "missing", "broken"]
@@ -104,7 +107,7 @@ def examine_core(name: str) -> Finding:
         version = metadata.version(name)
         import_module(name)
     except metadata.PackageNotFoundError:
-        return Finding("broken", name, "not installed", f"pip install {name}")
+        return Finding("broken", name, "not installed", packages_installed(name))
     except Exception as error:
         said = f"installed, but its import raised {type(error).__name__}: {error}"
         return Finding("broken", name, said, f"pip install --force-reinstall {name}")
@@ -117,13 +120,13 @@ def examine_optional(name: str, wanted: Wanted) -> Finding:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding("missing", name, f"not installed; {use}", f"pip install '{wanted.brought_by}'")
+        return Finding("missing", name, f"not installed; {use}", wanted.installed_by)
     if is_older(version, wanted.at_least):
         least = ".".join(map(str, wanted.at_least))
-        return Finding("missing", name, f"{version} is too old; {use}", f"pip install '{name}>={least}'")
+        return Finding("missing", name, f"{version} is too old; {use}", packages_installed(f"{name}>={least}"))
     if wanted.below and not is_older(version, wanted.below):
         below = ".".join(map(str, wanted.below))
-        return Finding("missing", name, f"{version} is too new; {use}", f"pip install '{name}<{below}'")
+        return Finding("missing", name, f"{version} is too new; {use}", packages_installed(f"{name}<{below}"))
     return Finding("ok", name, f"{version}, {use}")
 
 

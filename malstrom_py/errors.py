@@ -23,12 +23,13 @@ MalstromError
 └── InternalError        our bug; please report it
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
-Values of records never stand in a message: they may be secret. Keys do, as `shown`.
+Values of records never stand in a message: they may be secret. Keys do, as `shown`. Of an exception that is not of
+this package a message has the text only where it is in our `own_words`, or tells what stands in the code.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 _SHOWN_MAX: Final = 80
 
@@ -68,6 +69,24 @@ def lasting(error: _E) -> _E:
     return error
 
 
+_X = TypeVar("_X", bound=Exception)
+
+
+def own_words(error: _X) -> _X:
+    """``error``, of Python's own kinds, whose text this package wrote: it holds no value, and messages may repeat it.
+
+    >>> has_own_words(own_words(TypeError("a timestamp is an int"))), has_own_words(TypeError("secret"))
+    (True, False)
+    """
+    error._malstrom_words = True  # type: ignore[attr-defined]  # kept when it is pickled, as all attributes are
+    return error
+
+
+def has_own_words(error: BaseException) -> bool:
+    """Whether the text of ``error`` is by this package."""
+    return getattr(error, "_malstrom_words", False) is True
+
+
 class PlanError(MalstromError):
     """The job is wrong. Raised at the call that makes it wrong, or by ``job.plan()``; nothing has run yet."""
 
@@ -99,7 +118,8 @@ class MalformedRecord(SourceError):
     """Raised by ``SourcePart.poll`` for one record that cannot be read.
 
     The part's position is already past the record: the step's ``on_error`` policy decides about it, and the
-    next ``poll`` goes on behind it. ``record`` is what was read (text or bytes), for the dead-letter stream.
+    next ``poll`` goes on behind it. A ``poll`` that raises gives no rows: return those before the record first, and
+    raise at the next one. ``record`` is what was read (text or bytes), for the dead-letter stream.
     """
 
     def __init__(self, message: str, *, record: object = None) -> None:
@@ -192,16 +212,20 @@ class JobRunning(ControlError):
 class JobEnded(MalstromError):
     """The job has ended, so it cannot do what it was asked to.
 
-    Attributes: ``job`` (its name) and ``how`` ("finished": its sinks have committed; "failed"; "stopped": by a user,
-    without drain; empty where that is not known, for it ran in another process).
+    Attributes: ``job`` (its name); ``how`` ("finished": its sinks have committed; "failed"; "stopped": by a user,
+    without drain; empty where that is not known, for it ran in another process); ``snapshot`` (of a job
+    stopped on request: the id of the snapshot from which it goes on when it is started again; else empty); ``result``
+    (of a job that was stopped: the `RunResult` of what the run had done; else None).
     """
 
     lasting = True
 
-    def __init__(self, message: str, *, job: str = "", how: str = "") -> None:
+    def __init__(self, message: str, *, job: str = "", how: str = "", snapshot: str = "") -> None:
         super().__init__(message)
         self.job = job
         self.how = how
+        self.snapshot = snapshot
+        self.result: Any = None
 
 
 class OperationInProgress(MalstromError):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 from malstrom_py import explain
 from malstrom_py.arguments import refuse_class, short
 from malstrom_py.codec import TypeTable, can_register
 from malstrom_py.errors import PlanError
+from malstrom_py.keyed_stream import KeyedStreamBuilder
 from malstrom_py.messages import DeadLetter
 from malstrom_py.names import check_name
 from malstrom_py.operators.base import OnError
@@ -17,6 +18,7 @@ from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
 from malstrom_py.regions import check_regions
+from malstrom_py.signposts import JOB, STEPS, no_attribute
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sinks.targets import check_targets
 from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
@@ -50,6 +52,13 @@ class Job:
         self.slots = slots
         self._steps: dict[str, Step] = {}
         self._types = TypeTable()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> NoReturn:
+            if not attribute.startswith("_") and hasattr(KeyedStreamBuilder, attribute):
+                raise AttributeError(f"Job has no method {attribute!r}: {STEPS}", name=attribute, obj=self)
+            raise no_attribute(self, attribute, JOB)
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {len(self._steps)} steps)"

@@ -15,6 +15,9 @@ from malstrom_py.errors import PlanError
 
 _URI: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
 
+NO_OBJECT_STORES: Final = " (files in object stores are not there yet, see docs/not-yet.md#files-in-object-stores)"
+"""What a message about a URI of another place ends with."""
+
 
 def local_path(uri: object, asked_by: str) -> Path:
     """The path that ``uri`` means, absolute. ``asked_by`` is named in errors.
@@ -36,7 +39,7 @@ def local_path(uri: object, asked_by: str) -> Path:
         if not is_local or parts.query or parts.fragment:
             raise PlanError(
                 f"{asked_by} takes a local folder, which all who need it see under one path: give a path or "
-                f"file:///path, not {text!r}"
+                f"file:///path, not {text!r}{'' if parts.scheme == 'file' else NO_OBJECT_STORES}"
             )
         text = unquote(parts.path)
     if "\0" in text:

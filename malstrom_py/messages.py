@@ -4,11 +4,13 @@
 watermark). `PartOpened` and `PartFinished` travel inside a source region only, so that event time is tracked
 per part (T2). The others act on keyed state and pass every operator of a region: a step with several inputs
 handles one when it has come on all of them. `DataMessage` is how `StatefulLogic.on_data` sees one record.
+
+Rule: a message is a value: one that came from another worker equals the one that was sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, KeysView, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -53,7 +55,7 @@ class PartOpened:
     state: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class PartReleased:
     """A part is given to another worker: each operator that keeps something for it adds it under its own id (R2).
 
@@ -61,7 +63,7 @@ class PartReleased:
     """
 
     part: str
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +97,52 @@ class AnyOf:
     def __call__(self, key: object) -> bool:
         return key in self.keys
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyOf) and self.keys == other.keys
 
-@dataclass(frozen=True, slots=True, eq=False)
+    def __hash__(self) -> int:
+        return hash(AnyOf)
+
+
+@dataclass(frozen=True, slots=True)
 class Interrogate:
     """Asks for the keys that have state and pass ``predicate``: each operator adds its own to ``keys``."""
 
     predicate: Callable[[Any], bool] = every_key
-    keys: set[Any] = field(default_factory=set)
+    keys: set[Any] = field(default_factory=set, hash=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Collect:
     """Takes the state of ``keys``: each operator removes it and adds it, encoded, under its own id.
 
-    State comes in the order of ``keys``: give the keys of a dict where that must not differ from process to process.
+    State comes in the order of ``keys``. That of a set of str differs from process to process; that of the keys of a
+    dict does not, and it is kept when a message is pickled.
+
+    >>> import pickle
+    >>> message = Collect(dict.fromkeys(["anna", "ben"]).keys())
+    >>> list(pickle.loads(pickle.dumps(message)).keys)
+    ['anna', 'ben']
     """
 
-    keys: Set[Any]
-    states: dict[str, bytes] = field(default_factory=dict)
+    keys: Set[Any] = field(hash=False)
+    states: dict[str, bytes] = field(default_factory=dict, hash=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self.keys, KeysView):  # of a dict, which cannot be pickled
+            return _collect_in_order, (tuple(self.keys), self.states)
+        return Collect, (self.keys, self.states)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _collect_in_order(keys: tuple[Any, ...], states: dict[str, bytes]) -> Collect:
+    return Collect(dict.fromkeys(keys).keys(), states)
+
+
+@dataclass(frozen=True, slots=True)
 class Acquire:
     """Brings state: each operator installs what stands under its own id. ``states`` is of the form of `Collect`'s."""
 
-    states: Mapping[str, bytes]
+    states: Mapping[str, bytes] = field(hash=False)
 
 
 class PersistenceBackend(Protocol):
@@ -130,29 +153,30 @@ class PersistenceBackend(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class AbsBarrier:
     """A cut through the stream (asynchronous barrier snapshot): each operator persists its state as it passes.
 
     ``snapshot`` is its id. ``parent``: the last snapshot that was committed by this start of the job, to which what is
-    persisted may be relative (S2); None: it has to be complete. ``incarnation`` counts the starts of the job.
+    persisted may be relative (S2); None: it has to be complete. ``incarnation`` counts the starts of the job. Two are
+    equal if they cut for the same snapshot, wherever each persists: another worker has another ``backend``.
     """
 
     snapshot: str
-    backend: PersistenceBackend
+    backend: PersistenceBackend = field(compare=False)
     parent: str | None = None
     incarnation: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Rescale:
     """From here on the routing table of ``version`` holds: ``owners[slot]`` is the worker that owns a slot."""
 
     version: int
-    owners: Sequence[int]
+    owners: Sequence[int] = field(hash=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class SuspendMarker:
     """The job is being suspended: nothing follows on this channel, and the maximum epoch does not come."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from malstrom_py.codec import TypeTable
 from malstrom_py.errors import PlanError
+from malstrom_py.initial_state import InitialState
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.partition import PartitionerLike
 from malstrom_py.time import Unit
@@ -54,7 +55,8 @@ class Port:
 class Step:
     """One step of a plan. ``detail`` is for people: a source, a file:line, a bound.
 
-    ``renamed_from`` and ``migration`` are what it says of its former self, to go on from a snapshot of that.
+    ``renamed_from`` and ``migration`` are what it says of its former self, to go on from a snapshot of that;
+    ``initial`` is the state that its keys begin with.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Step:
     detail: str = ""
     renamed_from: str | None = None
     migration: Migration | None = None
+    initial: InitialState | None = None
 
     @property
     def dead_letter_port(self) -> int | None:
@@ -74,7 +77,7 @@ class Step:
         return len(self.ports) - 1 if self.on_error == "dead-letter" else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """A checked job: its name, its number of slots, its steps, inputs before outputs, and the types of its state."""
 
@@ -82,6 +85,9 @@ class Plan:
     slots: int
     steps: tuple[Step, ...]
     types: TypeTable = field(default_factory=TypeTable)
+
+    def __repr__(self) -> str:
+        return f"Plan({self.job!r}, {len(self.steps)} steps)"
 
     def rank(self, name: str) -> int:
         """Where a step stands in ``steps``."""

@@ -140,8 +140,10 @@ class RowColumns:
         """Each row's fields of ``names``; the error if no row so far has had one of them, for that is a mistake."""
         names = self._names or ()
         if self._schema is None and (missing := set(names).difference(*rows)):
-            there = _listed(set().union(*rows))
-            raise self._error(f"an expression names columns that are not there: {_listed(missing)}; there are {there}")
+            there = len(set().union(*rows))  # the keys of a dict may be values, so they are counted
+            raise self._error(
+                f"an expression names columns that are not there: {_listed(missing)}; the rows have {there} others"
+            )
         return [{name: row.get(name) for name in names} for row in rows]
 
     def _check_alike(self, rows: list[dict[str, Any]]) -> None:

@@ -97,6 +97,7 @@ class RunningFigures(StreamBuilder[K, V_co]):
         on_error: OnError = "fail",
         renamed_from: str | None = None,
         migrate: Migrate | None = None,
+        initial_state: Any = None,
         **aggs: Aggregation[Any, Any],
     ) -> KeyedStreamBuilder[K, dict[str, Any]]:
         """Per record a dict of figures over its key's records so far: ``total=agg.sum("price"), n=agg.count()``.
@@ -115,7 +116,7 @@ class RunningFigures(StreamBuilder[K, V_co]):
             self._default(one.init, name, f"init of {label}")
         detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
         factory = partial(Aggregate, aggregations=aggs)
-        upgrade: Upgrade = {"renamed_from": renamed_from, "migrate": migrate}
+        upgrade: Upgrade = {"renamed_from": renamed_from, "migrate": migrate, "initial_state": initial_state}
         return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail, upgrade=upgrade)
 
     def top_n(

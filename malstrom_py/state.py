@@ -126,9 +126,12 @@ class Defaulting(dict[Any, Any]):
 
 
 class KeyedState:
-    """``values``: key -> state, a plain dict that the loops of the steps work on; ``timers``: when keys wake."""
+    """``values``: key -> state, a plain dict that the loops of the steps work on; ``timers``: when keys wake.
 
-    __slots__ = ("_changes", "_codec", "_step", "timers", "values")
+    ``untried``: no state has been tried yet on the form in which a snapshot stores it (`try_first`).
+    """
+
+    __slots__ = ("_changes", "_codec", "_step", "timers", "untried", "values")
 
     def __init__(self, step: str, codec: Codec) -> None:
         self._step = step
@@ -136,6 +139,7 @@ class KeyedState:
         self._changes: Changes | None = None
         self.values: dict[Any, Any] = {}
         self.timers = Timers()
+        self.untried = False
 
     def keys(self) -> set[Any]:
         """The keys with state: a value that is not None, or a timer."""
@@ -149,6 +153,20 @@ class KeyedState:
     def track(self, slots_of: SlotsOf) -> None:
         """From now on persist keyed artefacts, by the slots that ``slots_of`` gives, and note which keys change."""
         self._changes = Changes(slots_of)
+        self.untried = True
+
+    def try_first(self) -> None:
+        """Encode a state as a snapshot would, once: the oldest and the newest, as soon as there are any.
+
+        Raises:
+            CodecError: it cannot be stored; names step, key and type. Otherwise the first snapshot would say so, when
+                a minute of work or an hour is lost.
+        """
+        values = self.values
+        if values:
+            self.untried = False
+            for key in dict.fromkeys((next(iter(values)), next(reversed(values)))):
+                self._codec.encode_rows_at_rest([[key, values[key], []]], step=self._step)
 
     def note(self, keys: Iterable[Any]) -> None:
         """The values of ``keys`` may change, or have changed. Costs nothing as long as nothing is tracked."""
@@ -243,6 +261,13 @@ class KeyedState:
             self._take_in(taken.keys, taken.values, taken.times, "restored from two workers")
             installed += taken.keys
         return installed, Opened(chain[-1]).note
+
+    def start_with(self, states: Mapping[Any, Any]) -> None:
+        """Begin with ``states``, by key. `CodecError` if one cannot be stored, where state is stored."""
+        if self.tracked:
+            rows = [[key, value, []] for key, value in states.items()]
+            self._codec.encode_rows_at_rest(rows, step=self._step)
+        self._take_in(list(states), list(states.values()), {}, "there before it was given its first state")
 
     def snapshot(self) -> bytes:
         """All state, encoded at rest."""

@@ -23,6 +23,7 @@ from malstrom_py.arguments import (
 )
 from malstrom_py.epochs import EpochGenerator, idle_after_s, max_ahead_of
 from malstrom_py.errors import PlanError
+from malstrom_py.initial_state import initial_state_of
 from malstrom_py.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.names import NAME_MAX, check_name
 from malstrom_py.operators.assign_timestamps import AssignTimestamps
@@ -52,6 +53,7 @@ from malstrom_py.operators.write_parts import KeyByPart, WriteParts
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.partition import PartitionerLike, check_partitioner
 from malstrom_py.plan import Port, Step, StreamRef, Traits, epochs_traits, union_traits
+from malstrom_py.signposts import STREAM, no_attribute
 from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink
 from malstrom_py.time import Unit, check_unit
 from malstrom_py.upgrades import Upgrade, former_name, migration_of, refuse_unknown
@@ -70,8 +72,8 @@ W = TypeVar("W")
 
 KEYED_METHODS = frozenset(
     (
-        *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum"),
-        *("min", "max", "mean", "top_n", "distinct", "collect", "aggregate", "enrich"),
+        *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum", "min"),
+        *("max", "mean", "top_n", "distinct", "collect", "aggregate", "enrich"),
     )
 )
 
@@ -179,8 +181,8 @@ class StreamBuilder(Generic[K, V_co]):
         if any(stream.job is not self.job for stream in streams):
             raise PlanError(f"step {name!r}: a union is of streams of one job")
         traits = union_traits(name, [self.traits, *(stream.traits for stream in streams)])
-        also = tuple(stream.ref for stream in streams)
-        return self._at(self._add("union", name, Union, None, traits=traits, also=also), 0, traits)
+        ref = self._add("union", name, Union, None, traits=traits, also=tuple(stream.ref for stream in streams))
+        return self._at(ref, 0, traits)
 
     @overload
     def stateless_op(
@@ -260,14 +262,13 @@ class StreamBuilder(Generic[K, V_co]):
         self, name: str, fn: Callable[[V_co], int | datetime] | str, *, unit: Unit = "ms", on_error: OnError = "fail"
     ) -> Self:
         """Time each record by ``fn(value)`` or by a column: an int in ``unit`` (s, ms, us, ns) or aware datetime."""
-        unit = check_unit(unit, name)
         if self.traits.epochs:
             raise PlanError(
                 f"step {name!r}: timestamps cannot change behind generate_epochs, for they could fall below "
                 f"an epoch already passed: put assign_timestamps before it"
             )
         function, column = field_getter(fn, name), fn if isinstance(fn, str) else None
-        factory = partial(AssignTimestamps, fn=function, unit=unit, column=column)
+        factory = partial(AssignTimestamps, fn=function, unit=check_unit(unit, name), column=column)
         traits = replace(self.traits, unit=unit)
         return self._same("assign_timestamps", name, factory, function, traits=traits, on_error=on_error)
 
@@ -332,7 +333,7 @@ class StreamBuilder(Generic[K, V_co]):
 
         def __getattr__(self, attribute: str) -> Callable[..., NoReturn]:
             if attribute not in KEYED_METHODS:
-                raise AttributeError(f"{type(self).__name__} has no method {attribute!r}")
+                raise no_attribute(self, attribute, STREAM)
 
             def refuse(name: str = "?", *_: object, **__: object) -> NoReturn:
                 if self.traits.local:
@@ -362,17 +363,16 @@ class StreamBuilder(Generic[K, V_co]):
         upgrade: Upgrade | None = None,
     ) -> StreamRef:
         check_name(name, "step")
-        upgrade = upgrade or {}
-        refuse_unknown(upgrade, name)
+        upgrade = refuse_unknown(upgrade or {}, name)
         if on_error not in get_args(OnError):
             raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         if on_error == "dead-letter":
             ports = (*ports, Port("dead_letters", epochs=False))
-        if detail is None:
-            detail = describe_function(function) if function is not None else ""
+        told = ("" if function is None else describe_function(function)) if detail is None else detail
         former, migration = former_name(upgrade.get("renamed_from"), name), migration_of(upgrade.get("migrate"), name)
-        inputs, traits = (self.ref, *also), traits or self.traits
-        return self.job.add(Step(name, kind, factory, inputs, ports, on_error, traits, detail, former, migration))
+        initial = initial_state_of(upgrade.get("initial_state"), kind, name, factory, self.job.register_state)
+        inputs, traits, said = (self.ref, *also), traits or self.traits, (former, migration, initial)
+        return self.job.add(Step(name, kind, factory, inputs, ports, on_error, traits, told, *said))
 
     def _at(self, ref: StreamRef, port: int, traits: Traits | None = None) -> Self:
         return type(self)(self.job, StreamRef(ref.step, port), traits or self.traits)

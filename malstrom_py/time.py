@@ -9,13 +9,19 @@ import operator
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, SupportsIndex, get_args
 
-from malstrom_py.errors import PlanError
+from malstrom_py.errors import PlanError, own_words
 from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 
 Unit = Literal["s", "ms", "us", "ns"]
 
 PER_SECOND: Final[dict[str, int]] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """How many of a unit a second has."""
+
+NAIVE: Final = (
+    "a naive datetime says no moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc); of a file that is "
+    'read, sources.Files(..., timezone="UTC") does'
+)
+"""What is said of a time without a zone."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -38,17 +44,15 @@ def to_time(moment: object, unit: Unit) -> int:
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise TypeError(
-                "a naive datetime says no moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc)"
-            )
+            raise own_words(TypeError(NAIVE))
         time = _scale((moment - _EPOCH) // _MICROSECOND, unit)
     elif moment is None:
-        raise TypeError("the timestamp is None: filter such records out first, or set on_error=")
+        raise own_words(TypeError("the timestamp is None: filter such records out first, or set on_error="))
     else:
         time = _index(moment)
     # MIN_EPOCH and MAX_EPOCH themselves mean "no epoch yet" and "the end", so no record may carry them.
     if not MIN_EPOCH < time < MAX_EPOCH:
-        raise ValueError(f"the timestamp does not fit an int64 in unit {unit!r}")
+        raise own_words(ValueError(f"the timestamp does not fit an int64 in unit {unit!r}"))
     return time
 
 
@@ -88,7 +92,11 @@ def _scale(microseconds: int, unit: Unit) -> int:
 def _index(moment: object) -> int:
     # True and False are ints to Python, but as moments they are mistakes. What has __index__: numpy's integers, say.
     if isinstance(moment, bool) or not isinstance(moment, SupportsIndex):
-        raise TypeError(f"a timestamp is an int in the step's unit or an aware datetime, got {type(moment).__name__}")
+        kind = type(moment).__name__
+        said = f"a timestamp is an int in the step's unit or an aware datetime, got {kind}"
+        if isinstance(moment, str):
+            said += ": parse it, with datetime.fromisoformat(text) for instance, which needs an offset such as Z in it"
+        raise own_words(TypeError(said))
     return operator.index(moment)
 
 

@@ -7,7 +7,7 @@ needs a name that is its own and stays: that of its file and that of the functio
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict
@@ -24,10 +24,15 @@ _LOADED_AS: Final = "malstrom_job_"
 
 
 class Upgrade(TypedDict, total=False):
-    """Options of every step that keeps state. ``renamed_from``: the name it had; ``migrate``: see `Migrate`."""
+    """Options of every step that keeps state. ``renamed_from``: the name it had; ``migrate``: see `Migrate`.
+
+    ``initial_state``: what its keys begin with, rows of (key, state), a dict, a DataFrame with the columns key and
+    state, or a function that returns one of these.
+    """
 
     renamed_from: str | None
     migrate: Migrate | None
+    initial_state: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +77,12 @@ def migration_of(migrate: object, step: str) -> Migration | None:
     return Migration(f"{_file_of(function)}:{name}", function)
 
 
-def refuse_unknown(upgrade: Mapping[str, object], step: str) -> None:
-    """`TypeError` for an option that there is not, as Python has it for arguments."""
+def refuse_unknown(upgrade: Upgrade, step: str) -> Upgrade:
+    """``upgrade``; `TypeError` for an option that there is not, as Python has it for arguments."""
     for name in upgrade:
         if name not in Upgrade.__annotations__:
             raise TypeError(f"step {step!r} got an unexpected keyword argument {name!r}")
+    return upgrade
 
 
 def _file_of(function: object) -> str:

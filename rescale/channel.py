@@ -4,7 +4,9 @@ F1: a channel is FIFO per (sender, receiver, exchange) and carries (incarnation,
 or an old incarnation is detected, never processed. F2: data needs credit in rows and bytes, both above zero; a
 batch may take them below, so one larger than the credit passes, alone. An epoch is credited like a row, or a worker
 that gets no rows and is slow would be buried under epochs. What has no credit waits in the backlog, and so does
-everything behind it.
+everything behind it. Below the credit stands the *window*, in rows: what the receiver works off in a fraction of a
+second. Each grant carries it. It is measured by time, so that a barrier waits for few rows at any speed. At first the
+speed of the receiver is unknown: no more than twice the rows that it has processed so far are let out at once.
 """
 
 from __future__ import annotations
@@ -81,14 +83,21 @@ class Frame:
         return self.rows + len(self.epochs)
 
 
+OPEN: Final = 1 << 30
+"""A window that limits nothing, in rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Credit given back to the sender of a channel. Travels outside it."""
+    """Credit given back to the sender of a channel, and how many rows may be on their way from now on. Travels
+    outside it.
+    """
 
     channel: ChannelId
     incarnation: int
     rows: int
     size: int
+    window: int = OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +127,15 @@ class Share(NamedTuple):
 class Loopback:
     """The channel of a worker to itself: both ends are one queue, nothing is framed, numbered or encoded."""
 
-    __slots__ = ("_items", "_rows", "_rows_max", "blocked", "version")
+    __slots__ = ("_credit", "_items", "_rows", "_rows_max", "_trust", "blocked", "share", "version", "window")
 
-    def __init__(self, credit: Credit, version: int = 0) -> None:
+    def __init__(self, credit: Credit, version: int = 0, trust: int = OPEN) -> None:
         self._items: deque[Item] = deque()
         self._rows = 0
-        self._rows_max = credit.rows
+        self._credit = credit.rows
+        self._trust = trust
+        self._rows_max = min(credit.rows, trust)
+        self.window = self.share = OPEN
         self.blocked = False
         self.version = version
 
@@ -132,25 +144,37 @@ class Loopback:
         self._rows += _cost(item)
         self._items.append(item)
 
-    def take(self) -> Item | None:
-        """The next item, if there is one and the channel does not wait at a barrier."""
+    def take(self, rows_max: int = OPEN) -> Item | None:
+        """The next item, if there is one and the channel does not wait at a barrier; of a batch the first ``rows_max``
+        rows.
+        """
         if self.blocked or not self._items:
             return None
         item = self._items.popleft()
-        self._rows -= _cost(item)
+        cost = _cost(item)
+        if cost > rows_max and isinstance(item, Batch):
+            self._items.appendleft(item.cut(rows_max, cost))
+            item, cost = item.cut(0, rows_max), rows_max
+        self._rows -= cost
+        if self._trust < self._credit:
+            self._trust += 2 * cost
+            self._rows_max = min(self._credit, self._trust, self.window)
         if type(item) is Marker:
             self.version = item.move.version
         return item
 
-    def freed(self) -> None:
-        """Nobody is told that there is room again: `full` says so."""
+    def freed(self, window: int = OPEN) -> None:
+        """Nobody is told that there is room again: `full` says so. ``window``: how many rows may be queued now."""
+        if window != self.window:
+            self.window, self.share = window, share_of(window)
+            self._rows_max = min(self._credit, self._trust, window)
 
     def withhold(self, rows: int) -> Share:
         """Keep the credit of ``rows`` rows of the item that was taken last."""
         self._rows += rows
         return Share(rows, 0)
 
-    def give_back(self, share: Share) -> None:
+    def give_back(self, share: Share, window: int = OPEN) -> None:
         """What was withheld has been let in."""
         self._rows -= share.rows
 
@@ -161,20 +185,39 @@ class Loopback:
 
     @property
     def full(self) -> bool:
-        """Whether as many rows and epochs are queued as the credit allows, or more."""
+        """Whether as many rows and epochs are queued as the credit and the window allow, or more."""
         return self._rows >= self._rows_max
+
+    @property
+    def excess(self) -> float:
+        """How many rows are queued beyond the window, in shares of it."""
+        return (self._rows - self.window) / self.share
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether it is full by its window, and not by the credit."""
+        return self._rows_max <= self._rows < self._credit
 
     def __len__(self) -> int:
         return len(self._items)
 
 
 class ChannelOut:
-    """The sender's end of a channel to another worker."""
+    """The sender's end of a channel to another worker. ``trust``: how many rows may be on their way to a receiver that
+    has not worked yet.
+    """
 
-    def __init__(self, channel: ChannelId, incarnation: int, credit: Credit) -> None:
+    def __init__(self, channel: ChannelId, incarnation: int, credit: Credit, trust: int = OPEN) -> None:
         self.channel = channel
         self._incarnation = incarnation
         self._rows, self._size = credit.rows, credit.size
+        self._credit = credit.rows
+        self._trust = trust
+        self.window = OPEN
+        """For how many rows the receiver has time, as it says."""
+        self.share = OPEN
+        """How many rows are to come at once, and to be in a frame, at most."""
+        self._rows_kept = max(0, credit.rows - trust)
         self._sequence = 0
         self._backlog: deque[Frame] = deque()
         self.spilled_rows = 0
@@ -212,6 +255,10 @@ class ChannelOut:
         if grant.incarnation == self._incarnation:
             self._rows += grant.rows
             self._size += grant.size
+            if self._trust < self._credit:
+                self._trust += 2 * grant.rows
+            self.window, self.share = grant.window, share_of(grant.window)
+            self._rows_kept = max(0, self._credit - min(self._trust, grant.window))
 
     @property
     def backlog(self) -> int:
@@ -219,8 +266,21 @@ class ChannelOut:
         return len(self._backlog)
 
     @property
+    def excess(self) -> float:
+        """How many rows are on their way or wait for credit beyond the window, in shares of it; 0 if none waits."""
+        if not self._backlog:
+            return 0.0
+        rows = self._credit - self._rows + sum(frame.cost for frame in self._backlog)
+        return (rows - self.window) / self.share
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether what waits has credit, and only the window keeps it back."""
+        return bool(self._backlog) and not self._has_credit and self._rows > 0 and self._size > 0
+
+    @property
     def _has_credit(self) -> bool:
-        return self._rows > 0 and self._size > 0
+        return self._rows > self._rows_kept and self._size > 0
 
 
 class ChannelIn:
@@ -250,14 +310,13 @@ class ChannelIn:
         self._sequence = frame.sequence
         self._queue.append(frame)
 
-    def take(self) -> tuple[Frame, Grant | None]:
-        """Take the next frame, and the credit that goes back for it."""
-        frame = self._queue.popleft()
-        return frame, self.grant(frame.cost, frame.size) if frame.cost else None
+    def take(self) -> Frame:
+        """Take the next frame, for which credit is to go back."""
+        return self._queue.popleft()
 
-    def grant(self, rows: int, size: int) -> Grant:
-        """Credit for the sender."""
-        return Grant(self.channel, self._incarnation, rows, size)
+    def grant(self, rows: int, size: int, window: int = OPEN) -> Grant:
+        """Credit for the sender, and the window that it has from now on."""
+        return Grant(self.channel, self._incarnation, rows, size, window)
 
     def peek(self) -> Frame | None:
         """The next frame, if there is one."""
@@ -271,3 +330,12 @@ def _cost(item: Item) -> int:
     if isinstance(item, Batch):
         return len(item)
     return 1 if type(item) is Epoch else 0
+
+
+def share_of(window: int) -> int:
+    """How many rows of a ``window`` are to come at once: the next ones come while these are worked off.
+
+    >>> share_of(100), share_of(1)
+    (50, 1)
+    """
+    return max(1, window // 2)

@@ -13,7 +13,7 @@ from typing import Any
 from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.errors import InternalError
 from malstrom_py.messages import MAX_EPOCH, Epoch
-from malstrom_py.rescale.channel import ChannelId, ChannelOut, Credit, Frame, InLine, Loopback, PlacedEpoch
+from malstrom_py.rescale.channel import OPEN, ChannelId, ChannelOut, Credit, Frame, InLine, Loopback, PlacedEpoch
 from malstrom_py.rescale.gathering import Gathering
 from malstrom_py.rescale.protocol import Bye, Marker, Move
 
@@ -23,7 +23,8 @@ class Router:
 
     ``table[slot]`` is the worker that owns a slot; ``slots_of`` and ``slots_of_column`` give the slots of keys, as a
     list and as an Arrow column; ``encode`` makes bytes of a batch. They raise typed errors. Columns for one worker are
-    cut into batches of ``columns_rows_max`` rows, rows of ``rows_max``.
+    cut into batches of ``columns_rows_max`` rows, rows of ``rows_max``, and into smaller ones where the receiver is so
+    slow that its window is small. ``trust``: how many rows may be on their way to one that has not worked yet.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Router:
         incarnation: int = 0,
         credit: Credit | None = None,
         version: int = 0,
+        trust: int = OPEN,
     ) -> None:
         self.exchange = exchange
         self.version = version
@@ -51,7 +53,8 @@ class Router:
         self.routed_rows = 0
         self._credit = credit or Credit()
         self._incarnation = incarnation
-        self.loopback = Loopback(self._credit, version)
+        self._trust = trust
+        self.loopback = Loopback(self._credit, version, trust)
         self._worker = worker
         self._encode = encode
         self._rows_max = rows_max
@@ -70,7 +73,7 @@ class Router:
     def connect(self, member: int) -> None:
         """Open the channel to ``member``. It gets nothing before it is one of the members (R1)."""
         self.channels[member] = ChannelOut(
-            ChannelId(self.exchange, self._worker, member), self._incarnation, self._credit
+            ChannelId(self.exchange, self._worker, member), self._incarnation, self._credit, self._trust
         )
         self._gathering[member] = Gathering()
 
@@ -124,10 +127,14 @@ class Router:
                 continue
             if not self._gathering[owner].takes(rows):
                 self._cut(owner)
-            gathering = self._gathering[owner]
-            gathering.add_columns(rows)
-            if gathering.rows >= self._columns_rows_max or gathering.size >= self._bytes_max:
-                self._cut(owner)
+            share = self.channels[owner].share
+            most = min(self._columns_rows_max, share)
+            for start in range(0, len(rows), share):
+                piece = rows if len(rows) <= share else rows.cut(start, start + share)
+                gathering = self._gathering[owner]
+                gathering.add_columns(piece)
+                if gathering.rows >= most or gathering.size >= self._bytes_max:
+                    self._cut(owner)
 
     def _shares(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
         """The rows of ``batch`` by the worker that owns their keys' slots."""
@@ -184,6 +191,21 @@ class Router:
         """The frames for other workers that may go now."""
         return [frame for channel in self.channels.values() for frame in channel.take()]
 
+    def load(self) -> float:
+        """How far what waits goes beyond what should, at the channel where it is most: above 1 it was too much at once.
+
+        A batch may be half a window too many, for the channel it came to may have been all but full.
+        """
+        load = self.loopback.excess
+        for channel in self.channels.values():
+            load = max(load, channel.excess)
+        return load
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether anything waits though it has credit, for its receiver is slow."""
+        return self.loopback.waits_for_time or any(channel.waits_for_time for channel in self.channels.values())
+
     @property
     def backlogged(self) -> bool:
         """Whether anything waits for credit."""
@@ -197,10 +219,13 @@ class Router:
     def _gather(self, owner: int, batch: Batch, rows: list[int]) -> None:
         if not self._gathering[owner].takes(batch):
             self._cut(owner)
-        gathering = self._gathering[owner]
-        gathering.add(batch, rows)
-        if gathering.rows >= self._rows_max or gathering.rows * self._row_bytes >= self._bytes_max:
-            self._cut(owner)
+        share = self.channels[owner].share
+        for start in range(0, len(rows), share):
+            gathering = self._gathering[owner]
+            gathering.add(batch, rows[start : start + share] if share < len(rows) else rows)
+            most = min(self._rows_max, share)
+            if gathering.rows >= most or gathering.rows * self._row_bytes >= self._bytes_max:
+                self._cut(owner)
 
     def _cut(self, owner: int) -> None:
         gathering, self._gathering[owner] = self._gathering[owner], Gathering()

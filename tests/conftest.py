@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.without_java import WithoutJava
+from tests.tree import ROOT
 
 # In CI hypothesis loads a profile of its own, which has no deadline either and draws the same cases each time.
 settings.register_profile("unhurried", deadline=None, print_blob=True)
@@ -37,7 +37,14 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave out what cannot run on a machine without Java."""
+    """Refuse a checkout without links, of which a part would be left out; leave out what cannot run without Java."""
+    if missing := [room for room in ("rescale", "workers") if not (ROOT / "malstrom_py" / room).is_dir()]:
+        raise pytest.UsageError(
+            f"malstrom_py/{missing[0]} is no folder, so its examples would not be run: this checkout has lost its "
+            f"links. Make them: ln -sfn ../rescale malstrom_py/rescale; ln -sfn ../workers malstrom_py/workers"
+        )
+    from tests.without_java import WithoutJava  # it imports the package, which such a checkout cannot
+
     config.pluginmanager.register(WithoutJava())
 
 

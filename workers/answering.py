@@ -76,7 +76,8 @@ async def _stopped(ask: AskStop, controls: Controls) -> Answer:
         ending = ended.result()
         if ending.how == "failed":
             return ending.told() or Done()
-        ending.stopped(drain=ask.drain)
+        last = ending.stopped(drain=ask.drain, kept=controls.kept)
+        return Done() if last is None else SnapshotMade(last)
     return Done()
 
 

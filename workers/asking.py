@@ -53,15 +53,17 @@ class AskedJob(ABC):
         """See `JobHandle.status`."""
         return self._expect(JobStatus, AskStatus(timeout_s), "asked how it stands")
 
-    def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None:
+    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
         """See `JobHandle.stop`."""
-        self._expect(Done, AskStop(drain, wait, timeout_s), "stopped")
+        kinds: tuple[type[SnapshotMade | Done], ...] = (SnapshotMade, Done)
+        answer = self._expect(kinds, AskStop(drain, wait, timeout_s), "stopped")
+        return SnapshotId(answer.id) if isinstance(answer, SnapshotMade) else None
 
     def wait(self, *, timeout_s: float | None) -> RunResult:
         """See `JobHandle.wait`."""
         return self._expect(RunResult, AskWait(timeout_s), "waited for")
 
-    def _expect(self, kind: type[A], ask: Ask, what: str) -> A:
+    def _expect(self, kind: type[A] | tuple[type[A], ...], ask: Ask, what: str) -> A:
         answer = self.ask(ask, what)
         if isinstance(answer, MalstromError):
             raise answer

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import MalstromError
+from malstrom_py.errors import JobEnded, MalstromError
 from malstrom_py.workers.controls import Controls
 from malstrom_py.workers.restart import Failures, Restart
 from malstrom_py.workers.result import RunResult
@@ -96,6 +96,11 @@ class Attempts(Generic[R]):
             raise error
         # The text of a foreign error may hold values of records.
         why = error if isinstance(error, MalstromError) else type(error).__name__
+        try:
+            self._controls.refuse_if_stopped()
+        except JobEnded as ended:
+            ended.add_note(f"it failed while it was being stopped: {why}")
+            raise ended from error
         _LOG.warning("job %s goes back to its last snapshot in %g s: %s", self._controls.job, pause_s, why)
         self._controls.recover(run.result(), run.workers)
         wait_out(pause_s, self._controls, self._clock)

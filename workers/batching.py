@@ -12,6 +12,9 @@ from malstrom_py.rescale.channel import Credit
 class Batching:
     """A batch is cut by rows, by bytes, and by time, whichever comes first.
 
+    All fields are upper bounds: where rows take long, fewer are read at once and fewer are in flight, so that
+    snapshots, rescales and commands get through in about a second (F2).
+
     ``rows_max``: rows per poll of a source part and per batch to another worker (1,024: larger ones make Python's
     garbage collector work; see the design note on the hot loop). ``bytes_max``: encoded size of a batch to another
     worker, about. ``linger_s``: how long rows for another worker wait for more, and how long a part that has nothing

@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeGuard
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import PlanError, SnapshotError, SourceError, lasting
+from malstrom_py.messages import MAX_EPOCH
 from malstrom_py.operators.read_source import Begun
-from malstrom_py.plan import Plan
+from malstrom_py.operators.source_parts import reads_new
+from malstrom_py.plan import Plan, ancestors
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
+from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.choosing import latest_manifest
 from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.job_changes import Fit, fitted
@@ -26,6 +29,7 @@ from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verifying import faults_of
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.commit import SinkCommits
+from malstrom_py.workers.graph import build_sources
 from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.worker import Worker
 
@@ -33,6 +37,17 @@ LATEST: Final = "latest"
 NONE: Final = "none"
 
 _LOG: Final = logging.getLogger("malstrom_py")
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What sources have pinned, by step. ``read``: the steps whose sources have been read to the end of that.
+    ``finished``: the job has finished with it, and does not go on: nothing is to be pinned.
+    """
+
+    records: Mapping[str, Any] = field(default_factory=dict)
+    read: frozenset[str] = frozenset()
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,43 @@ class Resumption:
         for step, chains in self.fit.chains.items():
             for chain in chains.values():
                 yield step, [loaded(checkpointer, artefact) for artefact in chain]
+
+    @property
+    def known(self) -> dict[str, dict[Part, Any]]:
+        """The parts of each source in the snapshot, with their positions."""
+        return {
+            step: {Part(part): image.position for part, image in images.items()}
+            for step, images in self.fit.sources.items()
+        }
+
+    @property
+    def pinned(self) -> Pinned:
+        """What the snapshot has pinned, and of which sources all that was pinned is read."""
+        if self.manifest.result is None:
+            return Pinned(self.fit.pins)
+        sources = self.fit.sources
+        read = (step for step in self.fit.pins if all(image.finished for image in sources.get(step, {}).values()))
+        return Pinned(self.fit.pins, frozenset(read))
+
+    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]]) -> Resumption:
+        """The same, with event time beginning again at each exchange whose end had come, and in front of which a source
+        has something to read again: a part that is new, or one of a job that was drained.
+        """
+        unread = {step for step, parts in listed.items() if any(not self._has_read(step, part) for part in parts)}
+        if self.manifest.result is not None and not unread:
+            _LOG.warning(
+                "job %s: nothing is new since snapshot %s, with which it had finished", *(plan.job, self.manifest.id)
+            )
+        frontiers = {
+            exchange: time
+            for exchange, time in self.fit.frontiers.items()
+            if time < MAX_EPOCH or not any(step.name in unread for step in ancestors(plan.steps, {exchange}))
+        }
+        return replace(self, fit=replace(self.fit, frontiers=frontiers))
+
+    def _has_read(self, step: str, part: Part) -> bool:
+        image = self.fit.sources.get(step, {}).get(part)
+        return image is not None and image.finished
 
     def begun(self, listed: Mapping[str, Sequence[Part]]) -> dict[str, dict[Part, Begun]]:
         """Where the parts of each source stand. ``listed``: those that there are now; a part that is gone may only be
@@ -80,13 +132,16 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A run that has begun. ``finished``: there is nothing to run, for the job has finished with this manifest."""
+    """A run that has begun. ``finished``: there is nothing to run, for the job has finished with this manifest;
+    ``finished_before``: it had when it was started, by an earlier start.
+    """
 
-    checkpointer: StoreCheckpointer
+    checkpointer: Checkpointer
     incarnation: int
     sequence: int
     resumption: Resumption | None = None
     finished: Manifest | None = None
+    finished_before: bool = False
 
     @property
     def standing(self) -> SnapshotStatus:
@@ -98,13 +153,17 @@ class Beginning:
 class Keeping:
     """How a job is snapshotted: as ``snapshots`` say, from where ``resume`` says: "latest", "none", or an id.
 
-    ``stood``: the last one that stood when this run began, as far as the run before it knows.
+    ``is_again``: this run takes the place of one of the same start, which has failed; ``stood``: the last snapshot that
+    stood when this run began, as far as that one knows; ``began_from``: the snapshot that those runs began from, as
+    long as they have made none.
     """
 
     snapshots: Snapshots
     resume: str = LATEST
     allow_dropped_state: bool = False
     stood: str | None = None
+    is_again: bool = False
+    began_from: str | None = None
 
 
 def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> Keeping | None:
@@ -120,14 +179,28 @@ def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object
     return None if snapshots is None else Keeping(snapshots, resume, allow_dropped_state)
 
 
+def warn_of_reading_again(plan: Plan, keeping: Keeping | None) -> None:
+    """Warn of sources that are to read what is new and read all: without snapshots nobody knows what was read."""
+    for step in plan.steps:
+        source = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
+        if keeping is None and reads_new(source):
+            _LOG.warning(
+                "job %s: source %r is to read what is new since the last run (new_files=, since=), but the job has no "
+                "snapshots to know that from: each run reads everything. Give it snapshots=mp.Snapshots(uri)",
+                *(plan.job, step.name),
+            )
+
+
 def begun_again(keeping: Keeping | None, known: SnapshotStatus | None) -> Keeping | None:
     """The same for the run after one that has taken over the job, and ``known`` so much: it goes on where that one had
     got to.
     """
     if keeping is None:
         return None
-    last = None if known is None else known.last
-    return replace(keeping, resume=LATEST, stood=last or keeping.stood)
+    if known is None:  # it had not begun to make snapshots
+        return replace(keeping, resume=LATEST)
+    began_from = keeping.began_from if known.made else known.last
+    return replace(keeping, resume=LATEST, stood=known.last or keeping.stood, is_again=True, began_from=began_from)
 
 
 def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> Beginning:
@@ -138,14 +211,15 @@ def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> B
     """
     checkpointer = keeping.snapshots.checkpointer(plan.job)
     found, warnings = _found(checkpointer, plan, keeping)
-    if _has_finished(found, keeping):
-        return _ended(checkpointer, commits, found)
+    grows = _grows(plan, clock)
+    if _has_finished(found, keeping, grows=grows):
+        return _ended(checkpointer, commits, found, keeping)
     claim = checkpointer.claim(clock.now_s(), resume=keeping.resume)
     if keeping.resume == LATEST:
         found, warnings = _found(checkpointer, plan, keeping)  # whoever was fenced off may have been quicker
-        if _has_finished(found, keeping):
-            return _ended(checkpointer, commits, found)
-        _check_standing(checkpointer, found, keeping)
+        if _has_finished(found, keeping, grows=grows):
+            return _ended(checkpointer, commits, found, keeping)
+        _check_standing(checkpointer, found, keeping, plan.job)
     for warning in warnings:
         _LOG.warning(
             "job %s goes on from an older snapshot than the newest; what sinks have shown since stays visible, and "
@@ -153,6 +227,8 @@ def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> B
             *(plan.job, warning),
         )
     commits.incarnation = claim.incarnation
+    if keeping.resume == NONE:
+        _warn_of_what_stays(checkpointer, commits, plan.job)
     _make_ready(checkpointer, commits, found)
     commits.next(checkpointer.next_id(clock.now_s()))
     if found is not None:
@@ -160,14 +236,14 @@ def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> B
     return Beginning(checkpointer, claim.incarnation, claim.sequence + 1, found)
 
 
-def _check_standing(checkpointer: StoreCheckpointer, found: Resumption | None, keeping: Keeping) -> None:
+def _check_standing(checkpointer: Checkpointer, found: Resumption | None, keeping: Keeping, job: str) -> None:
     """S4: what stood a moment ago is there, or is missed: a job does not begin from nothing by itself."""
-    stood, job = keeping.stood, checkpointer.job
+    stood = keeping.stood
     if stood is None or (found is not None and found.manifest.id >= stood):
         return
     if found is None:
         said = (
-            f"job {job!r}: snapshot {stood} stood, and nothing of it is left in {checkpointer.store!r}: it was removed "
+            f"job {job!r}: snapshot {stood} stood, and nothing of it is left in {checkpointer}: it was removed "
             f"while the job was running. Bring it back from a copy, or start the job afresh"
         )
         raise lasting(SnapshotError(said))
@@ -178,25 +254,41 @@ def _check_standing(checkpointer: StoreCheckpointer, found: Resumption | None, k
     )
 
 
-def _has_finished(found: Resumption | None, keeping: Keeping) -> TypeGuard[Resumption]:
-    """Whether there is nothing to run. Who names a snapshot wants to go on from it all the same."""
-    return found is not None and found.manifest.result is not None and keeping.resume == LATEST
+def _has_finished(found: Resumption | None, keeping: Keeping, *, grows: bool) -> TypeGuard[Resumption]:
+    """Return whether there is nothing to run. This is decided here alone. A start that names a snapshot goes on from it
+    all the same.
+
+    ``grows``: a source of the job reads what is new, so that the job goes on after its end; but not after the end of
+    this very start, to which a run had come that has failed since.
+    """
+    if found is None or found.manifest.result is None or keeping.resume != LATEST:
+        return False
+    return not grows or (keeping.is_again and found.manifest.id != keeping.began_from)
 
 
-def _ended(checkpointer: StoreCheckpointer, commits: SinkCommits, found: Resumption) -> Beginning:
-    manifest = found.manifest
+def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: Resumption, keeping: Keeping) -> Beginning:
+    manifest, before = found.manifest, not keeping.is_again
     commits.incarnation = manifest.incarnation
     _make_ready(checkpointer, commits, found)
-    return Beginning(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest)
+    if before:
+        _LOG.info('job %s has already finished, in snapshot %s; resume="none" starts over', manifest.job, manifest.id)
+    return Beginning(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest, finished_before=before)
 
 
-def pinned(plan: Plan, keeping: Keeping) -> Mapping[str, Any]:
-    """What the snapshot that a run would begin with has pinned, by step. Nothing is claimed, nothing changed."""
+def _grows(plan: Plan, clock: Clock) -> bool:
+    """Whether a source of ``plan`` reads what is new."""
+    return any(source.reads_new for source in build_sources(plan, clock))
+
+
+def pinned(plan: Plan, keeping: Keeping, clock: Clock) -> Pinned:
+    """What the snapshot that a run would begin with has pinned. Nothing is claimed, nothing changed."""
     found, _ = _found(keeping.snapshots.checkpointer(plan.job), plan, keeping)
-    return {} if found is None else found.fit.pins
+    if found is None:
+        return Pinned()
+    return replace(found.pinned, finished=_has_finished(found, keeping, grows=_grows(plan, clock)))
 
 
-def _found(checkpointer: StoreCheckpointer, plan: Plan, keeping: Keeping) -> tuple[Resumption | None, list[str]]:
+def _found(checkpointer: Checkpointer, plan: Plan, keeping: Keeping) -> tuple[Resumption | None, list[str]]:
     """The snapshot to go on from, if there is one, as it fits ``plan``; what is wrong with newer ones."""
     manifest, warnings = _chosen(checkpointer, plan.job, keeping.resume)
     if manifest is None:
@@ -207,7 +299,7 @@ def _found(checkpointer: StoreCheckpointer, plan: Plan, keeping: Keeping) -> tup
     return Resumption(manifest, fit), warnings
 
 
-def _chosen(checkpointer: StoreCheckpointer, job: str, resume: str) -> tuple[Manifest | None, list[str]]:
+def _chosen(checkpointer: Checkpointer, job: str, resume: str) -> tuple[Manifest | None, list[str]]:
     if resume == NONE:
         return None, []
     if resume == LATEST:
@@ -218,7 +310,18 @@ def _chosen(checkpointer: StoreCheckpointer, job: str, resume: str) -> tuple[Man
     return manifest, []
 
 
-def _make_ready(checkpointer: StoreCheckpointer, commits: SinkCommits, found: Resumption | None) -> None:
+def _warn_of_what_stays(checkpointer: Checkpointer, commits: SinkCommits, job: str) -> None:
+    """A job that starts over reads all again, and its sinks add that to what its snapshots have committed."""
+    made, adding = checkpointer.list_checkpoints(), commits.adding()
+    if made and adding:
+        _LOG.warning(
+            'job %s starts afresh (resume="none"), though it has snapshots, up to %s: what sinks have shown (%s) stays '
+            "visible, and what is read again comes again. Move that output away first, or give the sinks another place",
+            *(job, made[-1], ", ".join(map(repr, adding))),
+        )
+
+
+def _make_ready(checkpointer: Checkpointer, commits: SinkCommits, found: Resumption | None) -> None:
     if found is None:
         commits.recover()
         return
@@ -249,6 +352,12 @@ def restore(resumption: Resumption, checkpointer: Checkpointer, workers: Sequenc
             worker.install(step, chain, resumption.fit.migrate.get(step))
     for worker in workers:
         worker.continue_at(resumption.fit.frontiers)
+
+
+def beginning_steps(plan: Plan, resumption: Resumption | None) -> list[str]:
+    """The steps of ``plan`` that are to begin with their initial state: those that the snapshot does not know."""
+    given = [step.name for step in plan.steps if step.initial is not None]
+    return given if resumption is None else [step for step in given if not resumption.fit.has_state_of(step)]
 
 
 def listed(dealt: Mapping[int, Mapping[str, Sequence[Part]]]) -> dict[str, list[Part]]:

@@ -2,7 +2,8 @@
 
 A step must not change values it was given, nor those it has sent, for others share them; state must change by what
 is returned or assigned, and be encodable at rest, for it moves and is persisted; what goes over an exchange must be
-encodable for other workers, and its partitioner must know its slot. Costs many times the run time.
+encodable for other workers, and its partitioner must know its slot. A function that has to return something must be
+able to. Costs many times the run time.
 """
 
 from __future__ import annotations
@@ -14,8 +15,26 @@ from malstrom_py.errors import CodecError, OperatorError, shown
 from malstrom_py.messages import Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.enrich import Enrich
+from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.operators.returning import forgetful
+from malstrom_py.plan import Plan
 from malstrom_py.workers.exchange import SendToExchange
+
+
+def check_returns(plan: Plan) -> None:
+    """`OperatorError` for the first step whose function never returns what it has to."""
+    for step in plan.steps:
+        found = forgetful(step.kind, getattr(step.factory, "keywords", {}))
+        if found is not None:
+            function, lost = found
+            where = describe_function(function)
+            raise OperatorError(
+                f"step {step.name!r} ({step.kind}): {where} never returns a value, so {lost}. Return the "
+                f"result; where None is meant, end the function with 'return None', or annotate it with '-> None'.",
+                step=step.name,
+                function=where,
+            )
 
 
 class Checked(Operator):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from malstrom_py.errors import SinkError
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink
+from malstrom_py.sinks.targets import Target
 from malstrom_py.snapshot.ids import fresh_snapshot_id
 from malstrom_py.workers.result import RunResult, as_plain
 
@@ -54,6 +55,11 @@ class SinkCommits:
     def any(self) -> bool:
         """Whether there is a sink that commits."""
         return bool(self._all)
+
+    def adding(self) -> list[str]:
+        """The steps whose sinks add to a folder or a table that is not known to be empty."""
+        targets = {step: getattr(sink.sink, "target", None) for step, sink in self._all.items()}
+        return [step for step, target in targets.items() if isinstance(target, Target) and target.may_show_rows()]
 
     @property
     def contexts(self) -> dict[str, CommitContext]:

@@ -60,9 +60,11 @@ class AskSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AskStop:
-    """End. The answer comes when that is done, or without ``wait`` at once."""
+    """End, with ``drain`` or without; None: as suits the job. The answer comes when that is done, or without ``wait``
+    at once: `SnapshotMade` if it has ended with a snapshot, else `Done`.
+    """
 
-    drain: bool
+    drain: bool | None
     wait: bool
     timeout_s: float
 
@@ -121,7 +123,7 @@ _ANSWERS: Final[Mapping[str, type[Any]]] = {
 }
 _TOLD: Final = (
     *("step", "function", "rule", "type_name", "wait", "deadline_s", "node", "reason"),
-    *("job", "how", "running", "operation"),
+    *("job", "how", "snapshot", "running", "operation"),
 )
 """Attributes of errors that are no data of users."""
 

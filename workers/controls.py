@@ -33,7 +33,6 @@ SAVE_S: Final = 300.0
 """The same where a last snapshot comes first. Past it the job can go on from the one before."""
 
 _LOG: Final = logging.getLogger("malstrom_py")
-_STEADY: Final = "steady"
 _RECOVERING: Final = "recovering"
 
 
@@ -42,7 +41,7 @@ class Controls:
 
     ``wake`` is set with each command, for a run that has nothing else to do; the run may bring its own before it
     starts. ``pending`` tells that there is one; ``ended`` is answered when the run has ended. ``accepted`` is told of a
-    stop, and whether with drain, before whoever asked for it is.
+    stop, and whether with drain, before whoever asked for it is. ``kept``: whether the job has snapshots.
 
     >>> controls = Controls("docs")
     >>> controls.status().result().phase
@@ -52,8 +51,9 @@ class Controls:
     ('finished', 'finished')
     """
 
-    def __init__(self, job: str, *, accepted: Callable[[bool], None] = lambda drain: None) -> None:
+    def __init__(self, job: str, *, kept: bool = False, accepted: Callable[[bool], None] = lambda _: None) -> None:
         self.job = job
+        self.kept = kept
         self._accepted = accepted
         self.wake = threading.Event()
         self.ended: Future[Ending] = future()
@@ -69,7 +69,7 @@ class Controls:
         self._abandoned = ""
         self._answering = False
         self._restarts = 0
-        self._snapshots: SnapshotStatus | None = None
+        self._snapshots: SnapshotStatus | None = SnapshotStatus(None, None, 0) if kept else None
         self._publish("opening", RunResult(job, {}, 0.0), 0)
 
     # Any thread.
@@ -106,12 +106,14 @@ class Controls:
         self.wake.set()
         return asked
 
-    def stop(self, *, drain: bool) -> Future[Ending]:
-        """Ask the run to end; what is returned is answered when it has. To be asked again is nothing new.
+    def stop(self, *, drain: bool | None) -> Future[Ending]:
+        """Ask the run to end; what is returned is answered when it has. To be asked again is nothing new. ``drain``
+        None: with drain, unless the job has snapshots.
 
         Raises:
             OperationInProgress: it is being stopped in the other way, or a savepoint is being made.
         """
+        drain = not self.kept if drain is None else drain
         with self._lock:
             if self.ended.done():
                 return self.ended
@@ -179,7 +181,7 @@ class Controls:
         """From now on the run comes by to `obey`."""
         with self._lock:
             self._answering = True
-            self._phase = _STEADY
+            self._phase = "steady"
             self.pending = self.pending or bool(self._asked) or self._drain is not None
 
     def recover(self, counts: RunResult, workers: int, *, times: int = 1) -> None:
@@ -374,10 +376,12 @@ class Controls:
 
     def _stopped(self, *, last_stands: bool) -> JobEnded:
         said = f"job {self.job!r} was stopped without drain: {self._left_behind()}"
-        if self._snapshots is not None and not last_stands:
+        # A run that goes back to a snapshot has undone all that came after it, and ends with that one.
+        last = self._snapshots.last if self._snapshots and (last_stands or self._phase == _RECOVERING) else None
+        if self._snapshots is not None and last is None:
             said += ". No last snapshot was made: what is in no snapshot comes again when it is started again"
             _LOG.warning("%s", said)
-        return JobEnded(said, job=self.job, how="stopped")
+        return JobEnded(said, job=self.job, how="stopped", snapshot=last or "")
 
     def _left_behind(self) -> str:
         last = None if self._snapshots is None else self._snapshots.last

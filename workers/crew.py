@@ -24,11 +24,12 @@ from malstrom_py.sources.base import Part
 from malstrom_py.workers import coordinator_events as events
 from malstrom_py.workers.background import Background, ThreadBackground
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.beginning import Beginning, Keeping, begin, listed, restore
+from malstrom_py.workers.beginning import Beginning, Keeping, begin, beginning_steps, listed, restore
 from malstrom_py.workers.commit import SinkCommits, pre_committed
 from malstrom_py.workers.coordinated import Coordinated
 from malstrom_py.workers.coordination import Coordination
 from malstrom_py.workers.graph import Membership, build_sinks, movable_parts
+from malstrom_py.workers.initial_states import initial_states
 from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.outgoing import COORDINATOR, Content, Message
 from malstrom_py.workers.rescales import Done
@@ -64,6 +65,7 @@ class Crew(Coordinated):
         super().__init__(plan, clock)
         self._batching = batching
         self._checks = checks
+        self._warned: set[str] = set()
         self._incarnation = incarnation
         self._keys_per_parcel = keys_per_parcel
         self._keeping = keeping
@@ -91,13 +93,19 @@ class Crew(Coordinated):
         self._workers = {worker: self._built(worker, members, table, 0) for worker in members}
         for worker in self._workers.values():
             worker.open_sinks()
-        dealt = self._workers[0].list_parts(list(self._workers))
+        resumption = None if self._begun is None else self._begun.resumption
+        known = {} if resumption is None else resumption.known
+        dealt = self._workers[0].list_parts(list(self._workers), known)
         self.coordination.deal(movable_parts(dealt, self._workers[0].reading.movable))
         begun: dict[str, dict[Part, Begun]] = {}
+        if self._begun is not None and resumption is not None:
+            begun = resumption.begun(listed(dealt))
+            opened = resumption.opened(self._plan, listed(dealt))
+            restore(opened, self._begun.checkpointer, list(self._workers.values()))
+        states = initial_states(self._plan, beginning_steps(self._plan, resumption))
+        for worker in self._workers.values():
+            worker.start_with(states)
         if self._begun is not None:
-            if self._begun.resumption is not None:
-                restore(self._begun.resumption, self._begun.checkpointer, list(self._workers.values()))
-                begun = self._begun.resumption.begun(listed(dealt))
             self._keep_snapshots(self._begun, pins or {})
         for worker in self._workers.values():
             self._carry(worker.id, worker.open_sources(dealt[worker.id], begun))
@@ -110,13 +118,12 @@ class Crew(Coordinated):
         for worker in list(self._workers.values()):
             if worker.id not in self._workers:
                 continue  # it has left by what the one before it has done
-            done, outgoing = worker.step()
+            done, outgoing = worker.step(len(self._workers))
             busy = busy or bool(done or outgoing)
             self._save_cut(worker)
             self._carry(worker.id, outgoing)
         self._watch(busy=busy)
-        finished = self.finished and not self.coordination.is_saving
-        if not busy and not finished and not any(worker.ready for worker in self._workers.values()):
+        if not busy and not self._is_over and not any(worker.ready for worker in self._workers.values()):
             self._pass_time(until_s)
 
     def rescale(self, size: int, done: Done) -> None:
@@ -154,6 +161,11 @@ class Crew(Coordinated):
         """Whether every worker has, and nothing else is to be done first."""
         return self.may_finish and all(worker.finished for worker in self._workers.values())
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether the run ends after this step: a job that has stopped waits for no timer and no interval."""
+        return (self.finished and not self.coordination.is_saving) or self.suspended
+
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done so far, on all workers together, those that have left among them."""
         here = [worker.counts() for worker in self._workers.values()]
@@ -181,7 +193,7 @@ class Crew(Coordinated):
     def _built(self, worker: int, members: tuple[int, ...], table: tuple[int, ...], version: int) -> Worker:
         return Worker(
             self._plan,
-            Membership(worker, members, table, version, self._incarnation),
+            Membership(worker, members, table, version, self._incarnation, self._warned),
             batching=self._batching,
             clock=self._clock,
             codec=Codec(self._plan.types),

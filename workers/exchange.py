@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError
@@ -12,6 +11,7 @@ from malstrom_py.messages import AbsBarrier, Epoch, PartMessage, StateMessage, S
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.rescale.channel import (
     MOVING,
+    OPEN,
     Barrier,
     ChannelId,
     ChannelIn,
@@ -68,41 +68,51 @@ class Lane:
         self.version = version
         self._decode = decode
         self._items: deque[Item] = deque()
-        self._owed: Grant | None = None
+        self._owes = False
+        self._owed_rows = self._owed_size = 0
         self._row_bytes = 0.0
 
-    def take(self) -> Item | None:
-        """The next item, if there is one and the channel does not wait at a barrier."""
+    def take(self, rows_max: int = OPEN) -> Item | None:
+        """The next item, if there is one and the channel does not wait at a barrier; of a batch the first ``rows_max``
+        rows.
+        """
         items = self._items
         if self.blocked:
             return None
         if not items:
             if not len(self.channel):
                 return None
-            frame, self._owed = self.channel.take()
+            frame = self.channel.take()
+            self._owed_rows, self._owed_size = frame.cost, frame.size
+            self._owes = frame.cost > 0
             self._row_bytes = frame.size / frame.rows if frame.rows else 0.0
             self.version = frame.version
             items.extend(self._open(frame))
-        return items.popleft()
+        item = items.popleft()
+        if isinstance(item, Batch) and len(item) > rows_max:
+            items.appendleft(item.cut(rows_max, len(item)))
+            return item.cut(0, rows_max)
+        return item
 
-    def freed(self) -> Grant | None:
-        """The credit that goes back, asked for when an item has been let in."""
-        if self._items or self._owed is None:
+    def freed(self, window: int = OPEN) -> Grant | None:
+        """The credit that goes back, asked for when an item has been let in; with it ``window``."""
+        if self._items or not self._owes:
             return None
-        grant, self._owed = self._owed, None
-        return grant
+        self._owes = False
+        return self.channel.grant(self._owed_rows, self._owed_size, window)
 
     def withhold(self, rows: int) -> Share:
         """Keep the credit of ``rows`` rows of the item that was taken last. Called before `freed`."""
-        if self._owed is None:
+        if not self._owes:
             raise InternalError(f"rows without credit came on {self.channel.channel}")
         share = Share(rows, int(rows * self._row_bytes))
-        self._owed = replace(self._owed, rows=self._owed.rows - share.rows, size=self._owed.size - share.size)
+        self._owed_rows -= share.rows
+        self._owed_size -= share.size
         return share
 
-    def give_back(self, share: Share) -> Grant:
+    def give_back(self, share: Share, window: int = OPEN) -> Grant:
         """The credit that was withheld, for what has been let in now."""
-        return self.channel.grant(share.rows, share.size)
+        return self.channel.grant(share.rows, share.size, window)
 
     @property
     def urgent(self) -> bool:

@@ -10,50 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError
 from malstrom_py.messages import Epoch, StateMessage, SuspendMarker
 from malstrom_py.rescale import region_events as events
-from malstrom_py.rescale.channel import MOVING, Barrier, Grant, Loopback, Share, Suspend
+from malstrom_py.rescale.channel import MOVING, Barrier, Grant, Item, Loopback, Share, Suspend
 from malstrom_py.rescale.protocol import InBand, Marker, Move, OpenSlots, Parcel, RegionDone, Report, Shipped
 from malstrom_py.rescale.region_machine import Phase, RegionMachine
 from malstrom_py.rescale.router import Router
 from malstrom_py.workers.exchange import Inbox, Lane
+from malstrom_py.workers.fed import Backlog, Graph, Holding, Moved
 from malstrom_py.workers.move_pause import MovePause
 from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
+from malstrom_py.workers.pace import Pace, Turn
 from malstrom_py.workers.shipping import Shipping
-
-
-class Graph(Protocol):
-    """The executor, as a region's feed needs it."""
-
-    def push(self, node: int, message: Batch | Epoch | StateMessage, *, index: int = 0) -> None: ...
-
-    def run(self) -> None: ...
-
-
-class Backlog(Protocol):
-    """What can be full: an output, or a step that holds records back."""
-
-    @property
-    def backlogged(self) -> bool: ...
-
-
-class Holding(Backlog, Protocol):
-    """A step that holds records back, and the epochs between them."""
-
-    @property
-    def holds_epochs(self) -> bool: ...
-
-
-class Moved(Protocol):
-    """What has to know when keys come and go."""
-
-    def moved(self, version: int) -> None: ...
-
 
 PassBarrier = Callable[[Barrier, Mapping[str, int], Callable[[StateMessage], None]], None]
 """Makes an `AbsBarrier` of a barrier that has come on all channels, and passes it to the function that lets it in; is
@@ -81,7 +54,8 @@ class Feed:
     """Feeds one region. ``sources`` are the nodes of its sources, ``holding`` the steps that may hold records back,
     ``sinks`` are told when keys come and go.
 
-    ``machine`` is the region's, ``shipping`` takes state out and puts it in; ``letters`` takes what is for others.
+    ``machine`` is the region's, ``shipping`` takes state out and puts it in; ``letters`` takes what is for others;
+    ``turn``: how long it may be at work in one step.
     """
 
     def __init__(
@@ -98,6 +72,7 @@ class Feed:
         shipping: Shipping,
         letters: list[Outgoing],
         clock: Clock,
+        turn: Turn | None = None,
     ) -> None:
         self._graph = graph
         self._entries = {entry.inbox.exchange: entry for entry in entries}
@@ -111,6 +86,7 @@ class Feed:
         self._shipping = shipping
         self._letters = letters
         self._pause = MovePause(clock)
+        self._pace = Pace(clock, turn or Turn())
         self._told = (0, 0)
         self._held: list[_HeldRows] = []
         self._grants: list[Grant] = []
@@ -142,6 +118,12 @@ class Feed:
             rows += router.routed_rows
         return rows
 
+    def load(self) -> float:
+        """By how many times what was let in last was too much at once for what comes behind it; 0 while it is open."""
+        if self.open:
+            return 0.0
+        return max((*(router.load() for router in self._exits), *(step.load for step in self._holding)))
+
     @property
     def ready(self) -> bool:
         """Whether the next `take` or `ship` will do something."""
@@ -152,6 +134,11 @@ class Feed:
             return False
         is_open = self.open
         return any((is_open and not lane.blocked) or lane.urgent for lane in waiting)
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether what has left the region waits though it has credit, for those who get it are slow."""
+        return any(router.waits_for_time for router in self._exits)
 
     @property
     def sources_open(self) -> bool:
@@ -184,35 +171,48 @@ class Feed:
         return self._shipping.keys_moved
 
     def take(self) -> tuple[int, list[Grant]]:
-        """Take one item from each channel, as long as the region is open: how many, and the credit they free."""
-        taken = 0
+        """Take one item from each channel, as long as the region is open and its part of the round lasts: how many,
+        and the credit they free.
+        """
+        taken = senders = 0
         if self._aligned:
             self._maybe_pass()
         waits: tuple[str, int] | None = None
-        for entry, sender, lane in self._channels():
+        pace, is_over, channels = self._pace, False, self._channels()
+        for entry, sender, lane in channels:
             if not len(lane):
                 continue
-            if not (self.open or lane.urgent):
+            if is_over or not (self.open or lane.urgent):
                 waits = waits or (entry.inbox.exchange, sender)
                 continue
-            item = lane.take()
+            item = lane.take(pace.portion.rows)
             if item is None:
                 continue
+            if not taken:
+                pace.begin()
             taken += 1
-            if isinstance(item, Batch):
-                self._rows(entry, sender, lane, item)
-            elif isinstance(item, Epoch):
-                self._do(self.machine.epoch(entry.inbox.exchange, sender, item.time, item.idle))
-            elif isinstance(item, MOVING):
-                self._in_band(entry, sender, item)
-            else:
-                self._arrived(item, lane)
-            grant = lane.freed()
+            rows = len(item) if isinstance(item, Batch) else 0
+            senders += rows > 0
+            self._take_in(entry, sender, lane, item)
+            is_over = pace.took(rows, self.load() if rows and self._limits else 0.0)
+            grant = lane.freed(pace.window)
             if grant is not None and (grant.rows or grant.size):
                 self._grants.append(grant)
+        if taken:
+            pace.end(senders, left=any(not lane.blocked and len(lane) > 0 for _, _, lane in channels))
         self._first = waits
         grants, self._grants = self._grants, []
         return taken, grants
+
+    def _take_in(self, entry: Entry, sender: int, lane: Lane | Loopback, item: Item) -> None:
+        if isinstance(item, Batch):
+            self._rows(entry, sender, lane, item)
+        elif isinstance(item, Epoch):
+            self._do(self.machine.epoch(entry.inbox.exchange, sender, item.time, item.idle))
+        elif isinstance(item, MOVING):
+            self._in_band(entry, sender, item)
+        else:
+            self._arrived(item, lane)
 
     def prepare(self, move: Move) -> None:
         """``move`` has been ordered: what leaves by it, or by those behind it, is looked for while work goes on."""
@@ -342,7 +342,7 @@ class Feed:
         held, self._held = self._held, []
         for rows in held:
             self._push(rows.node, rows.rows)
-            grant = rows.lane.give_back(rows.share)
+            grant = rows.lane.give_back(rows.share, self._pace.window)
             if grant is not None:
                 self._grants.append(grant)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,11 +23,12 @@ from malstrom_py.rescale.router import Router
 from malstrom_py.resources import Resources
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.checks import Checked
+from malstrom_py.workers.checks import Checked, check_returns
 from malstrom_py.workers.exchange import Inbox, SendToExchange
 from malstrom_py.workers.feed import Entry, Feed, PassBarrier
 from malstrom_py.workers.following import Follower, followers_of
 from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
+from malstrom_py.workers.pace import ROWS_TRUSTED, Turn
 from malstrom_py.workers.shipping import Keyed, Shipping
 
 SlotsOf = Callable[[Sequence[Any]], list[int]]
@@ -38,7 +39,8 @@ SlotsOf = Callable[[Sequence[Any]], list[int]]
 class Membership:
     """Who this worker is, who the members are, and which of them owns a slot, as of ``version``.
 
-    A worker that joins is none of the members yet (R1).
+    A worker that joins is none of the members yet (R1). ``warned``: the steps that have warned of their function; the
+    workers of one process share it.
     """
 
     worker: int
@@ -46,6 +48,7 @@ class Membership:
     table: Sequence[int]
     version: int = 0
     incarnation: int = 1
+    warned: set[str] = field(default_factory=set, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Graph:
 
     ``followers``: what to ask after each message whether it follows other workers (T2). ``letters``: what regions have
     for other workers and the coordinator, outside the channels. ``slots_of``: for each step that may have keyed state
-    the slots of its keys. ``entries``: where each exchange comes in.
+    the slots of its keys. ``entries``: where each exchange comes in. ``turn``: how long regions and sources may take.
     """
 
     executor: Executor
@@ -68,6 +71,7 @@ class Graph:
     letters: list[Outgoing]
     slots_of: dict[str, SlotsOf]
     entries: dict[str, int]
+    turn: Turn
 
 
 def build_graph(
@@ -85,7 +89,7 @@ def build_graph(
 
     ``checks``: whether every step is watched (test mode).
     """
-    operators = {step.name: step.factory(_context(plan, step, member.worker, codec, clock)) for step in plan.steps}
+    operators = _operators(plan, member, codec, clock, checks=checks)
     specs, nodes, entries, routers = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
     inboxes = {name: _inbox(name, member, router, codec) for name, router in routers.items()}
     if checks:
@@ -93,6 +97,7 @@ def build_graph(
     executor = Executor(specs)
     regions = regions_of(plan)
     letters: list[Outgoing] = []
+    turn = Turn(sum(bool(region.entries) + len(region.sources) for region in regions))
     keyed = {region.name: _keyed(plan, region, nodes, routers) for region in regions}
     names = {node: name for name, node in nodes.items()}
     slots_of = {names[node]: group.slots_of for groups in keyed.values() for group in groups for node in group.nodes}
@@ -116,12 +121,22 @@ def build_graph(
             ),
             letters=letters,
             clock=clock,
+            turn=turn,
         )
         for region in regions
     ]
     exchanges = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
-    return Graph(executor, operators, nodes, inboxes, routers, regions, feeds, followers, letters, slots_of, entries)
+    made = (executor, operators, nodes, inboxes, routers, regions, feeds, followers, letters, slots_of)
+    return Graph(*made, entries, turn)
+
+
+def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, checks: bool) -> dict[str, Operator]:
+    """Every operator, by its step. In test mode `OperatorError` for a function that never returns what it has to."""
+    if checks:
+        check_returns(plan)
+    contexts = {step.name: _context(plan, step, member.worker, codec, clock, member.warned) for step in plan.steps}
+    return {step.name: step.factory(contexts[step.name]) for step in plan.steps}
 
 
 def track_keys(graph: Graph) -> None:
@@ -154,15 +169,22 @@ class Dealt:
     movable: frozenset[str]
 
 
-def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock) -> Dealt:
+Known = Mapping[str, Mapping[Part, Any]]
+"""The parts of the snapshot that a job goes on from, by the steps that read them, with their positions."""
+
+
+def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | None = None) -> Dealt:
     """Ask every source of ``plan`` for its parts, and deal them. What a source has learnt by that (the types of files,
     say) it keeps, so copies that are made of ``plan`` from now on know it too.
     """
+    known = known or {}
     resources = Resources(worker=COORDINATOR)
     try:
         with resources:
             sources = build_sources(plan, clock)
-            listed = {source.context.step: source.list_parts(workers) for source in sources}
+            listed = {
+                source.context.step: source.list_parts(workers, known.get(source.context.step)) for source in sources
+            }
     finally:
         resources.close()
     parts = {worker: {step: dealt[worker] for step, dealt in listed.items()} for worker in workers}
@@ -267,6 +289,7 @@ def _router(plan: Plan, step: Step, member: Membership, batching: Batching, code
         incarnation=member.incarnation,
         credit=batching.credit,
         version=member.version,
+        trust=ROWS_TRUSTED,
     )
 
 
@@ -279,7 +302,9 @@ def _inbox(exchange: str, member: Membership, router: Router, codec: Codec) -> I
     return inbox
 
 
-def _context(plan: Plan, step: Step, worker: int, codec: Codec, clock: Clock) -> StepContext:
+def _context(
+    plan: Plan, step: Step, worker: int, codec: Codec, clock: Clock, warned: set[str] | None = None
+) -> StepContext:
     return StepContext(
         job=plan.job,
         step=step.name,
@@ -291,4 +316,5 @@ def _context(plan: Plan, step: Step, worker: int, codec: Codec, clock: Clock) ->
         codec=codec,
         check_keys=partial(check_keys, step=step.name),
         clock=clock,
+        warned=set() if warned is None else warned,
     )

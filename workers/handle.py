@@ -35,7 +35,7 @@ class RunningJob(Protocol):
 
     def status(self, *, timeout_s: float) -> JobStatus: ...
 
-    def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None: ...
+    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None: ...
 
     def wait(self, *, timeout_s: float | None) -> RunResult: ...
 
@@ -150,14 +150,21 @@ class JobHandle:
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
-    def stop(self, *, drain: bool = True, wait: bool = True, timeout_s: float = TIMEOUT_S) -> None:
-        """End the job before its sources do.
+    def stop(self, *, drain: bool | None = None, wait: bool = True, timeout_s: float = TIMEOUT_S) -> SnapshotId | None:
+        """End the job before its sources do: one with ``snapshots=`` so that it can go on, any other for good.
 
-        With ``drain`` the sources stop, what is in flight is finished, the maximum epoch is emitted, and the sinks
-        commit: the job is finished, and `wait` returns its result. Without, all workers stop where they are and the
-        sinks discard what is not committed; with ``snapshots=`` a last snapshot comes first, from which the job goes on
-        when it is started again. `wait` raises `JobEnded` then. Blocks until the job has ended, unless ``wait`` is
-        False. To ask again for the same is nothing new; nor is it if the job has ended that way already.
+        ``drain=True``: the sources stop, what is in flight is finished, the maximum epoch is emitted, and the sinks
+        commit: the job is finished, and `wait` returns its result. That is what a job without snapshots does by itself.
+        ``drain=False``: all workers stop where they are and the sinks discard what is not committed; with
+        ``snapshots=``, whose default this is, a last snapshot comes first, from which the job goes on when it is
+        started again. `wait` raises `JobEnded` then, with the id of that snapshot.
+
+        Blocks until the job has ended, unless ``wait`` is False. To ask again for the same is nothing new; nor is it if
+        the job has ended that way already, or, where ``drain`` is left out, by itself.
+
+        Returns:
+            The id of the snapshot that the job has ended with: of a job that was going back to one, that one. None if
+            it has none, if its last one could not be made, or if it has not ended yet.
 
         Raises:
             OperationInProgress: it has taken longer than ``timeout_s``, and goes on; or the job is being stopped in the
@@ -165,11 +172,12 @@ class JobHandle:
             JobEnded: it had ended in another way before it could be stopped.
             Exception: the job failed meanwhile; its own error.
         """
-        _checked(drain, "drain")
+        if drain is not None:
+            _checked(drain, "drain")
         _checked(wait, "wait")
         timeout_s = _seconds(timeout_s)
         try:
-            self._job.stop(drain=drain, wait=wait, timeout_s=timeout_s)
+            return self._job.stop(drain=drain, wait=wait, timeout_s=timeout_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final, Literal, TypeVar
 
 from malstrom_py import sinks
@@ -15,16 +16,18 @@ from malstrom_py.stream import StreamBuilder
 from malstrom_py.workers.answering import answering
 from malstrom_py.workers.attempts import Attempts
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.beginning import LATEST, begun_again, keeping_of
+from malstrom_py.workers.beginning import LATEST, begun_again, keeping_of, warn_of_reading_again
 from malstrom_py.workers.control_socket import ControlSocket
 from malstrom_py.workers.controls import Controls, WakefulClock
 from malstrom_py.workers.crew import Crew
 from malstrom_py.workers.handle import JobHandle
+from malstrom_py.workers.interrupts import PlannedStop
 from malstrom_py.workers.job_run import JobRun
 from malstrom_py.workers.job_size import check_size
 from malstrom_py.workers.progress import Progress, progress_for
 from malstrom_py.workers.restart import Restart, restart_of
 from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.running_loop import refuse_in_coroutine
 from malstrom_py.workers.started import LocalJob, conduct
 from malstrom_py.workers.tracebacks import outermost
 
@@ -82,19 +85,26 @@ class InProcess:
         self._keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
         self._restart = restart_of(restart, kept=self._keeping is not None)
 
-    def run(self, job: Job, *, control: bool = False) -> RunResult:
+    def run(self, job: Job, *, control: bool = False, stop_on_sigterm: bool = False) -> RunResult:
         """Run ``job`` to its end, then commit its sinks.
 
         On an error or Ctrl-C the sinks discard what is not committed and the error is raised; a Ctrl-C
         (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it. ``control``: as in `start`.
+        ``stop_on_sigterm``: SIGTERM stops the job as `JobHandle.stop` does; that is for the main thread of a program.
+
+        Raises:
+            PlanError: the job is wrong, or this is called in a coroutine, whose event loop it would block: see `start`.
+            JobEnded: the job was stopped without drain; its ``snapshot`` is the one to go on from.
         """
         try:
+            refuse_in_coroutine("InProcess.run")
             plan = check_job(job, "InProcess.run").plan()
-            controls = Controls(plan.job)
+            controls = Controls(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress))
-            if not control:
-                return run.execute()
-            return conduct(run, controls, ControlSocket(controls.job, answering(controls)))
+            with PlannedStop(lambda: controls.stop(drain=None)) if stop_on_sigterm else nullcontext():
+                if not control:
+                    return run.execute()
+                return conduct(run, controls, ControlSocket(controls.job, answering(controls)))
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -122,15 +132,18 @@ class InProcess:
         """
         try:
             plan = check_job(job, "InProcess.start").plan()
-            controls = Controls(plan.job)
+            controls = Controls(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
             return JobHandle(LocalJob(run, controls, control=control))
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
     def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> Attempts[JobRun[Crew]]:
-        clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
+        from malstrom_py.workers.captured import warn_of_captured  # it takes cloudpickle, which an import does not
 
+        clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
+        warn_of_captured(plan)
+        warn_of_reading_again(plan, self._keeping)
         keeping, crew = self._keeping, None
 
         def make(again: bool, workers: int | None) -> JobRun[Crew]:
@@ -208,6 +221,7 @@ def run(
             restart=restart,
             allow_dropped_state=allow_dropped_state,
         )
+        refuse_in_coroutine("mp.run")
         return runtime.run(check_job(job, "mp.run"))
     except (MalstromError, KeyboardInterrupt) as error:
         raise outermost(error) from error.__cause__
@@ -241,6 +255,7 @@ def collect(
     time = clock or SystemClock()
     sink = sinks.Memory()
     try:
+        refuse_in_coroutine("mp.collect")
         runtime = InProcess(batch=batch, clock=clock, progress=False)
         plan = stream.job.plan_to(stream, sink)
         last = plan.steps[-1].name

@@ -1,19 +1,27 @@
-"""Ctrl-C while a job runs. Rule: it is never lost, and it never cuts a commit in two.
+"""Ctrl-C and SIGTERM while a job runs. Rule: neither is lost, and neither cuts a commit in two.
 
 Python raises `KeyboardInterrupt` wherever the program happens to be, and code that swallows it there (a bare
 ``except:``, some native libraries) would let the job run on. So it is noted as well, and raised again after the step.
 What to make of it stays with the handler that the program had: Python's own, that of a library (Spark stops what runs
-in a session), or the user's, which need not raise at all.
+in a session), or the user's, which need not raise at all. SIGTERM is a planned stop, where a runtime is asked for that.
 """
 
 from __future__ import annotations
 
+import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import ControlError, DeadlineError, OperationInProgress
+
+_AGAIN_S: Final = 0.1
+"""How often a stop is asked for that a savepoint is in the way of, or that was not answered."""
 
 
 class Interrupts:
@@ -74,3 +82,70 @@ class Interrupts:
         except BaseException:
             self._seen = True
             raise
+
+
+class PlannedStop:
+    """Has SIGTERM call ``stop``, as a context. Does nothing outside the main thread, or where SIGTERM is ignored.
+
+    ``stop`` is called by a thread of its own, for a signal comes wherever the main thread happens to be, which may hold
+    a lock that ``stop`` takes. Another SIGTERM changes nothing: supervisors send one to the group and one to the
+    process. In a forked process SIGTERM ends that process, as ever.
+
+    >>> with PlannedStop(lambda: None):
+    ...     pass
+    """
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._came: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._process = os.getpid()
+        self._over = threading.Event()
+        self._former: Any = None
+
+    def __enter__(self) -> Self:
+        former = signal.getsignal(signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread() and former not in {signal.SIG_IGN, None}:
+            threading.Thread(target=self._work, name="malstrom-sigterm", daemon=True).start()
+            self._former = former
+            signal.signal(signal.SIGTERM, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._came.put(False)
+        if self._former is not None and signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, self._former)
+        self._former = None
+
+    def come_first(self, handler: Any) -> None:
+        """Have ``handler``, which would take SIGTERM from now on, get it once this context has ended."""
+        if self._former is None:
+            signal.signal(signal.SIGTERM, handler)
+        else:
+            self._former = handler
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() == self._process:
+            self._came.put(True)
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _work(self) -> None:
+        if not self._came.get():
+            return
+        clock = SystemClock()
+        while not self._over.is_set():
+            try:
+                self._stop()
+                return
+            except OperationInProgress as error:
+                if error.operation == "stop":  # it is being stopped already, in the other way
+                    return
+            except (DeadlineError, ControlError):
+                """Its coordinator may be starting again."""
+            except Exception:  # the job has ended, or fails: whoever runs it learns that
+                return
+            clock.sleep_s(_AGAIN_S)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
+from malstrom_py.errors import JobEnded
 from malstrom_py.plan import Plan
 from malstrom_py.workers.beginning import Beginning
 from malstrom_py.workers.commands import Commanded
@@ -19,7 +21,8 @@ from malstrom_py.workers.controls import Controls
 from malstrom_py.workers.interrupts import Interrupts
 from malstrom_py.workers.pinning import Pins
 from malstrom_py.workers.progress import Progress
-from malstrom_py.workers.result import RunResult, StepCounts, from_plain
+from malstrom_py.workers.result import RunResult, StepCounts
+from malstrom_py.workers.snapshotting import result_in
 
 
 class Staff(Commanded, Protocol):
@@ -93,11 +96,16 @@ class JobRun(Generic[S]):
                 begun = self._crew.begin()
                 self.has_begun = True
                 self._controls.note_snapshots(None if begun is None else begun.standing)
-                if begun is not None and begun.finished is not None:
-                    return from_plain(begun.finished.result or {})
+                if (
+                    begun is not None
+                    and begun.finished is not None
+                    and (before := result_in(begun.finished)) is not None
+                ):
+                    return replace(before, resumed_finished=begun.finished_before)
                 # What was staged for a job that has snapshots stays until it has finished: it may be gone on with.
                 self._pins.keep = begun is not None
-                self._pins.pin(None if begun is None or begun.resumption is None else begun.resumption.fit.pins)
+                known = None if begun is None or begun.resumption is None else begun.resumption.pinned
+                self._pins.pin(known)
                 with self._progress or nullcontext():
                     self._crew.open(self._pins.records())
                     self._controls.note_snapshots(self._crew.snapshots)
@@ -110,6 +118,7 @@ class JobRun(Generic[S]):
                 else:
                     kept = self._snapshot_at_end()
                 self._pins.keep = False
+                self._pins.keep_unread = begun is not None and self._controls.is_stopping
                 self._crew.close()
             except BaseException as error:
                 self._undo(error)
@@ -175,7 +184,18 @@ class JobRun(Generic[S]):
             self._crew.close()
         except Exception as failure:
             error.add_note(str(failure))
+        if isinstance(error, JobEnded):
+            error.result = self.result()
         if isinstance(error, KeyboardInterrupt):
-            visible = ", ".join(self._commit.committed)
-            done = f"committed: {visible}" if visible else "nothing was committed"
-            error.add_note(f"stopped by the user; {done}; so far {self.result()}")
+            error.add_note(f"stopped by the user; {self._what_stays()}; so far {self.result()}")
+
+    def _what_stays(self) -> str:
+        """What a run that is cut off leaves."""
+        status = self._crew.snapshots
+        if status is not None and status.last is not None:
+            committed = "its sinks have committed what is in its last snapshot; " if self._commit.any else ""
+            return f"{committed}it can go on from snapshot {status.last}"
+        done = self._commit.committed
+        if not done:
+            return "nothing was committed"
+        return f"sink{'' if len(done) == 1 else 's'} {', '.join(map(repr, done))} had committed"

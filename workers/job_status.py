@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.workers.rescale_report import Moving
 from malstrom_py.workers.result import RunResult
@@ -61,7 +62,7 @@ class JobStatus:
     ``counts``: the rows so far. ``error``: what it failed of, else None. ``age_s``: how old the figures are, in
     seconds; above 0 only if a function of the job has kept its thread from telling newer ones. ``moving``: how far a
     rescale has come that moves slots, else None. ``restarts``: how often it went back to a snapshot. ``snapshots``: how
-    it stands with them, None if it runs without, or is only opening.
+    it stands with them, None if it runs without.
 
     >>> counts = RunResult("flights", {}, 2.0)
     >>> print(JobStatus("flights", "rescaling", 4, "moving", counts, None))
@@ -116,6 +117,8 @@ class Ending:
         if error is None:
             return cls(counts.job, "finished", counts)
         stopped = isinstance(error, KeyboardInterrupt) or (isinstance(error, JobEnded) and error.how == "stopped")
+        if isinstance(error, JobEnded) and stopped:
+            error.result = counts
         return cls(counts.job, "stopped" if stopped else "failed", counts, error)
 
     def result(self) -> RunResult:
@@ -143,12 +146,25 @@ class Ending:
             told.add_note(note)
         return told
 
-    def stopped(self, *, drain: bool) -> None:
-        """Return if this is what a stop with ``drain`` was to lead to, else raise what it is instead."""
+    @property
+    def snapshot(self) -> SnapshotId | None:
+        """The last snapshot that the end of the job has made: the job goes on from it, or its result is in it."""
+        if isinstance(self.error, JobEnded):
+            return SnapshotId(self.error.snapshot) if self.error.snapshot else None
+        last = self.counts.last_snapshot if self.error is None else None
+        return None if last is None else SnapshotId(last)
+
+    def stopped(self, *, drain: bool | None, kept: bool = False) -> SnapshotId | None:
+        """Return `snapshot` if this is what a stop with ``drain`` was to lead to, else raise what it is instead.
+
+        ``drain`` None is content with an end of the job's own; ``kept``: and, for the job has snapshots, with a stop.
+        """
         if self.how == "failed":
             self.result()
-        if self.how != ("finished" if drain else "stopped"):
-            raise self.refusal(f"stopped {'with' if drain else 'without'} drain")
+        wanted = {True: {"finished"}, False: {"stopped"}, None: {"finished", "stopped"} if kept else {"finished"}}
+        if self.how not in wanted[drain]:
+            raise self.refusal("stopped without drain" if drain is False else "stopped with drain")
+        return self.snapshot
 
     def refusal(self, what: str) -> JobEnded:
         """That nothing can be asked of the job any more; ``what`` is what it was to be.

@@ -14,6 +14,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.plan import Plan
 from malstrom_py.sources.base import PinnedSource
+from malstrom_py.workers.beginning import Pinned
 from malstrom_py.workers.graph import build_sources
 
 
@@ -34,21 +35,25 @@ class Pins:
         self._steps = list({id(step.source): step for step in reversed(self._read)}.values())[::-1]
         self._pinned: list[ReadSource] = []
         self.keep = False
+        self.keep_unread = False
+        """Whether those that read what is new keep it: the job was drained, and its next run reads the rest."""
 
     @property
     def any(self) -> bool:
         """Whether there is a source to be pinned."""
         return bool(self._steps)
 
-    def pin(self, records: Mapping[str, Any] | None = None) -> None:
+    def pin(self, known: Pinned | None = None) -> None:
         """Pin them all, in the order of the steps. `SourceError` names the step whose source cannot be.
 
-        ``records``: those of the manifest that the job goes on from. A source that has none is new, and pinned anew,
-        behind the others: what it stages clears away what nobody holds.
+        ``known``: of the manifest that the job goes on from. A source that has no record is new, and pinned anew,
+        behind the others: what it stages clears away what nobody holds. So does one that pins what is new since.
         """
-        known = {step: self._record(step, records or {}) for step in self._steps}
-        for step in sorted(self._steps, key=lambda step: known[step] is None):
-            step.pin(known[step])
+        known = known or Pinned()
+        records = {step: self._record(step, known.records) for step in self._steps}
+        read = {step: step.reads_new and self._was_read(step, known) for step in self._steps}
+        for step in sorted(self._steps, key=lambda step: records[step] is None or read[step]):
+            step.pin(records[step], was_read=read[step])
             self._pinned.append(step)
 
     def records(self) -> dict[str, Any]:
@@ -64,7 +69,8 @@ class Pins:
         errors: list[Exception] = []
         while self._pinned:
             try:
-                self._pinned.pop().unpin(keep=keep)
+                step = self._pinned.pop()
+                step.unpin(keep=keep or (self.keep_unread and step.reads_new))
             except Exception as error:
                 errors.append(error)
         if errors:
@@ -82,6 +88,11 @@ class Pins:
             if error is None:
                 raise
             error.add_note(str(failure))
+
+    def _was_read(self, step: ReadSource, known: Pinned) -> bool:
+        """Whether all steps that read ``step``'s source, and were there, have read what it had pinned."""
+        names = {reader.context.step for reader in self._read if reader.source is step.source}
+        return names.intersection(known.records) <= known.read
 
     def _record(self, step: ReadSource, records: Mapping[str, Any]) -> Any:
         """The record of ``step``'s source, by whichever of its steps it is known."""

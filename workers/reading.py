@@ -1,7 +1,8 @@
 """What one worker reads: the sources of its graph, each polled while its region has room.
 
 Rule: a source is polled once per step, and not at all while its region is full, a barrier is being aligned, or it is
-at its end.
+at its end. It is asked for so many rows that they take no longer through the region than its part of a round (`Turn`),
+and that they do not overfill the window of the exchange after it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from malstrom_py.operators.generate_epochs import GenerateEpochs
 from malstrom_py.operators.read_source import NOTHING_BEGUN, Begun, ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.graph import Graph
+from malstrom_py.workers.graph import Graph, Known
 
 _MIXED_ROWS: Final = 8
 """How many times the rows of a batch are polled as columns where some steps take columns and others make rows."""
@@ -36,6 +37,7 @@ class Reading:
         operators, nodes = graph.operators, graph.nodes
         self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
         self._sources = [(nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
+        self._turn = graph.turn
         self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
 
     def open(self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]]) -> None:
@@ -50,17 +52,18 @@ class Reading:
             self._executor.call(node, generator.advance)
         self._executor.run()
 
-    def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
+    def list_parts(self, workers: Sequence[int], known: Known) -> dict[int, dict[str, list[Part]]]:
         """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
         dealt: dict[int, dict[str, list[Part]]] = {worker: {} for worker in workers}
         for _, source in self._sources:
-            for worker, parts in source.list_parts(workers).items():
-                dealt[worker][source.context.step] = parts
+            step = source.context.step
+            for worker, parts in source.list_parts(workers, known.get(step)).items():
+                dealt[worker][step] = parts
         return dealt
 
     def read(self) -> int:
         """Poll each source once, if its region is open: how many records came."""
-        done, executor = 0, self._executor
+        done, executor, clock = 0, self._executor, self._clock
         waiting: list[ReadSource] = []
         for source, node, feed, poll in self._polls:
             if source.finished:
@@ -79,7 +82,10 @@ class Reading:
             except OperatorError as error:
                 error.add_note(f"it was at work on what had been read from {source.last_read() or 'no part yet'}")
                 raise
-            source.made(read, feed.routed_rows - routed)
+            if read:
+                took_s = clock.monotonic_s() - source.polled_s
+                limit_s, routed = self._turn.part_s, feed.routed_rows - routed
+                source.made(read, routed, took_s=took_s, limit_s=limit_s, load=feed.load())
             done += read
         if waiting:
             # What had to wait, for its region had become full, comes first in the next step, or it might wait for ever.

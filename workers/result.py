@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from html import escape
+from typing import Any, Final
+
+_COLUMNS: Final = {
+    "kind": "kind",
+    "rows_in": "rows in",
+    "rows_out": "rows out",
+    "filtered": "filtered",
+    "late": "late",
+    "skipped": "skipped",
+    "dead_letters": "dead letters",
+    "keys": "keys",
+}
+"""What a notebook shows of each step, and its heading there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StepCounts:
     """What one step did. ``ports``: rows sent per output stream, read by another step or not.
 
@@ -27,6 +40,10 @@ class StepCounts:
     columns_made: int = 0
     keys: int | None = None
     epoch: int | None = None
+
+    def __repr__(self) -> str:
+        shown = [f"{field.name}={value!r}" for field in fields(self) if (value := getattr(self, field.name))]
+        return f"StepCounts({', '.join(shown)})"
 
     @property
     def rows_out(self) -> int:
@@ -62,11 +79,14 @@ def _merged(here: Sequence[StepCounts], left: Sequence[StepCounts]) -> StepCount
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
     """The counts of a run. ``steps`` is in the order of the plan; the other figures are sums over the steps.
 
-    ``snapshots``: how many it has completed. A run that went on from a snapshot counts what it did itself.
+    ``snapshots``: how many it has completed, and ``last_snapshot``: the id of the one that the result is in; None for a
+    job without. A run that went on from a snapshot counts what it did itself. ``resumed_finished``: the job had
+    finished before it was started, so nothing was run, and the counts are those of the run that finished it;
+    ``resume="none"`` starts over. Printed it is one line of the sums; a notebook shows a table of the steps.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -81,6 +101,8 @@ class RunResult:
     steps: Mapping[str, StepCounts]
     duration_s: float
     snapshots: int = field(default=0, kw_only=True)
+    last_snapshot: str | None = field(default=None, kw_only=True, compare=False)
+    resumed_finished: bool = field(default=False, kw_only=True, compare=False)
 
     @property
     def read(self) -> int:
@@ -122,7 +144,24 @@ class RunResult:
         figures = ("read", "written", "filtered", "late", *ahead, "skipped", "dead_letters")
         sums = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in figures)
         snapshots = f", {self.snapshots:,} snapshot{'s' if self.snapshots > 1 else ''}" if self.snapshots else ""
-        return f"job {self.job}: {sums}{snapshots} in {self.duration_s:.2f} s"
+        earlier = " (an earlier run)" if self.resumed_finished else ""
+        return f"job {self.job}: {sums}{snapshots} in {self.duration_s:.2f} s{earlier}"
+
+    def __repr__(self) -> str:
+        return f"<RunResult of {self}>"
+
+    def _repr_html_(self) -> str:
+        """The sums, and a table of the steps, for a notebook."""
+        head = "".join(f"<th>{heading}</th>" for heading in ("step", *_COLUMNS.values()))
+        rows = "".join(f"<tr><th>{escape(name)}</th>{_cells(counts)}</tr>" for name, counts in self.steps.items())
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        return f"<div>{escape(str(self))}{table}</div>"
+
+
+def _cells(counts: StepCounts) -> str:
+    values = [getattr(counts, name) for name in _COLUMNS]
+    shown = ["" if value is None else f"{value:,}" if isinstance(value, int) else escape(value) for value in values]
+    return "".join(f"<td>{text}</td>" for text in shown)
 
 
 def as_plain(result: RunResult) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _START_S: Final = 4_102_444_800.0
 """2100: no record of today is ahead of the simulated clock (T4)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SimulatedResult(RunResult):
     """The counts of a simulated run, and what was hard about it.
 
@@ -48,6 +48,9 @@ class SimulatedResult(RunResult):
     hits: Mapping[str, int]
     trace: str
     incarnations: int
+
+    def __repr__(self) -> str:
+        return f"<SimulatedResult of {self}, incarnations {self.incarnations}, trace {self.trace}>"
 
 
 class Simulation:
@@ -101,6 +104,11 @@ class Simulation:
         self._checks = checks
         self._may_keep = snapshots is None
         self._keeping = keeping_of(snapshots or None, resume=resume, allow_dropped_state=allow_dropped_state)
+        if self._keeping is not None and not self._keeping.snapshots.is_in_store:
+            raise PlanError(
+                "Simulation: snapshots are kept in a store, mp.Snapshots(uri), for a crash may come between any two of "
+                "its operations; hold a checkpointer of your own against check_checkpointer"
+            )
 
     def run(self, job: Job) -> SimulatedResult:
         """Run ``job`` to its end, then commit its sinks. An error bears a note that says how to have it again."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, MalstromError
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.copying import copied
 from malstrom_py.snapshot.ids import next_snapshot_id
 from malstrom_py.snapshot.keyed import merged
@@ -59,7 +59,7 @@ class Snapshotting:
         job: str,
         plan: PlanImage,
         options: Snapshots,
-        checkpointer: StoreCheckpointer,
+        checkpointer: Checkpointer,
         *,
         incarnation: int,
         sequence: int,
@@ -110,8 +110,7 @@ class Snapshotting:
     @property
     def result(self) -> RunResult | None:
         """What the job has come to, as its last snapshot says; None before that stands."""
-        plain = None if self._last is None or not self.is_finished else self._last.result
-        return None if plain is None else from_plain(plain)
+        return None if self._last is None or not self.is_finished else result_in(self._last)
 
     def due_s(self) -> float | None:
         """When the next one is to be begun, on the clock's monotonic time; None: not of itself, or one is made now."""
@@ -293,7 +292,7 @@ class Snapshotting:
             request.done(result)
 
         self.background.submit(
-            lambda: copied(manifest, self.checkpointer, copy_to.checkpointer(self._job), self._clock.now_s()), told
+            lambda: copied(manifest, self.checkpointer, copy_to.in_store(self._job), self._clock.now_s()), told
         )
 
     def _compact(self, chain: tuple[Artefact, ...]) -> None:
@@ -318,14 +317,19 @@ class Snapshotting:
         passed_s = self._passed_s if waits else None
         if passed_s is not None and self._clock.monotonic_s() - passed_s > SAVE_DEADLINE_S:
             raise DeadlineError(
-                f"job {self._job!r}: snapshot {self._now} has not been written to {self.checkpointer.store!r} within "
+                f"job {self._job!r}: snapshot {self._now} has not been written to {self.checkpointer} within "
                 f"{SAVE_DEADLINE_S:g} s: see whether the store answers",
                 wait=f"snapshot {self._now} to be written",
                 deadline_s=SAVE_DEADLINE_S,
             )
 
 
-def _compacted(chain: Sequence[Artefact], checkpointer: StoreCheckpointer) -> Artefact:
+def result_in(manifest: Manifest) -> RunResult | None:
+    """The result of the job that finished with the snapshot ``manifest``; None: it has not, it can be gone on with."""
+    return None if manifest.result is None else replace(from_plain(manifest.result), last_snapshot=manifest.id)
+
+
+def _compacted(chain: Sequence[Artefact], checkpointer: Checkpointer) -> Artefact:
     """What ``chain`` holds, as one artefact."""
     last = chain[-1]
     data = merged([loaded(checkpointer, artefact) for artefact in chain])

@@ -112,7 +112,7 @@ class LocalJob:
             self._told()
         return status
 
-    def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None:
+    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
         """See `JobHandle.stop`."""
         self._refuse_elsewhere()
         if wait:
@@ -122,7 +122,8 @@ class LocalJob:
             self._awaited(ended, timeout_s, "stop")
         if ended.done():
             self._told()
-            ended.result().stopped(drain=drain)
+            return ended.result().stopped(drain=drain, kept=self._controls.kept)
+        return None
 
     def wait(self, *, timeout_s: float | None) -> RunResult:
         """See `JobHandle.wait`."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sysconfig
-from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from types import TracebackType
 from typing import Final
 
-from malstrom_py import errors
 from malstrom_py.errors import InternalError, MalstromError
+from malstrom_py.operators.tellable import OURS
 
-# In a source tree the rooms `workers` and `rescale` are links to folders outside the package's own.
-_PACKAGE = Path(errors.__file__).parent
-_OURS = tuple(
-    f"{folder}{os.sep}" for folder in (_PACKAGE, *(path.resolve() for path in _PACKAGE.iterdir() if path.is_dir()))
-)
 _LIBRARIES: Final = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
@@ -45,12 +38,12 @@ def interrupted(error: KeyboardInterrupt) -> KeyboardInterrupt:
 def users_frame(error: BaseException) -> FrameSummary | None:
     """The user's innermost line that was running when ``error`` was raised; None if none was."""
     for frame in reversed(extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(_OURS + _LIBRARIES):
+        if not frame.filename.startswith(OURS + _LIBRARIES):
             return frame
     return None
 
 
 def _users(frames: TracebackType | None) -> TracebackType | None:
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(OURS):
         frames = frames.tb_next
     return frames

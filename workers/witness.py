@@ -33,6 +33,7 @@ HARD_CASES: Final = (
     "finished part moved",
     "part waiting for release",
     "credit at zero",
+    "credit limited by time",
     "marker in a backlog",
     "Bye taken",
     "rescale coalesced",
@@ -121,6 +122,8 @@ class Witness:
                 self.hit("epoch held")
             if full and feed.machine.phase is Phase.MARKING:
                 self.hit("marker in a backlog")
+            if full and feed.waits_for_time:
+                self.hit("credit limited by time")
 
     def cut(self, worker: Worker, cut: Cut) -> None:
         """``worker`` has made its image."""

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
@@ -37,12 +37,14 @@ from malstrom_py.rescale.router import Router
 from malstrom_py.resources import Resources
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
+from malstrom_py.state import Migrate
 from malstrom_py.workers.batching import Batching
 from malstrom_py.workers.counting import counts_of
 from malstrom_py.workers.cut import Cut, Cutting
 from malstrom_py.workers.feed import Feed
 from malstrom_py.workers.frontiers import continue_at
-from malstrom_py.workers.graph import Membership, build_graph, track_keys
+from malstrom_py.workers.graph import Known, Membership, build_graph, track_keys
+from malstrom_py.workers.initial_states import States, start_with
 from malstrom_py.workers.outgoing import COORDINATOR, Incoming, Outgoing
 from malstrom_py.workers.reading import Reading
 from malstrom_py.workers.result import StepCounts
@@ -51,13 +53,8 @@ from malstrom_py.workers.switching import Switching
 _LINGER_MIN_S: Final = 0.001
 """How long there is at least between two calls of `on_schedule`: without, no time would pass on a virtual clock."""
 
-
 NOTHING: Final[Mapping[str, Mapping[Part, Begun]]] = {}
 """No source has been read before."""
-
-Migrate = Callable[[Any, Any], Any]
-"""Makes of a key and its state the state that a newer version of the job works with."""
-
 
 _CLOSED: Final = (ReadSource, Enrich, WriteSink, WriteParts)
 """The steps that have something to be closed."""
@@ -136,6 +133,11 @@ class Worker:
         with self._resources:
             self._graph.operators[step].install(chain, self._slots, migrate=migrate)
 
+    def start_with(self, states: States) -> None:
+        """Have steps begin with what is this worker's own of their initial ``states``."""
+        with self._resources:
+            start_with(self._graph, states, self._slots)
+
     def continue_at(self, frontiers: Mapping[str, int]) -> None:
         """Go on where exchanges had let in these epochs, after `install` and before sources are opened."""
         with self._resources:
@@ -151,10 +153,10 @@ class Worker:
             self.reading.open(parts, begun)
         return self._outgoing()
 
-    def list_parts(self, workers: Sequence[int]) -> dict[int, dict[str, list[Part]]]:
+    def list_parts(self, workers: Sequence[int], known: Known | None = None) -> dict[int, dict[str, list[Part]]]:
         """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
         with self._resources:
-            return self.reading.list_parts(workers)
+            return self.reading.list_parts(workers, known or {})
 
     def connect(self, worker: int) -> None:
         """Open the channels to and from ``worker``, which joins (R1)."""
@@ -207,8 +209,11 @@ class Worker:
         while orders and not (isinstance(orders[0], Rescale) and any(feed.indexing for feed in self._graph.feeds)):
             self._switching.receive(orders.popleft())
 
-    def step(self) -> tuple[int, list[Outgoing]]:
-        """Take in what may be taken in, regions downstream first: how much, and what it has for others."""
+    def step(self, share: int = 1) -> tuple[int, list[Outgoing]]:
+        """Take in what may be taken in, regions downstream first: how much, and what it has for others. ``share``: how
+        many workers take turns in this thread.
+        """
+        self._graph.turn.share(share)
         with self._resources:
             return self._step()
 
@@ -327,6 +332,9 @@ class Worker:
         """Close sources and writers that are open, then what was made for this worker; the first error is raised when
         all have been closed.
         """
+        for operator in self.operators.values():
+            for call in operator.context.at_close:
+                call()
         self._close([*self._closing, self._resources])
 
     def _close(self, things: Sequence[Closable]) -> None:

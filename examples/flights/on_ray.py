@@ -27,6 +27,7 @@ from examples.flights.data import FLIGHTS, airline_names, monthly_files
 from examples.flights.jobs import delays_job
 from examples.flights.report import make_console, print_accounts, print_comparison, print_statistics
 from examples.flights.view import Rescale, View
+from malstrom_py.extras import pip_install
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -76,7 +77,7 @@ def start_ray() -> tuple[Any, float]:
     try:
         import ray
     except ImportError:
-        raise SystemExit("The demo on Ray needs Ray: pip install 'malstrom-py[demo,ray]'") from None
+        raise SystemExit(f"The demo on Ray needs Ray: {pip_install('demo', 'ray')}") from None
     # Else its workers give way to all else on this machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
     began_s = monotonic()

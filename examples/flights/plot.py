@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,10 @@ STYLE: dict[Any, Any] = {
     "ytick.color": MUTED,
 }
 
-FLIGHTS_MIN = 50
+FLIGHTS_MIN = 100
 DEPARTURES_MIN = 10
-LABEL_GAP_MINUTES = 1.5
+LABEL_POINTS = 15
+"""How far apart the middles of two labels are: a line of text, and some air."""
 
 
 def draw(running: pl.DataFrame, planes: pl.DataFrame, names: dict[str, str], path: Path) -> None:
@@ -41,7 +43,7 @@ def draw(running: pl.DataFrame, planes: pl.DataFrame, names: dict[str, str], pat
     from matplotlib.figure import Figure
 
     with rc_context(STYLE):
-        figure = Figure(figsize=(13, 5.2), layout="constrained")
+        figure = Figure(figsize=(14, 5.2), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         draw_running_means(left, running, names)
         draw_planes(right, planes)
@@ -51,24 +53,52 @@ def draw(running: pl.DataFrame, planes: pl.DataFrame, names: dict[str, str], pat
 def draw_running_means(axes: Axes, running: pl.DataFrame, names: dict[str, str]) -> None:
     """One line per carrier: the mean after each of its flights."""
     biggest = running.group_by("key").agg(pl.col("flights").max()).top_k(len(COLOURS), by="flights")
-    ends: list[tuple[float, str, str]] = []
-    last_x = float(running["flights"].max())  # type: ignore[arg-type]  # a number, for there are flights
+    ends: list[tuple[float, float, str, str]] = []
     for carrier, colour in zip(biggest["key"], COLOURS, strict=False):
         line = thinned(running.filter(pl.col("key") == carrier).sort("flights"))
         axes.plot(line["flights"], line["mean"], color=colour, linewidth=1.8)
-        ends.append((line["mean"][-1], names[carrier], colour))
-    height = -float("inf")
-    for mean, name, colour in sorted(ends):
-        # Labels stand at the end of their line, but never on each other.
-        height = max(mean, height + LABEL_GAP_MINUTES)
-        axes.annotate(
-            f"{name} {mean:.1f}", (last_x, height), (10, 0), textcoords="offset points", color=colour, va="center"
-        )
+        ends.append((line["mean"][-1], line["flights"][-1], f"{names[carrier]} {line['mean'][-1]:.1f}", colour))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_title("The mean departure delay of a carrier, as its flights pass by")
     axes.set_xlabel("flights of the carrier so far")
     axes.set_ylabel("minutes")
+    label_ends(axes, sorted(ends))
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write (height, x, text, colour) of each line beside the axes, none on another, with a thin line to its end."""
+    from matplotlib.figure import Figure
+
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)  # so that the labels do not change what a point is in minutes
+    if isinstance(axes.figure, Figure):
+        axes.figure.draw_without_rendering()  # only then it is known how high the axes are
+    points = axes.get_window_extent().height * 72 / axes.figure.dpi
+    gap = LABEL_POINTS * (high - low) / points
+    beside = axes.get_yaxis_transform()  # x as a fraction of the width, y in minutes
+    for (mean, x, text, colour), height in zip(ends, spread([end[0] for end in ends], gap), strict=True):
+        axes.annotate(text, (1.04, height), xycoords=beside, color=colour, va="center", annotation_clip=False)
+        style = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 2}
+        axes.annotate(
+            "", (x, mean), (1.035, height), textcoords=beside, arrowprops=style, annotation_clip=False, va="center"
+        )
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """``heights``, which go up, moved as little as it takes for any two to be ``gap`` apart."""
+    clusters: list[list[float]] = []
+    for height in heights:
+        clusters.append([height])
+        while len(clusters) > 1 and _placed(clusters[-1], gap)[0] < _placed(clusters[-2], gap)[-1] + gap:
+            last = clusters.pop()
+            clusters[-1] += last
+    return [height for cluster in clusters for height in _placed(cluster, gap)]
+
+
+def _placed(cluster: Sequence[float], gap: float) -> list[float]:
+    first = sum(cluster) / len(cluster) - gap * (len(cluster) - 1) / 2
+    return [first + gap * place for place in range(len(cluster))]
 
 
 def draw_planes(axes: Axes, planes: pl.DataFrame) -> None:
@@ -80,7 +110,7 @@ def draw_planes(axes: Axes, planes: pl.DataFrame) -> None:
     axes.legend(frameon=False, loc="upper right")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_title(f"The mean departure delay of {often.height:,} planes")
+    axes.set_title(f"Mean departure delay of {often.height:,} planes")
     axes.set_xlabel(f"departures of the plane, {DEPARTURES_MIN} at least")
 
 

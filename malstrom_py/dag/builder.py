@@ -1,14 +1,17 @@
 """The builder of a DAG: nodes and edges one by one, checked as soon as it can be.
 
 Rule: what is wrong at a call raises `PlanError` there and names the nodes; what only the whole graph shows (it is
-empty, it has a cycle, a node is disconnected), `build` does. A call that raises changes nothing.
+empty, it has a cycle, a node is missing or disconnected), `build` does. An edge may name nodes that are added later:
+each of its ends is checked as soon as it is there. A call that raises changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Self
 
 from malstrom_py.dag.schemas import check_schema, mismatch
 from malstrom_py.dag.topology import LATE, MAIN, UNTIMED, Dag, DagNode, Edge, NodeType, cycle_in, listed, topological
@@ -16,16 +19,18 @@ from malstrom_py.errors import PlanError
 from malstrom_py.names import check_name
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Draft:
-    """A node while the graph is built. ``open``: whether `connect` may name side outputs that it does not have yet."""
+    """A node while the graph is built. ``open``: whether `connect` may name side outputs besides its ``outputs``."""
 
     type: NodeType
     takes: Any = None
     gives: Any = None
-    outputs: list[str] = field(default_factory=list)
+    outputs: tuple[str, ...] = ()
     open: bool = False
-    inputs: list[Edge] = field(default_factory=list)
+
+
+_NONE_NEW: Final[Mapping[str, _Draft]] = MappingProxyType({})
 
 
 class DagBuilder:
@@ -48,13 +53,17 @@ class DagBuilder:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Draft] = {}
+        self._edges: dict[tuple[Edge, str], None] = {}
+        """What reads what, in the order of the calls, which is that of inputs and of the ports of side outputs."""
+        self._awaited: defaultdict[str, list[tuple[Edge, str]]] = defaultdict(list)
+        """The edges that name a node which is not there yet."""
 
     def source(self, name: str, schema: Any = None) -> Self:
         """A node where events come in.
 
         Its side output ``late`` has the records that come at or below its watermark.
         """
-        return self._add(name, _Draft(NodeType.SOURCE, gives=check_schema(schema, name), outputs=[LATE]))
+        return self._add(name, _Draft(NodeType.SOURCE, gives=check_schema(schema, name), outputs=(LATE,)))
 
     def operator(
         self,
@@ -76,55 +85,77 @@ class DagBuilder:
         sides = [_check_output(name, output) for output in _listed(outputs, name)]
         if len({MAIN, *sides}) <= len(sides):
             raise PlanError(f"node {name!r}: an output stands twice in {[MAIN, *sides]}: {MAIN!r} is the main one")
-        return self._add(name, _Draft(NodeType.OPERATOR, takes, gives, sides, outputs is None))
+        return self._add(name, _Draft(NodeType.OPERATOR, takes, gives, tuple(sides), outputs is None))
 
     def sink_for(self, node: str, name: str, schema: Any = None, *, output: str | None = None) -> Self:
         """A node where records are taken out, and that reads ``node``. `connect` may add to what it reads."""
         draft = _Draft(NodeType.SINK, takes=check_schema(schema, name))
         self._check_new(name, NodeType.SINK)
-        edge = self._edge(node, output, name, draft)
-        self._nodes[name] = draft
-        self._attach(edge, draft)
+        edge = self._edge(node, output)
+        self._check_edge(edge, name, {name: draft})
+        self._check_once(edge, name)
+        self._add(name, draft)
+        self._attach(edge, name)
         return self
 
     def connect(self, upstream: str, downstream: str, *, output: str | None = None) -> Self:
         """Have ``downstream`` read ``upstream``: its main output, or the side output of that name.
 
-        ``connect("split:late", "audit")`` is the same as ``connect("split", "audit", output="late")``.
+        ``connect("split:late", "audit")`` is the same as ``connect("split", "audit", output="late")``. Either may be a
+        node that is added later.
+
+        >>> dag = (
+        ...     DagBuilder().source("in").connect("in", "left").connect("in", "right").connect("left", "join")
+        ...     .connect("right", "join").operator("left").operator("right").operator("join").sink_for("join", "out")
+        ... ).build()
+        >>> [node.name for node in dag.nodes]
+        ['in', 'left', 'right', 'join', 'out']
         """
-        target = self._find(downstream)
-        if target.type is NodeType.SOURCE:
-            raise PlanError(f"source {downstream!r} cannot read {upstream!r}: events come into it from outside only")
-        self._attach(self._edge(upstream, output, downstream, target), target)
+        edge = self._edge(upstream, output)
+        self._check_name(downstream)
+        self._check_edge(edge, downstream)
+        self._check_once(edge, downstream)
+        self._attach(edge, downstream)
         return self
 
     def build(self) -> Dag:
         """The graph, checked and frozen. The builder can be used on.
 
         Raises:
-            PlanError: it is empty, has a cycle (told in order), or has a node that is disconnected: a source or an
-                operator that nothing reads, an operator that reads nothing.
+            PlanError: it is empty, has an edge to or from a node that was never added, has a cycle (told in order), or
+                has a node that is disconnected: a source or an operator that nothing reads, an operator that reads
+                nothing.
         """
-        if not self._nodes:
+        if not self._nodes and not self._edges:
             raise PlanError("the graph is empty: start with source('name')")
-        inputs = {name: [edge.node for edge in draft.inputs] for name, draft in self._nodes.items()}
+        self._check_added()
+        read: dict[str, list[Edge]] = {name: [] for name in self._nodes}
+        outputs = {name: list(draft.outputs) for name, draft in self._nodes.items()}
+        for edge, downstream in self._edges:
+            read[downstream].append(edge)
+            if edge.output not in (MAIN, *outputs[edge.node]):
+                outputs[edge.node].append(edge.output)
+        inputs = {name: [edge.node for edge in edges] for name, edges in read.items()}
         cycle = cycle_in(inputs)
         if cycle:
             raise PlanError(f"the graph has a cycle: {' -> '.join(cycle)}. Take out one of these edges")
-        self._check_connected()
-        nodes = tuple(self._frozen(name, self._nodes[name]) for name in topological(inputs))
+        self._check_connected(inputs)
+        nodes = tuple(_frozen(name, self._nodes[name], read[name], outputs[name]) for name in topological(inputs))
         return Dag(nodes, {node.name: rank for rank, node in enumerate(nodes)})
 
-    def _frozen(self, name: str, draft: _Draft) -> DagNode:
-        # What any node may have stands behind its own, so that it is nobody's port by the order of some calls.
-        own = [output for output in draft.outputs if output not in UNTIMED]
-        outputs = (*own, *(output for output in UNTIMED if output in draft.outputs))
-        return DagNode(name, draft.type, tuple(draft.inputs), outputs, draft.takes, draft.gives)
+    def _check_added(self) -> None:
+        for edge, downstream in self._edges:
+            for name in (edge.node, downstream):
+                if name not in self._nodes:
+                    raise PlanError(
+                        f"the graph has no node {name!r}; it has {listed(self._nodes) or 'none'}. {downstream!r} reads "
+                        f"{str(edge)!r}: add both with source, operator or sink_for"
+                    )
 
-    def _check_connected(self) -> None:
-        read = {edge.node for draft in self._nodes.values() for edge in draft.inputs}
+    def _check_connected(self, inputs: Mapping[str, Sequence[str]]) -> None:
+        read = {edge.node for edge, _ in self._edges}
         for name, draft in self._nodes.items():
-            if draft.type is not NodeType.SOURCE and not draft.inputs:
+            if draft.type is not NodeType.SOURCE and not inputs[name]:
                 raise PlanError(f"{draft.type} {name!r} is disconnected: it reads nothing. connect('…', {name!r})")
             if draft.type is not NodeType.SINK and name not in read:
                 raise PlanError(
@@ -146,43 +177,73 @@ class DagBuilder:
 
     def _add(self, name: str, draft: _Draft) -> Self:
         self._check_new(name, draft.type)
+        for edge, downstream in self._awaited.get(name, ()):
+            self._check_edge(edge, downstream, {name: draft})
+        self._awaited.pop(name, None)
         self._nodes[name] = draft
         return self
 
-    def _find(self, name: str) -> _Draft:
-        if not isinstance(name, str) or name not in self._nodes:
-            there = listed(self._nodes) or "none"
-            raise PlanError(f"the graph has no node {name!r}; it has {there}. Add it before it is connected")
-        return self._nodes[name]
+    def _check_name(self, name: str) -> None:
+        """`PlanError` if there neither is nor can be a node of that name."""
+        why = f"a name is a str, not {type(name).__name__}"
+        try:
+            if isinstance(name, str):
+                check_name(name, "node")
+                return
+        except PlanError as error:
+            why = str(error)
+        raise PlanError(f"the graph has no node {name!r}; it has {listed(self._nodes) or 'none'}: {why}")
 
-    def _edge(self, upstream: str, output: str | None, downstream: str, target: _Draft) -> Edge:
-        """The edge, if it can be there."""
+    def _edge(self, upstream: str, output: str | None) -> Edge:
+        """The output of a node that is meant, if there can be one."""
         name, colon, named = upstream.partition(":") if isinstance(upstream, str) else (upstream, "", "")
         if colon and output is not None and output != named:
             raise PlanError(f"{upstream!r} and output={output!r} are two outputs: name one of them")
-        draft = self._find(name)
-        edge = Edge(name, MAIN if not colon and output is None else _check_output(name, named if colon else output))
-        if draft.type is NodeType.SINK:
-            raise PlanError(f"{downstream!r} cannot read sink {name!r}: records leave the graph there")
-        if edge.output not in (MAIN, *draft.outputs) and not draft.open:
-            raise PlanError(
-                f"{draft.type} {name!r} has no output {edge.output!r} that {downstream!r} could read; it has "
-                f"{', '.join(map(repr, (MAIN, *draft.outputs)))}"
-            )
-        if edge in target.inputs:
-            raise PlanError(f"{downstream!r} reads {str(edge)!r} already")
+        self._check_name(name)
+        return Edge(name, MAIN if not colon and output is None else _check_output(name, named if colon else output))
+
+    def _check_edge(self, edge: Edge, downstream: str, new: Mapping[str, _Draft] = _NONE_NEW) -> None:
+        """`PlanError` if ``downstream`` cannot read it, by what is known of both. ``new``: nodes about to be added."""
+        giver = new.get(edge.node) or self._nodes.get(edge.node)
+        taker = new.get(downstream) or self._nodes.get(downstream)
+        if taker is not None and taker.type is NodeType.SOURCE:
+            raise PlanError(f"source {downstream!r} cannot read {edge.node!r}: events come into it from outside only")
+        if giver is not None:
+            _check_gives(edge, downstream, giver)
+        if giver is None or taker is None:
+            return
         # What a side output gives is known of sources only, whose late records are like the others.
-        gives = draft.gives if edge.output == MAIN or draft.type is NodeType.SOURCE else None
-        why = mismatch(gives, target.takes)
+        gives = giver.gives if edge.output == MAIN or giver.type is NodeType.SOURCE else None
+        why = mismatch(gives, taker.takes)
         if why is not None:
             raise PlanError(f"the schemas of {str(edge)!r} and {downstream!r} do not match: {why}")
-        return edge
 
-    def _attach(self, edge: Edge, target: _Draft) -> None:
-        target.inputs.append(edge)
-        outputs = self._nodes[edge.node].outputs
-        if edge.output not in (MAIN, *outputs):
-            outputs.append(edge.output)
+    def _check_once(self, edge: Edge, downstream: str) -> None:
+        if (edge, downstream) in self._edges:
+            raise PlanError(f"{downstream!r} reads {str(edge)!r} already")
+
+    def _attach(self, edge: Edge, downstream: str) -> None:
+        self._edges[edge, downstream] = None
+        for name in {edge.node, downstream} - self._nodes.keys():
+            self._awaited[name].append((edge, downstream))
+
+
+def _frozen(name: str, draft: _Draft, inputs: Sequence[Edge], outputs: Sequence[str]) -> DagNode:
+    # What any node may have stands behind its own, so that it is nobody's port by the order of some calls.
+    own = [output for output in outputs if output not in UNTIMED]
+    ordered = (*own, *(output for output in UNTIMED if output in outputs))
+    return DagNode(name, draft.type, tuple(inputs), ordered, draft.takes, draft.gives)
+
+
+def _check_gives(edge: Edge, downstream: str, giver: _Draft) -> None:
+    """`PlanError` if a node does not give what ``downstream`` would read."""
+    if giver.type is NodeType.SINK:
+        raise PlanError(f"{downstream!r} cannot read sink {edge.node!r}: records leave the graph there")
+    if edge.output not in (MAIN, *giver.outputs) and not giver.open:
+        raise PlanError(
+            f"{giver.type} {edge.node!r} has no output {edge.output!r} that {downstream!r} could read; it has "
+            f"{', '.join(map(repr, (MAIN, *giver.outputs)))}"
+        )
 
 
 def _listed(outputs: Sequence[str] | None, node: str) -> Sequence[str]:

@@ -71,6 +71,10 @@ class DagExecutor:
         self._started = self._busy = self._closed = False
         self._skipped = self._epochs = 0
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "started" if self._started else "not started"
+        return f"DagExecutor({self._dag.shape}, registered={len(self._registered)}, {state})"
+
     @classmethod
     def from_dag(cls, dag: Dag, *, measured: bool = True, clock: Clock | None = None) -> Self:
         """An executor of ``dag``, with no operator registered yet.

@@ -101,6 +101,8 @@ class Running:
         """Have operators give up what they have open. The first error is raised when all have."""
         errors: list[Exception] = []
         for operator in self.operators:
+            for call in operator.context.at_close if isinstance(operator, Operator) else ():
+                call()
             close = getattr(operator, "close", None)
             try:
                 if callable(close):

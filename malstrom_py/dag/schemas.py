@@ -31,8 +31,10 @@ def mismatch(given: Any, taken: Any) -> str | None:
     'str is not int'
     >>> mismatch(bool, int | None), mismatch(int, float), mismatch(list[int], list), mismatch(None, int)
     (None, None, None, None)
+
+    A schema without fields says nothing, as None does: it fits with everything.
     """
-    if given is None or taken is None:
+    if any(one is None or _says_nothing(one) for one in (given, taken)):
         return None
     if is_schema(given) and is_schema(taken):
         return _difference(given, taken)
@@ -45,6 +47,10 @@ def is_schema(schema: Any) -> bool:
     """Whether ``schema`` is a ``pyarrow.Schema``, told without importing pyarrow."""
     kind = type(schema)
     return kind.__name__ == "Schema" and kind.__module__.partition(".")[0] == "pyarrow"
+
+
+def _says_nothing(schema: Any) -> bool:
+    return is_schema(schema) and not schema.names
 
 
 def _difference(given: Any, taken: Any) -> str | None:

@@ -97,6 +97,12 @@ class Dag:
         """The names of the sinks, in topological order."""
         return self._of(NodeType.SINK)
 
+    @property
+    def shape(self) -> str:
+        """Its ends, by name, and how many operators are between them."""
+        sources, sinks, operators = map(self._of, (NodeType.SOURCE, NodeType.SINK, NodeType.OPERATOR))
+        return f"sources=[{listed(sources)}], operators={len(operators)}, sinks=[{listed(sinks)}]"
+
     def rank(self, name: str, of: NodeType | None = None) -> int:
         """Where a node stands in ``nodes``. `NodeNotFound` if there is none of that name, or not ``of`` that type."""
         rank = self.ranks.get(name) if isinstance(name, str) else None

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, Set, ValuesView
 from typing import Any
 
+from malstrom_py.errors import own_words
+
 
 class Assigned(MutableMapping[Any, Any]):
     """``values``, key -> state. ``changed``: the keys that were assigned or dropped; ``made``: of these, those that had
@@ -73,7 +75,7 @@ class Assigned(MutableMapping[Any, Any]):
     def popitem(self) -> tuple[Any, Any]:
         for key in reversed(self._values):
             return key, self.pop(key)
-        raise KeyError("there is no state left")
+        raise own_words(KeyError("there is no state left"))
 
     def clear(self) -> None:
         self.changed |= self._values.keys()

@@ -70,7 +70,9 @@ class StepContext:
     """What an operator is told when it is built on a worker.
 
     ``timed`` and ``keyed`` say whether records have a timestamp and a key; None: each as it comes, as in a DAG.
-    ``check_keys`` raises `CodecError` if one of the keys it is given is not legal (F4).
+    ``check_keys`` raises `CodecError` if one of the keys it is given is not legal (F4). ``warned``: the steps that have
+    logged a warning about their function; workers of one process share it. ``at_close``: what is to be called when the
+    worker closes, however the run has ended; nothing that can fail.
     """
 
     job: str
@@ -84,6 +86,8 @@ class StepContext:
     check_keys: Callable[[Sequence[Any]], object] = no_check
     clock: Clock = field(default_factory=SystemClock)
     counters: Counters = field(default_factory=Counters)
+    warned: set[str] = field(default_factory=set)
+    at_close: list[Callable[[], None]] = field(default_factory=list, compare=False)
 
 
 class Operator:
@@ -167,6 +171,11 @@ class Operator:
     def backlogged(self) -> bool:
         """Whether it holds so much that its region must take nothing more in (F2)."""
         return False
+
+    @property
+    def load(self) -> float:
+        """By how many times what it holds is more than it should be asked to hold, by how fast it can leave."""
+        return 0.0
 
     def resume(self, out: Outlet) -> int:
         """Send what can leave by now: how many records and epochs. Not called while the region's outputs are full."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each, verdicts_of
+from malstrom_py.operators.returning import silence_of
 
 YES: Final = 0
 NO: Final = 1
@@ -28,8 +29,11 @@ class Branch(Operator):
         super().__init__(context)
         self._predicate = predicate
         self._failures = Failures(context)
+        self._silence = silence_of(context, predicate, "branch")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
         out.send(batch.compress(verdicts), YES)
         out.send(batch.compress([not verdict for verdict in verdicts]), NO)

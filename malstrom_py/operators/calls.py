@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from malstrom_py.arguments import at_least, callable_of, is_coroutine_function
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import DeadlineError, PlanError
+from malstrom_py.errors import DeadlineError, PlanError, own_words
 from malstrom_py.loop_thread import LoopThread
 from malstrom_py.operators.failures import describe_function
 from malstrom_py.resources import Resources
@@ -164,6 +164,11 @@ class Calls:
             taken = self.take()
         return taken
 
+    @property
+    def under_way(self) -> int:
+        """How many calls have been asked for and not been answered."""
+        return self._under_way
+
     def check(self) -> None:
         """`DeadlineError` if calls are under way of which none has come back for longer than one may take."""
         patience_s = self._asking.patience_s
@@ -213,7 +218,7 @@ class Calls:
         attempt = 0
         while True:
             scope = asyncio.timeout(asking.timeout_s)
-            late = TimeoutError(f"no answer within {asking.timeout_s:g} s")
+            late = own_words(TimeoutError(f"no answer within {asking.timeout_s:g} s"))
             error: BaseException
             try:
                 async with scope:
@@ -248,6 +253,6 @@ def _told(error: BaseException) -> BaseException:
     """``error`` as the worker is to meet it: a cancellation in the loop must not pass for one of the worker."""
     if not isinstance(error, asyncio.CancelledError):
         return error
-    told = RuntimeError("the call was cancelled")
+    told = own_words(RuntimeError("the call was cancelled"))
     told.__cause__ = error
     return told

@@ -57,6 +57,8 @@ class Collect(StatefulOperator):
                 full.append((key, values, latest))
             else:
                 states[key] = (values, latest, since_s)
+        if self.state.untried:
+            self.state.try_first()
         self._send(full, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:

@@ -2,10 +2,11 @@
 
 Rules. What came first leaves first, over the whole step: records wait in one queue, and so do the epochs between them,
 the maximum epoch too, so that nothing is sent behind an epoch that was ahead of it. The queue is bounded: while it is
-full the region takes nothing in (F2). What stands in it is state. A barrier persists it (S1), and a step that is
-restored asks about it again, before anything new. Where snapshots restore at any scale, a barrier is not let in while
-there are epochs in the queue (`holds_epochs`): the frontier at the barrier is then the same on every worker, and what
-waits are records behind it, each of which can go on wherever its key lives.
+full the region takes nothing in (F2), and it is full with what leaves within a fraction of a second. What stands in it
+is state. A barrier persists it (S1), and a step that is restored asks about it again, before anything new. Where
+snapshots restore at any scale, a barrier is not let in while there are epochs in the queue (`holds_epochs`): the
+frontier at the barrier is then the same on every worker, and what waits are records behind it, each of which can go on
+wherever its key lives.
 
 But it does not move, for it could be sent below the frontier of the new owner. When state moves, the epoch of the cut
 has come in at every owner (R4, R5); a record of before it, asked about again by the new one, would come out behind it.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 from malstrom_py.batches import Batch
 from malstrom_py.cache import ABSENT, Answers, Cache
@@ -40,8 +41,16 @@ from malstrom_py.operators.calls import Asking, Call, Calls
 from malstrom_py.operators.failures import Failures, call_each, describe_function
 from malstrom_py.operators.held import Gathered, Held, artefact_of, decoded, encoded, held_in, merged
 from malstrom_py.operators.keyed import distinct, keys_of
+from malstrom_py.operators.returning import silence_of, silence_of_combine
+from malstrom_py.portions import UNLIMITED, Speed
 from malstrom_py.snapshot.changes import SlotsOf
 from malstrom_py.state import Migrate
+
+_HELD_S: Final = 0.25
+"""For how long there is to be something in the queue, beside the calls that may be under way."""
+
+_ANSWERED_MAX: Final = 1024
+"""How many records may wait for an earlier one whose call takes long, beside the calls under way."""
 
 
 class Enrich(Operator):
@@ -71,8 +80,10 @@ class Enrich(Operator):
     ) -> None:
         super().__init__(context)
         self._asking = asking
+        self._silence = silence_of(context, asking.function, "enrich")
         self._by = by
         self._combine = combine
+        self._silence_of_combine = silence_of_combine(context, combine)
         self._failures = Failures(context)
         self._calls = Calls(asking, context.step)
         self._answers = None if cache is None else Answers(cache)
@@ -82,6 +93,8 @@ class Enrich(Operator):
         self._unasked = False
         self._restored_to = MIN_EPOCH
         self._rows_largest = 0
+        self._speed = Speed()
+        self._held_since_s: float | None = None
         self.checked = False
         """Whether each record must be such as can be persisted, and stay as it is while it waits (test mode)."""
 
@@ -99,6 +112,8 @@ class Enrich(Operator):
             for entry in entries:
                 entry.image = encoded([entry], self.context)
         self._queue.extend(entries)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
         self._rows_largest = max(self._rows_largest, len(batch))
         self._calls.start()
         self._leave(out)
@@ -137,7 +152,21 @@ class Enrich(Operator):
 
     @property
     def backlogged(self) -> bool:
-        return len(self._queue) > self._asking.concurrency + self._rows_largest
+        held, concurrency = len(self._queue), self._asking.concurrency
+        may = concurrency + min(self._rows_largest, self._room)
+        # What has its answer waits for an earlier record alone, and leaves with it at once.
+        return held > may and (
+            self._calls.under_way > may or held > concurrency + max(self._rows_largest, _ANSWERED_MAX)
+        )
+
+    @property
+    def load(self) -> float:
+        return self._calls.under_way / (self._asking.concurrency + self._room)
+
+    @property
+    def _room(self) -> int:
+        """How many may wait beside the calls under way: what leaves in `_HELD_S`, by how many have left of late."""
+        return min(UNLIMITED, max(1, self._speed.within_s(_HELD_S)))
 
     @property
     def holds_epochs(self) -> bool:
@@ -230,6 +259,7 @@ class Enrich(Operator):
         self._come_back(self._calls.take())
         queue, before = self._queue, len(self._queue)
         rows = Gathered(out)
+        combined = 0
         while queue:
             entry = queue[0]
             if isinstance(entry, Epoch):
@@ -240,6 +270,7 @@ class Enrich(Operator):
                 break
             else:
                 queue.popleft()
+                combined += 1
                 try:
                     self._finish(entry, entry.call, rows, out)
                 except BaseException:
@@ -247,7 +278,18 @@ class Enrich(Operator):
                     out.drain()  # or it would be lost: what was done before leaves, whenever the answers came
                     raise
         rows.send()
+        if combined and self._silence_of_combine is not None and self._silence_of_combine.over_after(combined):
+            self._silence_of_combine = None
+        self._note(before - len(queue))
         return before - len(queue)
+
+    def _note(self, left: int) -> None:
+        """So many have left; what is still here waits from now on."""
+        now_s = self.context.clock.monotonic_s()
+        if self._held_since_s is not None and left:
+            self._speed.took(left, now_s - self._held_since_s)
+        if left or self._held_since_s is None:
+            self._held_since_s = now_s if self._queue else None
 
     def _finish(self, entry: Held, call: Call, rows: Gathered, out: Outlet) -> None:
         if entry.image is not None and encoded([entry], self.context) != entry.image:

@@ -35,6 +35,7 @@ class Expressions:
         error: Callable[[str], OperatorError],
     ) -> None:
         self._expressions = expressions
+        self._names = sorted({name for expression in expressions for name in expression.meta.root_names()})
         self._apply = apply
         self._error = error
         verdicts = [works_row_by_row(expression) for expression in expressions]
@@ -76,11 +77,31 @@ class Expressions:
         try:
             return evaluate()
         except ColumnNotFoundError as error:
-            raise self._error(f"an expression names a column that is not there; there are {_listed(frame)}") from error
+            missing = ", ".join(repr(name) for name in self._names if name not in frame.columns)
+            named = f"the column {missing}, which" if missing else "a column that"
+            raise self._error(f"an expression names {named} is not there; there are {frame.width}") from error
         except (Exception, PanicException) as error:  # also what a function of the user's inside it raises
             # Its text stays with it, the __cause__: it may tell a record's value.
-            failed = f"an expression failed with {type(error).__name__} on columns {_typed(frame)}{_hint(frame)}"
+            failed = (
+                f"an expression failed with {type(error).__name__} on columns {self._typed(frame)}{self._hint(frame)}"
+            )
             raise self._error(failed) from error
+
+    def _hint(self, frame: pl.DataFrame) -> str:
+        """What to do where a column made of rows has had no value so far, so that its type is not known."""
+        import polars as pl
+
+        untyped = [name for name in self._names if frame.schema.get(name) == pl.Null]
+        if not untyped:
+            return ""
+        names = ", ".join(map(repr, untyped))
+        return f". Of {names} all rows so far have None: say the type, pl.col({untyped[0]!r}).cast(…)"
+
+    def _typed(self, frame: pl.DataFrame) -> str:
+        """The columns that the expressions name, with their types; others, whose names may be values, are counted."""
+        named = [f"{name!r}: {frame.schema[name]}" for name in self._names if name in frame.columns]
+        others = frame.width - len(named)
+        return ", ".join([*named, *([f"{others} others" if named else str(others)] if others else [])])
 
 
 def is_expression(thing: object) -> TypeGuard[pl.Expr]:
@@ -161,23 +182,3 @@ def _told(meta: Any) -> bool | None:
         return bool(meta.is_row_separable())
     except (PolarsError, AttributeError):  # not before it sees columns; versions that do not tell at all
         return None
-
-
-def _listed(frame: pl.DataFrame) -> str:
-    return ", ".join(map(repr, frame.columns)) or "none"
-
-
-def _hint(frame: pl.DataFrame) -> str:
-    """What to do where a column made of rows has had no value so far, so that its type is not known."""
-    import polars as pl
-
-    untyped = [name for name, kind in frame.schema.items() if kind == pl.Null]
-    if not untyped:
-        return ""
-    return (
-        f". Of {', '.join(map(repr, untyped))} all rows so far have None: say the type, pl.col({untyped[0]!r}).cast(…)"
-    )
-
-
-def _typed(frame: pl.DataFrame) -> str:
-    return ", ".join(f"{name!r}: {kind}" for name, kind in frame.schema.items())

@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeGuard
 
 from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.errors import OperatorError, shown
+from malstrom_py.errors import CodecError, MalstromError, OperatorError, shown
 from malstrom_py.messages import DeadLetter
 from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.tellable import NO_FIELD, fields_told, is_ours, system_words, words_of
 
 PER_WORKER: Final = "per_worker"
 """The ``rule`` of an `OperatorError` that says that a worker lacks what its records need: no policy covers that."""
-
-_FIELDS_MAX: Final = 12
-"""How many columns an error message lists."""
 
 
 def describe_function(function: object) -> str:
@@ -50,16 +48,17 @@ def column_of(function: object) -> str | None:
     return function.__reduce__()[1][0] if isinstance(function, operator.itemgetter) else None
 
 
-def _of_column(name: str, batch: Batch, index: int) -> str:
+def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
     """What to do about row ``index``, which failed by its column ``name``: it has none, or one that cannot be taken."""
     if isinstance(batch, ColumnBatch):
         names: list[str] = batch.columns.schema.names
-        fields: list[Any] | None = names
+        fields: str | None = fields_told(names) if batch.named else _others(len(names))
         found = name in names
         of = "the batch of columns"
     else:
         value = batch.values[index]
-        fields = list(value) if isinstance(value, dict) else None
+        # The keys of a dict may be values, so they are counted.
+        fields = _others(len(value)) if isinstance(value, dict) else None
         of = f"a value of type {type(value).__name__}"
         try:
             operator.itemgetter(name)(value)
@@ -67,12 +66,14 @@ def _of_column(name: str, batch: Batch, index: int) -> str:
         except Exception:
             found = False
     if found:
-        return f" in column {name!r}. Filter such values out before it"
+        return f" in column {name!r}{words}. Filter such values out before it"
     if fields is None:
         return f": {of} has no columns to look up by name. Pass a function, such as lambda value: value.{name}"
-    known = ", ".join(shown(field) for field in fields[:_FIELDS_MAX] if isinstance(field, str))
-    more = ", …" if len(fields) > _FIELDS_MAX else ""
-    return f": {of} has no column {name!r}, only {known or 'none'}{more}. Name one that it has"
+    return f": {of} has no column {name!r}, only {fields}. Name one that it has"
+
+
+def _others(number: int) -> str:
+    return f"{number} other{'' if number == 1 else 's'}"
 
 
 def _described(function: object) -> str:
@@ -88,12 +89,29 @@ def _described(function: object) -> str:
 
 
 def said(error: Exception) -> str:
-    """What a message may repeat of an error: of the system's all, of others the type, for a text may hold a value.
+    """What a message may repeat of an error: the type, what the system says by a number, else what `words_of` has.
+
+    Of an error of this package it is the whole text, where no user's code had a part in it. A `CodecError` may have
+    come of a user's: it is about records, so that it holds none of their values.
 
     >>> said(OSError(28, "No space left on device")), said(ValueError("secret"))
     ('OSError: [Errno 28] No space left on device', 'ValueError')
     """
-    return told(error) if isinstance(error, OSError) else type(error).__name__
+    if isinstance(error, MalstromError) and is_ours(error, alone=not isinstance(error, CodecError)):
+        return told(error)
+    return type(error).__name__ + _after(system_words(error) or words_of(error))
+
+
+def _after(words: str) -> str:
+    return f": {words}" if words else ""
+
+
+def _words_on(error: Exception, batch: Batch, index: int, function: object) -> str:
+    """What may be told of ``error``, raised for row ``index``. Columns have names; the keys of a dict may be values."""
+    words = words_of(error, batch.values[index], function)
+    if isinstance(batch, ColumnBatch) and batch.named and words.startswith(NO_FIELD):
+        words += f", only {fields_told(batch.columns.schema.names)}"
+    return words
 
 
 def told(error: BaseException) -> str:
@@ -119,12 +137,16 @@ class Failures:
         key = batch.keys[index] if batch.keys is not None else None
         timestamp = batch.timestamps[index] if batch.timestamps is not None else None
         context = self._context
-        if isinstance(error, OperatorError) and context.on_error == "fail" and error.step == context.step:
+        # One that was never raised was made by the step itself.
+        ours = error.__traceback__ is None or is_ours(error)
+        said_before = ours and isinstance(error, OperatorError) and error.step == context.step
+        if said_before and context.on_error == "fail":
             raise error  # it says already what it has to say
         if context.on_error == "fail" or _lacks_resource(error):
             named = None if _lacks_resource(error) else column_of(function)
-            remedy = "" if named is None else _of_column(named, batch, index)
-            raise self.error(error, function, key=key, remedy=remedy) from error
+            words = _words_on(error, batch, index, function)
+            remedy = "" if named is None else _of_column(named, batch, index, _after(words))
+            raise self.error(error, function, key=key, remedy=remedy, words=words) from error
         if context.on_error == "skip":
             context.counters.skipped += 1
         else:
@@ -140,12 +162,20 @@ class Failures:
             out.send(Batch([letter], keys=keys, part=part), self._context.dead_letter_port)
 
     def error(
-        self, error: Exception, function: object, *, key: Any = None, policy: bool = True, remedy: str = ""
+        self,
+        error: Exception,
+        function: object,
+        *,
+        key: Any = None,
+        policy: bool = True,
+        remedy: str = "",
+        words: str | None = None,
     ) -> OperatorError:
         """``error`` as the `OperatorError` that names this step; for the caller to raise.
 
         ``policy``: whether ``on_error`` has a say, which it has only about single records. ``remedy`` says where and
-        what to do, where there is more to say than which ``function`` to mend.
+        what to do, where there is more to say than which ``function`` to mend. ``words``: what may be told of
+        ``error``, if the caller knows.
         """
         if _lacks_resource(error):
             step = self._context.step
@@ -154,9 +184,10 @@ class Failures:
             )
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {shown(key)}"
-        # The text of the error stays with it, the __cause__: it may tell a record's value, as that of int("…") does.
+        # Another text stays with the error, the __cause__: it may tell a record's value, as that of int("…") does.
+        words = _after(words_of(error, function=function) if words is None else words)
         if not remedy:
-            remedy = f" in {where}. Mend the function" if where else ". Filter such values out before it"
+            remedy = f" in {where}{words}. Mend the function" if where else f"{words}. Filter such values out before it"
         other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""
         return OperatorError(
             f"step {self._context.step!r} failed{at_key}: {type(error).__name__}{remedy}{other}.",

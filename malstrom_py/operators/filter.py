@@ -8,6 +8,7 @@ from typing import Any
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each, kept_of, verdicts_of
+from malstrom_py.operators.returning import silence_of
 
 
 class Filter(Operator):
@@ -24,6 +25,7 @@ class Filter(Operator):
         super().__init__(context)
         self._predicate = predicate
         self._failures = Failures(context)
+        self._silence = silence_of(context, predicate, "filter")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if batch.keys is None and batch.timestamps is None:
@@ -33,5 +35,7 @@ class Filter(Operator):
         else:
             batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
             kept = batch.compress(verdicts)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)

@@ -8,6 +8,7 @@ from typing import Any
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.returning import silence_of
 
 
 class FilterMap(Operator):
@@ -25,9 +26,12 @@ class FilterMap(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = Failures(context)
+        self._silence = silence_of(context, fn, "filter_map")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
+        if self._silence is not None and self._silence.over(results):
+            self._silence = None
         kept = batch.with_values(results).compress([result is not None for result in results])
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)

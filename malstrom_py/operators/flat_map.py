@@ -7,6 +7,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from malstrom_py.batches import Batch
+from malstrom_py.errors import own_words
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, Failures, call_each
 
@@ -60,7 +61,24 @@ class FlatMap(Operator):
         )
 
     def _items(self, value: Any) -> list[Any]:
-        return list(self._fn(value))
+        items = self._fn(value)
+        try:
+            return list(items)
+        except TypeError:
+            refuse_no_items(items, "something to iterate over")
+            raise
+
+
+def refuse_no_items(items: object, wanted: str) -> None:
+    """TypeError if nothing can be read of ``items``, what a function gave; it says that ``wanted`` must be returned.
+
+    >>> refuse_no_items([1, 2], "a list")
+    """
+    try:
+        iter(items)  # type: ignore[call-overload]  # whether that can be is the question
+    except TypeError as error:
+        got = "None" if items is None else type(items).__name__
+        raise own_words(TypeError(f"must return {wanted}, got {got}")) from error
 
 
 def spread(column: list[Any], counts: list[int]) -> list[Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from malstrom_py.operators.base import StepContext
+from malstrom_py.batches import Batch
+from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import KeyedOperator, Rows
+from malstrom_py.operators.returning import silence_of
 
 _ABSENT: Any = object()
 
@@ -25,6 +27,7 @@ class Fold(KeyedOperator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
         super().__init__(context, function=fn)
         self._fn = fn
+        self._silence = silence_of(context, fn, "fold")
         self._default = default
 
     def update(self, rows: Rows, results: list[Any]) -> None:
@@ -36,3 +39,8 @@ class Fold(KeyedOperator):
                 accumulated = default()
             states[key] = accumulated = fn(accumulated, value)
             results.append(accumulated)
+
+    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
+        super().emit(batch, results, out)

@@ -12,6 +12,7 @@ from malstrom_py.errors import CodecError
 from malstrom_py.messages import PartMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.returning import silence_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,12 +39,15 @@ class KeyBy(Operator):
         self._column = column
         self.takes_columns = column is not None
         self._failures = Failures(context)
+        self._silence = silence_of(context, fn, "key_by")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):
             return
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
         out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:

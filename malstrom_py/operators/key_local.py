@@ -9,6 +9,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
 from malstrom_py.operators.key_by import legal_keys
+from malstrom_py.operators.returning import silence_of
 
 
 class KeyLocal(Operator):
@@ -29,9 +30,12 @@ class KeyLocal(Operator):
         super().__init__(context)
         self._fn = fn
         self._failures = Failures(context)
+        self._silence = silence_of(context, fn, "key_local")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
         # Unlike at an exchange the part stays known, so generate_epochs may still follow.
         out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

@@ -6,7 +6,7 @@ leaves the state as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from malstrom_py.batches import Batch, ColumnBatch
@@ -63,6 +63,10 @@ class StatefulOperator(Operator):
 
     def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
         self.take_over(chain, slots, migrate)
+
+    def start_with(self, states: Mapping[Any, Any]) -> None:
+        """Begin with ``states``, by key, before any message. `CodecError` if one cannot be stored, and is to be."""
+        self.state.start_with(states)
 
     def take_over(
         self, chain: Sequence[bytes], slots: Collection[int], migrate: Migrate | None
@@ -139,6 +143,8 @@ class KeyedOperator(StatefulOperator):
                 failed.append(index)
         if failed:
             batch = batch.drop(failed)
+        if self.state.untried:
+            self.state.try_first()
         self.emit(batch, results, out)
 
     def _taken(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:

@@ -31,9 +31,15 @@ class CheckedOutput:
         self._keyed = context.keyed is not False
         self._sides = {side: port for port, side in enumerate(sides, 1)}
         self.passed = MIN_EPOCH
+        self._closing: int | None = None
 
-    def send(self, output: Output[Any, Any], out: Outlet, *, part: str | None = None) -> None:
-        """Send the records of ``output``, made of records of ``part``. `OperatorError` if they break a rule of time."""
+    def send(
+        self, output: Output[Any, Any], out: Outlet, *, part: str | None = None, closing: int | None = None
+    ) -> None:
+        """Send the records of ``output``, made of records of ``part``, or because of the epoch ``closing``, which is
+        about to be passed on. `OperatorError` if they break a rule of time.
+        """
+        self._closing = closing
         if output.sided:
             for port, records in self._by_port(output).items():
                 self._send(records, out, port, part)
@@ -53,9 +59,7 @@ class CheckedOutput:
             if timestamps is not None:
                 raise self._error("sent a timestamp on an untimed stream: send None")
         elif timestamps is None or None in timestamps:
-            raise self._error(
-                "sent a record without a timestamp on a timed stream: give it one, for instance its input's"
-            )
+            raise self._error(f"sent a record without a timestamp on a timed stream: {self._a_time_to_give()}")
         else:
             self._check_times(timestamps)
         keys = output.keys if self._keyed else None
@@ -85,14 +89,26 @@ class CheckedOutput:
         if min(timestamps) <= self.passed:
             raise self._error(
                 f"sent a record at {min(timestamps)}, at or below the epoch {self.passed} it has passed on: "
-                f"nothing may follow an epoch that it has closed",
+                f"nothing may follow an epoch that it has closed. {_sentence(self._a_time_to_give())}",
                 rule="epoch order",
             )
         if max(timestamps) >= MAX_EPOCH:
             raise self._error(
-                "sent a record at the maximum epoch, the end of the stream, or beyond it: give it a time of the "
-                "stream, for instance that of the last record"
+                f"sent a record at the maximum epoch, the end of the stream, or beyond it: {self._a_time_to_give()}"
             )
+
+    def _a_time_to_give(self) -> str:
+        """What to do about a record whose time cannot be sent, here and now."""
+        above = "" if self.passed == MIN_EPOCH else f" above the epoch {self.passed}"
+        if self._closing is None:
+            return f"give it a time{above or ' of the stream'}, for instance its input's"
+        if self._closing < MAX_EPOCH:
+            return f"give it a time{above or ' of the stream'}, for instance epoch.time, {self._closing}"
+        above = above and f"{above}, and"
+        return (
+            f"give it a time{above} below mp.MAX_EPOCH. At the end that is mp.MAX_EPOCH - 1, see "
+            f"docs/event-time.md#one-figure-per-key-at-the-end"
+        )
 
     def check_timer(self, time: int) -> None:
         """`OperatorError` if ``time`` is none that a timer can have."""
@@ -121,6 +137,10 @@ class CheckedOutput:
 
     def _error(self, what: str, *, rule: str = "") -> OperatorError:
         return OperatorError(f"step {self._step!r} {what}", step=self._step, rule=rule)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _alike(output: Output[Any, Any]) -> Iterator[Output[Any, Any]]:

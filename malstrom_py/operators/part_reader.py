@@ -6,12 +6,15 @@ from sys import getsizeof
 from typing import Any, Final
 
 from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.portions import Portion
 from malstrom_py.sources.base import Part, SourcePart
 
 _BACKOFF_MIN_S: Final = 0.001
 _BACKOFF_MAX_S: Final = 0.5
-_ROWS_FIRST: Final = 4
 _POLL_MAX_S: Final = 0.1
+
+ROWS_FIRST: Final = 4
+"""How many rows a part is asked for at first."""
 
 
 class PartReader:
@@ -22,6 +25,7 @@ class PartReader:
         "name",
         "part",
         "poll_at_s",
+        "portion",
         "quiet_since_s",
         "row_bytes",
         "rows",
@@ -36,7 +40,8 @@ class PartReader:
         self.poll_at_s = 0.0
         self.wait_s = 0.0
         self.quiet_since_s: float | None = None
-        self.rows = _ROWS_FIRST
+        self.rows = ROWS_FIRST
+        self.portion = Portion(ROWS_FIRST)
         self.row_bytes = 1
         self.gives_columns = False
 
@@ -80,10 +85,10 @@ def size_of(value: Any) -> int:
 def batch_of(polled: Any, part: str) -> Batch:
     """What a part has polled as a batch: columns stay columns."""
     if isinstance(polled, ColumnBatch):
-        polled.part = part
+        polled.part, polled.named = part, True
         return polled
     if hasattr(polled, "schema"):  # an Arrow RecordBatch, told without importing Arrow
-        return ColumnBatch(polled, part=part)
+        return ColumnBatch(polled, part=part, named=True)
     return Batch(polled if isinstance(polled, list) else list(polled), part=part)
 
 

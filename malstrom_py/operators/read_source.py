@@ -7,13 +7,13 @@ finished the maximum epoch follows (T5). A part that was asked again and again a
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
 from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.clock import Clock
-from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, shown
+from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting, shown
 from malstrom_py.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
@@ -27,8 +27,9 @@ from malstrom_py.messages import (
     StateMessage,
 )
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, describe_function, said
+from malstrom_py.operators.failures import Failures, said
 from malstrom_py.operators.part_reader import PartReader, batch_of, row_bytes
+from malstrom_py.operators.source_parts import check_parts, is_read, parts_of, pin, reads_new
 from malstrom_py.sources.base import Part, PartitionedSource, PinnedSource, Source, SourcePart
 from malstrom_py.worker_info import WorkerId, WorkerInfo
 
@@ -70,6 +71,8 @@ class ReadSource(Operator):
         self._done: dict[Part, Any] = {}
         self.finished = False
         self._polled: PartReader | None = None
+        self.polled_s = 0.0
+        """When a part was asked last."""
         self._rows_cap: int | None = None
 
     @property
@@ -77,13 +80,19 @@ class ReadSource(Operator):
         """What is read."""
         return self._source
 
-    def pin(self, record: Any = None) -> None:
-        """Have the source hold still what this job is to read, where it can: what ``record`` says, if it is given."""
-        if isinstance(self._source, PinnedSource):
-            try:
-                self._source.pin(self.context.job, record)
-            except Exception as error:
-                self._raise(error, "could not be pinned")
+    @property
+    def reads_new(self) -> bool:
+        """Whether a finished job goes on with what is new in the source."""
+        return reads_new(self._source)
+
+    def pin(self, record: Any = None, *, was_read: bool = False) -> None:
+        """Have the source hold still what this job is to read, where it can: what ``record`` says, if it is given, or
+        what is new since, if that ``was_read`` and the source reads what is new.
+        """
+        try:
+            pin(self._source, self.context.job, record, was_read=was_read)
+        except Exception as error:
+            self._raise(error, "could not be pinned")
 
     def pin_record(self) -> Any:
         """What the source has pinned, in plain types; None where it cannot."""
@@ -107,24 +116,18 @@ class ReadSource(Operator):
         """The parts here that are not finished."""
         return [*(reader.part for reader in self._readers), *(part for part, _ in (*self._waiting, *self._gained))]
 
-    def list_parts(self, workers: Sequence[int]) -> dict[int, list[Part]]:
-        """All parts of the source, dealt to ``workers``; asked once for the whole job."""
+    def list_parts(self, workers: Sequence[int], known: Mapping[Part, Any] | None = None) -> dict[int, list[Part]]:
+        """All parts of the source, dealt to ``workers``; asked once for the whole job. ``known``: those of the snapshot
+        that it goes on from, with their positions.
+        """
         dealt: dict[int, list[Part]] = {worker: [] for worker in workers}
         if not isinstance(self._source, PartitionedSource):
             return {worker: [Part(f"worker-{worker}")] for worker in workers}
         try:
-            parts = list(self._source.list_parts())
+            parts = parts_of(self._source, known)
         except Exception as error:
             self._raise(error, "could not list its parts")
-        for part in parts:
-            if not isinstance(part, str):
-                raise SourceError(
-                    f"source {self.context.step!r} lists a part of type {type(part).__name__}: the name of a part is "
-                    f"a str, such as a path (in {describe_function(self._source.list_parts)})"
-                )
-        for part, times in Counter(parts).items():
-            if times > 1:
-                raise SourceError(f"source {self.context.step!r} lists part {part!r} twice: parts go by their names")
+        check_parts(parts, self._source, self.context.step)
         for index, part in enumerate(parts):
             dealt[workers[index % len(workers)]].append(part)
         return dealt
@@ -235,7 +238,7 @@ class ReadSource(Operator):
             positions = dict(self._waiting) | dict(self._gained)
             positions |= {reader.part: self._position(reader) for reader in self._readers}
             images = {part: [position, False] for part, position in positions.items()}
-            images |= {part: [position, True] for part, position in self._done.items()}
+            images |= {part: [position, is_read(self._source, position)] for part, position in self._done.items()}
             state = self.context.codec.encode_at_rest(images, step=self.context.step)
             message.backend.persist(self.context.step, state)
         out.forward(message)
@@ -254,7 +257,8 @@ class ReadSource(Operator):
         """Poll the next part that is due, once; how many records came.
 
         A part is asked for few rows at first, then for twice as many each time, up to ``rows_max`` and to about
-        ``bytes_max``, and for fewer again when it takes long: so that a slow one does not hold up the others. One that
+        ``bytes_max``, and for fewer again when it takes long: so that a slow one does not hold up the others; and for
+        so many that these do not take long in the following steps, either (`made`). One that
         gives columns is asked for up to ``columns_rows_max`` rows; where these are more, for sixteen times the bytes.
         ``frames``: whether a step behind takes columns as frames of Polars.
         """
@@ -263,9 +267,11 @@ class ReadSource(Operator):
             self._readers.append(reader)
             if reader.poll_at_s and clock.monotonic_s() < reader.poll_at_s:
                 continue
-            started_s = clock.monotonic_s()
+            started_s = self.polled_s = clock.monotonic_s()
             most = columns_rows_max if reader.gives_columns and columns_rows_max is not None else rows_max
-            cap = most if self._rows_cap is None else min(most, self._rows_cap)
+            cap = min(most, reader.portion.rows)
+            if self._rows_cap is not None:
+                cap = min(cap, self._rows_cap)
             read = self._poll_part(reader, min(reader.rows, cap), out, frames=frames)
             reader.adapt(clock.monotonic_s() - started_s, most, bytes_max * (_COLUMN_BYTES if most > rows_max else 1))
             if read:
@@ -275,13 +281,15 @@ class ReadSource(Operator):
             return read
         return 0
 
-    def made(self, read: int, routed: int) -> None:
-        """What was ``read`` became ``routed`` rows on their way to other regions: read less where that is far more.
+    def made(self, read: int, routed: int, *, took_s: float, limit_s: float, load: float) -> None:
+        """What was ``read`` took ``took_s`` up to the end of the region, and is to take no longer than ``limit_s``; it
+        became ``routed`` rows on their way to other regions, which were too many by ``load`` times, if that is above 1.
 
-        By what the data is, not by how full a channel is, so that batches are cut the same on any number of workers.
+        Each part has a portion of its own, so that one whose rows are slow leaves the others as they are.
         """
-        if read:
-            self._rows_cap = max(1, _ROUTED_MAX * read // routed) if routed > read else None
+        if self._polled is not None:
+            self._polled.portion.took(read, took_s, limit_s=limit_s, load=load)
+        self._rows_cap = max(1, _ROUTED_MAX * read // routed) if routed > read else None
 
     def next_poll_s(self) -> float | None:
         """When the first part is due, on the clock's monotonic time; 0 for now, None if none may be polled."""
@@ -388,7 +396,8 @@ class ReadSource(Operator):
     def _raise(self, error: Exception, what: str) -> NoReturn:
         """Raise ``error`` as a `SourceError` that names this step; errors that are not of reading as they are."""
         if isinstance(error, SourceError):
-            raise SourceError(f"source {self.context.step!r}: {error}") from error
+            named = SourceError(f"source {self.context.step!r}: {error}")
+            raise (lasting(named) if error.lasting else named) from error
         if isinstance(error, MalstromError):
             raise error
         raise SourceError(f"source {self.context.step!r} {what}: {said(error)}") from error

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from malstrom_py.operators.base import StepContext
+from malstrom_py.batches import Batch
+from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import KeyedOperator, Rows
+from malstrom_py.operators.returning import silence_of
 
 _ABSENT: Any = object()
 
@@ -25,6 +27,7 @@ class Reduce(KeyedOperator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any]) -> None:
         super().__init__(context, function=fn)
         self._fn = fn
+        self._silence = silence_of(context, fn, "reduce")
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states, fn = self.states, self._fn
@@ -33,3 +36,8 @@ class Reduce(KeyedOperator):
             accumulated = get(key, _ABSENT)
             states[key] = combined = value if accumulated is _ABSENT else fn(accumulated, value)
             results.append(combined)
+
+    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
+        if self._silence is not None and self._silence.over_after(sum(result is None for result in results)):
+            self._silence = None
+        super().emit(batch, results, out)

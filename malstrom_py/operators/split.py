@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from malstrom_py.batches import Batch
+from malstrom_py.errors import own_words
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.flat_map import refuse_no_items
 
 
 class Split(Operator):
@@ -36,7 +38,15 @@ class Split(Operator):
             out.send(batch.compress([port in chosen for chosen in choices]), port)
 
     def _choose(self, value: Any) -> frozenset[int]:
-        chosen = frozenset(self._fn(value))
+        numbers = self._fn(value)
+        try:
+            chosen = frozenset(numbers)
+        except TypeError:
+            refuse_no_items(numbers, "the numbers of streams")
+            raise
         if not chosen <= frozenset(range(self._n)):
-            raise IndexError(f"streams are numbered from 0 to {self._n - 1}, got {sorted(chosen)}")
+            # Not the number itself: the function may have taken it from the record.
+            numbered = all(isinstance(number, int) for number in chosen)
+            got = "another number" if numbered else "something that is not an int"
+            raise own_words(IndexError(f"streams are numbered from 0 to {self._n - 1}, got {got}"))
         return chosen

@@ -8,9 +8,9 @@ from typing import Any
 
 from malstrom_py.batches import Batch
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.flat_map import spread
+from malstrom_py.operators.flat_map import refuse_no_items, spread
 from malstrom_py.operators.keyed import keys_of
-from malstrom_py.operators.stateful_map import StatefulMap
+from malstrom_py.operators.stateful_map import StatefulMap, no_pair
 
 
 class StatefulFlatMap(StatefulMap):
@@ -37,8 +37,16 @@ class StatefulFlatMap(StatefulMap):
     ) -> None:
         def listed(key: Any, value: Any, state: Any) -> tuple[list[Any], Any]:
             # Outputs may be lazy and raise while they are read: read them before the state is set.
-            outputs, state = fn(key, value, state)
-            return list(outputs), state
+            answer = fn(key, value, state)
+            try:
+                outputs, state = answer
+            except (TypeError, ValueError) as error:
+                raise no_pair(answer, "(outputs, state)") from error
+            try:
+                return list(outputs), state
+            except TypeError:
+                refuse_no_items(outputs, "(outputs, state), outputs something to iterate over")
+                raise
 
         super().__init__(context, fn=listed, default=default)
         self.function = fn

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from malstrom_py.errors import own_words
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.keyed import KeyedOperator, Rows
 
@@ -43,9 +44,25 @@ class StatefulMap(KeyedOperator):
             state = get(key)
             if state is None and default is not None:
                 state = default()
-            result, state = fn(key, value, state)
+            answer = fn(key, value, state)
+            try:
+                result, state = answer
+            except (TypeError, ValueError) as error:
+                raise no_pair(answer, "(output, state)") from error
             if state is None:
                 states.pop(key, None)
             else:
                 states[key] = state
             results.append(result)
+
+
+def no_pair(answer: object, pair: str) -> TypeError:
+    """That a function returned ``answer`` where it must return a ``pair``; for the caller to raise.
+
+    >>> str(no_pair((1, 2, 3), "(output, state)")), str(no_pair(None, "(output, state)"))
+    ('must return (output, state), got a tuple of 3', 'must return (output, state), got None')
+    """
+    got = "None" if answer is None else type(answer).__name__
+    if isinstance(answer, tuple | list):
+        got = f"a {got} of {len(answer)}"
+    return own_words(TypeError(f"must return {pair}, got {got}"))

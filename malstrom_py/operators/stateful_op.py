@@ -22,6 +22,7 @@ from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.outputs import CheckedOutput
+from malstrom_py.operators.returning import silence_of_states, silence_of_timers
 from malstrom_py.state import Defaulting
 
 _RUNG_AT_END_MAX: Final = 10_000
@@ -59,6 +60,8 @@ class StatefulOp(StatefulOperator):
         if default is not None and self._on_batch is not None:
             self.state.values = Defaulting(default)
         self._checked = CheckedOutput(context, sides)
+        self._silence = None if self._on_data is None else silence_of_states(context, self._on_data)
+        self._silence_of_timers = None if self._on_timer is None else silence_of_timers(context, self._on_timer)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
@@ -66,6 +69,8 @@ class StatefulOp(StatefulOperator):
             self._whole(self._on_batch, batch, output)
         elif self._on_data is not None:
             self._each(self._on_data, batch, output, out)
+        if self.state.untried:
+            self.state.try_first()
         self._finish(output, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
@@ -75,7 +80,7 @@ class StatefulOp(StatefulOperator):
             self._over_all(self._on_epoch, output, epoch)
             self._set_timers(output)
             self._fire(epoch.time, output)
-        self._checked.send(output, out)
+        self._checked.send(output, out, closing=epoch.time)
         self._checked.passed = epoch.time
         out.forward(epoch)
 
@@ -86,14 +91,14 @@ class StatefulOp(StatefulOperator):
             self._finish(output, out)
 
     def continue_at(self, epoch: int) -> None:
-        """Go on behind ``epoch``, which was passed on where the state is from: no hook is told of it again."""
+        """Continue after ``epoch``, which was passed on where the state is from: no hook is called for it again."""
         self._checked.passed = epoch
 
     def fire_timers(self, time: int, out: Outlet) -> None:
         """Call ``on_timer`` for what is due at ``time``, which the frontier has reached: what one that raised left."""
         output: Output[Any, Any] = Output()
         self._fire(time, output)
-        self._checked.send(output, out)
+        self._checked.send(output, out, closing=time)
 
     def _whole(self, function: Callable[..., Any], batch: Batch, output: Output[Any, Any]) -> None:
         keys = keys_of(batch, self.context.step)
@@ -112,6 +117,7 @@ class StatefulOp(StatefulOperator):
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
         states, default = self.state.values, self._default
+        call = function if self._silence is None else self._listened(function)
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
         sent, asked = output.keys, output.timers
         index, mark, timers = 0, 0, 0
@@ -122,7 +128,7 @@ class StatefulOp(StatefulOperator):
                     state = states.get(key)
                     if state is None and default is not None:
                         state = default()
-                    state = function(DataMessage(key, value, timestamp), state, output)
+                    state = call(DataMessage(key, value, timestamp), state, output)
                     # One output under the very key of the record is the common case, told here; others are looked at.
                     if len(sent) > mark + 1 or (len(sent) > mark and sent[mark] is not key) or len(asked) > timers:
                         self._check_key(key, mark, timers, output, function)
@@ -137,6 +143,17 @@ class StatefulOp(StatefulOperator):
                 check_hashable(keys[index], self.context.step)
                 output.truncate(mark, timers)
                 self.failures.record(error, function, batch, index, out)
+
+    def _listened(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, while it is watched whether it keeps any state: a thousand records, or fewer."""
+
+        def listened(*arguments: Any) -> Any:
+            state = function(*arguments)
+            if self._silence is not None and self._silence.over((state,)):
+                self._silence = None
+            return state
+
+        return listened
 
     def _over_all(self, function: Callable[..., Any], output: Output[Any, Any], *arguments: Any) -> None:
         states = Assigned(self.state.values)
@@ -175,6 +192,7 @@ class StatefulOp(StatefulOperator):
         if function is None:
             return
         rung: Counter[Any] = Counter()
+        calls = 0
         for key, time in self.state.timers.due(frontier):
             if frontier == MAX_EPOCH:
                 self._check_end(key, rung, function)
@@ -187,6 +205,9 @@ class StatefulOp(StatefulOperator):
             self._check_later(key, time, output, function)
             self._set(key, state)
             self._set_timers(output)
+            calls += 1
+        if calls and self._silence_of_timers is not None and self._silence_of_timers.over_after(calls):
+            self._silence_of_timers = None
 
     def _check_later(self, key: Any, time: int, output: Output[Any, Any], function: object) -> None:
         """A timer that sets one for its own time, or before it, would be due at once, for ever."""

@@ -53,7 +53,7 @@ class StatelessOp(Operator):
                 raise self._failures.error(error, self._on_epoch, policy=False) from error
             # An epoch has no key, and what has one belongs on the worker that owns it.
             self._checked.check_keys(output, frozenset() if self.context.keyed else {None}, self._on_epoch)
-            self._send(output, out, part=None)
+            self._send(output, out, part=None, closing=epoch.time)
         self._checked.passed = epoch.time
         out.forward(epoch)
 
@@ -83,9 +83,9 @@ class StatelessOp(Operator):
                 output.truncate(mark, timers)
                 self._failures.record(error, function, batch, index, out)
 
-    def _send(self, output: Output[Any, Any], out: Outlet, *, part: str | None) -> None:
+    def _send(self, output: Output[Any, Any], out: Outlet, *, part: str | None, closing: int | None = None) -> None:
         if output.timers:
             raise OperatorError(
                 f"step {self.context.step!r} set a timer, but keeps no state: use stateful_op", step=self.context.step
             )
-        self._checked.send(output, out, part=part)
+        self._checked.send(output, out, part=part, closing=closing)

@@ -1,5 +1,8 @@
 """Where records go to. `base` holds the contracts for your own sinks."""
 
+from typing import TYPE_CHECKING, NoReturn
+
+from malstrom_py.signposts import SINKS, no_name
 from malstrom_py.sinks.base import (
     CommitContext,
     PartitionedSink,
@@ -34,3 +37,9 @@ __all__ = [
     "WorkerId",
     "WorkerInfo",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        """Answer a name that is not here."""
+        raise no_name(__name__, name, SINKS)

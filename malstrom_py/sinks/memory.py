@@ -135,7 +135,7 @@ class _MemoryWriter:
             except Exception as error:
                 raise SinkError(
                     f"sinks.Memory brings its rows to the program that started the job, and one of them cannot be "
-                    f"pickled ({type(error).__name__}: {error}): map it to plain values before the sink"
+                    f"pickled ({type(error).__name__}): map it to plain values before the sink"
                 ) from error
             return _ROWS + rows
         # Between two snapshots a worker may leave, and another come under its number.

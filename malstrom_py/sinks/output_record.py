@@ -1,7 +1,8 @@
 """What a job has left in a folder: ``<folder>/_malstrom/<job>.json``, written at the commit of sinks with a path.
 
 Rule: a record names what is visible of one job. Its sinks that share a folder share the record, and its snapshots add
-to it, until the final commit. What the job commits when it is begun anew replaces the record, while the files stay.
+to it, those of a finished job that goes on with new input, too. What the job commits when it is begun anew replaces the
+record, while the files stay.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.errors import SinkError, SourceError
-from malstrom_py.sinks.base import CommitContext
+from malstrom_py.sinks.base import CommitContext, SnapshotId
 
 RECORDS: Final = "_malstrom"
 FORMAT: Final = 1
@@ -39,7 +40,7 @@ class StepOutput:
 @dataclass(frozen=True, slots=True)
 class JobOutput:
     """A record. ``snapshot``: the last that was committed. ``result``: the `RunResult` of the run in plain types; None
-    where nobody told. ``final``: whether nothing will be added to it.
+    where nobody told. ``final``: whether the next commit replaces it, where nobody says before that the job goes on.
     """
 
     job: str
@@ -91,11 +92,15 @@ def recorded(root: Path, job: str) -> JobOutput | None:
         return None
 
 
-def end_record(root: Path, job: str) -> None:
-    """``job`` begins anew: nothing is added any more to what an earlier run of it has left. OSError: it cannot be."""
+def begin_record(root: Path, job: str, committed: Sequence[SnapshotId]) -> None:
+    """A run of ``job`` begins: it goes on from the last of the ``committed`` snapshots, and adds to what is recorded,
+    if that is of one of them; without any it begins anew, and adds nothing to it. OSError: that cannot be noted.
+    """
     known = recorded(root, job)
-    if known is not None and not known.final:
-        write_durably(root / RECORDS / f"{job}.json", _encoded(replace(known, final=True)))
+    if known is None or (committed and known.snapshot not in committed):
+        return
+    if known.final == bool(committed):
+        write_durably(root / RECORDS / f"{job}.json", _encoded(replace(known, final=not committed)))
 
 
 def read_output(root: Path, job: str) -> JobOutput:

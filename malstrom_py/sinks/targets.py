@@ -33,6 +33,20 @@ class Target:
             return _plain(self.place) == _plain(other.place)
         return False
 
+    def may_show_rows(self) -> bool:
+        """Whether rows that are there already stay beside those that are added: all but an empty folder may have some.
+
+        Entries that begin with a dot or ``_`` are no rows.
+        """
+        if self.replaces or isinstance(self.place, str):
+            return not self.replaces
+        try:
+            return any(not entry.name.startswith((".", "_")) for entry in Path(self.place).iterdir())
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
 
 def check_targets(sinks: Mapping[str, object]) -> None:
     """`PlanError` if of two sinks, by the names of their steps, one replaces what the other writes to.

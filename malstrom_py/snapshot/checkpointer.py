@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from malstrom_py.errors import FencedError, SnapshotError
 from malstrom_py.names import check_name
@@ -23,48 +23,74 @@ from malstrom_py.snapshot.log import Claim, Log, LogEntry
 from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path
 from malstrom_py.snapshot.manifest_json import manifest_bytes
 from malstrom_py.snapshot.pruning import ARTEFACTS, COMMITS, Pruned, Pruning, files_of
-from malstrom_py.snapshot.store import Store
+from malstrom_py.snapshot.store import Store, place_of
 from malstrom_py.snapshot.verifying import faults_of
 
 LATEST: Final = "_latest"
 _TRIES: Final = 100
 
 
+@runtime_checkable
 class Checkpointer(Protocol):
-    """What keeps the snapshots of one job. Usable from any number of threads and processes.
+    """Keep the snapshots of one job: a protocol. `Snapshots` makes one for a folder or an object store.
 
-    What cannot be written, read or found is a `SnapshotError` that says which, and what is to be done.
+    Pass your own as ``Snapshots(checkpointer=…)`` to keep snapshots elsewhere, such as in a database. The coordinator
+    calls it from its thread and from threads of its own; on Ray each worker has a copy, sent by cloudpickle, or calls
+    the factory. Hold it against ``malstrom_py.testing.contracts.check_checkpointer``. What is saved is durable when the
+    method returns. ``now_s``: seconds since 1970.
+
+    What cannot be written, read or found is a `SnapshotError` that says which, and what to do; a start that a newer one
+    has fenced off gets a `FencedError`.
+
+    >>> from malstrom_py.snapshot.store import MemoryStore
+    >>> isinstance(StoreCheckpointer(MemoryStore(), "orders"), Checkpointer)
+    True
     """
 
     def claim(self, now_s: float, *, resume: str = log.LATEST) -> Claim:
-        """Before anything else at a start of the job: fence off whoever was there before."""
+        """Take the next number of the log for a start of the job, with the next incarnation: older starts are fenced.
+
+        ``resume``: what this start goes on from: "latest", "none" or the id of a snapshot.
+        """
+        ...
+
+    def next_id(self, now_s: float) -> SnapshotId:
+        """Return an id that is larger than all that were ever saved here, also if they were never committed.
+
+        `malstrom_py.snapshot.ids.next_snapshot_id` makes one from the largest that there is.
+        """
         ...
 
     def save_snapshot(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Keep all keyed state of ``operator`` on worker ``partition``; its SHA-256 in hex. Durable when it returns."""
+        """Keep all keyed state of ``operator`` on worker ``partition``; return its SHA-256 in hex.
+
+        Its path is ``artefact_path(id, operator, partition, "full")`` of `malstrom_py.snapshot.manifest`.
+        """
         ...
 
     def save_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """The same for what has changed since the parent."""
+        """Keep what has changed since the parent; the end of its path is ``.delta``."""
         ...
 
     def save_compacted(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """The same for a chain that ends with snapshot ``id``, made into one."""
+        """Keep a chain that ends with snapshot ``id``, made into one; the end of its path is ``.compacted.full``."""
         ...
 
     def save_manifest(self, manifest: Manifest) -> None:
-        """Commit a snapshot whose artefacts are saved. `FencedError`: a newer start has taken its number.
+        """Commit a snapshot whose artefacts are saved, under ``manifest.sequence``, the next number of the log.
 
-        After another `SnapshotError` it may be there or not: save the same manifest again until it is, or start again.
+        `FencedError`: a newer start has taken that number. `SnapshotError`: it is taken by another snapshot, it is not
+        the next, its id is not the largest, or an artefact is missing. The same manifest again is no error.
+        After a `SnapshotError` it may be there or not: save the same manifest again until it is, or start again.
         """
         ...
 
     def load_manifest(self, id: SnapshotId) -> Manifest:
-        """The manifest of one snapshot."""
+        """Return the manifest of one snapshot."""
         ...
 
     def load_artifact(self, path: str) -> bytes:
-        """The bytes of one artefact, unchecked: compare them with `verifying.fault_of`."""
+        """Return the bytes of one artefact. The caller compares them with their digest."""
         ...
 
     def update_latest(self, id: SnapshotId) -> None:
@@ -72,27 +98,46 @@ class Checkpointer(Protocol):
         ...
 
     def read_latest(self) -> SnapshotId | None:
-        """The snapshot of the hint; where that is of no use, the newest. None: there is no snapshot."""
+        """Return the snapshot of the hint; where that is of no use, the newest. None: there is no snapshot."""
         ...
 
     def latest_hint(self) -> SnapshotId | None:
-        """What `update_latest` noted, whether there is such a snapshot or not; None if it is missing or damaged."""
+        """Return what `update_latest` noted, whether there is such a snapshot or not; None: missing, or damaged."""
         ...
 
     def list_checkpoints(self) -> list[SnapshotId]:
-        """The snapshots that have a manifest that can be read, the oldest first."""
+        """List the snapshots that have a manifest that can be read, the oldest first."""
         ...
 
     def delete_checkpoint(self, id: SnapshotId) -> None:
-        """Remove one snapshot, with what it alone needs. `SnapshotError` while another needs what it wrote."""
+        """Remove one snapshot, with what it alone needs.
+
+        `SnapshotError`: another needs what it wrote, or the log ends with it.
+        """
+        ...
+
+    def sinks_committed(self, id: SnapshotId) -> bool:
+        """Return whether `note_sinks_committed` has noted that all sinks have committed a snapshot."""
+        ...
+
+    def note_sinks_committed(self, id: SnapshotId) -> None:
+        """Note that all sinks have committed a snapshot."""
+        ...
+
+    def prune(self, keep: int, grace_s: float, now_s: float, *, spare: Collection[str] = ()) -> Pruned:
+        """Remove what neither the newest ``keep`` whole snapshots nor the savepoints need; return what was removed.
+
+        Claims stay. So do artefacts at the paths in ``spare``, which the next snapshot will list, and those of no
+        snapshot that are younger than ``grace_s``. `malstrom_py.snapshot.pruning.Pruning` decides what can go.
+        """
         ...
 
     def entries(self) -> list[LogEntry]:
-        """The log, oldest first, damaged entries as well."""
+        """Return the log, claims and snapshots, oldest first; an entry that cannot be read has a ``fault``."""
         ...
 
     def files(self) -> list[str]:
-        """The paths of all files of the job, relative to its folder, sorted."""
+        """Return the paths of all that is kept, sorted: artefacts, and ``commits/<id>`` where sinks have committed."""
         ...
 
 
@@ -140,13 +185,13 @@ class StoreCheckpointer:
             if self._log.append(claim.sequence, data):
                 if not self._log.keeps_what_is_there(claim.sequence, data):
                     raise SnapshotError(
-                        f"{self.store!r} replaces what is there, though it is told to write only where nothing is: two "
-                        f"starts of job {self.job!r} could both commit. Use a store that has conditional writes"
+                        f"{place_of(self.store)} replaces what is there, though it is told to write only where nothing "
+                        f"is: two starts of job {self.job!r} could both commit. Use a store that has conditional writes"
                     )
                 return claim
         raise SnapshotError(
-            f"job {self.job!r}: {_TRIES} times another start of it has come first in {self.store!r}: see what starts "
-            f"it again and again"
+            f"job {self.job!r}: {_TRIES} times another start of it has come first in {place_of(self.store)}: see what "
+            f"starts it again and again"
         )
 
     def save_snapshot(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
@@ -182,7 +227,9 @@ class StoreCheckpointer:
                 return entry.manifest
         there = ", ".join(entry.manifest.id for entry in entries if entry.manifest) or "none"
         faults = log.faults_told(entries)
-        raise SnapshotError(f"job {self.job!r} has no snapshot {id} in {self.store!r}; there are: {there}{faults}")
+        raise SnapshotError(
+            f"job {self.job!r} has no snapshot {id} in {place_of(self.store)}; there are: {there}{faults}"
+        )
 
     def load_artifact(self, path: str) -> bytes:
         """The bytes of one artefact."""
@@ -287,7 +334,7 @@ class StoreCheckpointer:
         if numbers[-1:] != [manifest.sequence - 1]:
             raise SnapshotError(
                 f"{what} is not committed: its log does not end with entry {manifest.sequence - 1}, so somebody has "
-                f"changed files in {self.store!r}. Start the job again"
+                f"changed files in {place_of(self.store)}. Start the job again"
             )
         for number in reversed(numbers):
             entry = self._log.read(number)
@@ -330,6 +377,9 @@ class StoreCheckpointer:
 
     def __repr__(self) -> str:
         return f"StoreCheckpointer({self.store!r}, {self.job!r})"
+
+    def __str__(self) -> str:
+        return place_of(self.store)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store, "job": self.job}

@@ -13,6 +13,7 @@ from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.log import Claim, LogEntry, history
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.pruning import ARTEFACTS, COMMITS
+from malstrom_py.snapshot.store import place_of
 from malstrom_py.snapshot.verifying import faults_of
 
 
@@ -36,20 +37,21 @@ def latest_manifest(checkpointer: Checkpointer, *, job: str) -> tuple[Manifest |
         if not fault:
             unlogged = missing_in(entries, noted)
             return entry.manifest, [*([unlogged] if unlogged else []), *warnings]
-        warnings.append(f"{entry.manifest.id}: {fault}")
+        warnings.append(fault if entry.manifest.id in fault else f"{entry.manifest.id}: {fault}")
     if warnings:
         number = f"{len(warnings)} snapshot{'s' if len(warnings) > 1 else ''}"
+        told = "; ".join(warnings)
         said = (
-            f"job {job!r} has {number} in {checkpointer!r}, and none of them can be used: {'; '.join(warnings)}. Bring "
-            f'back one of them from a copy, or start afresh with resume="none"'
+            f"job {job!r} has {number} in {place_of(checkpointer)}, and none of them can be used: {told}. "
+            f'Bring back one of them from a copy, or start afresh with resume="none"'
         )
         raise lasting(SnapshotError(said))
     path = _trace_of_one(files, has_log=bool(entries))
     if path is None or not all(isinstance(entry.content, Claim) for entry in entries):
         return None, warnings
     said = (
-        f"job {job!r}: the log of its snapshots in {checkpointer!r} is gone, though {path} is there. Bring it back "
-        f'from a copy, or start afresh with resume="none"'
+        f"job {job!r}: the log of its snapshots in {place_of(checkpointer)} is gone, though {path} is there. Bring it "
+        f'back from a copy, or start afresh with resume="none"'
     )
     raise lasting(SnapshotError(said))
 

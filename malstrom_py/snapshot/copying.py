@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.loading import loaded
 from malstrom_py.snapshot.manifest import Manifest
 
 
-def copied(manifest: Manifest, source: StoreCheckpointer, target: StoreCheckpointer, now_s: float) -> SnapshotId:
+def copied(manifest: Manifest, source: Checkpointer, target: StoreCheckpointer, now_s: float) -> SnapshotId:
     """Copy the snapshot of ``manifest``, which sinks have committed, from ``source`` to ``target``, under the same id.
 
     Raises:
@@ -23,8 +23,8 @@ def copied(manifest: Manifest, source: StoreCheckpointer, target: StoreCheckpoin
     """
     if any(entry.manifest is not None and not entry.manifest.savepoint for entry in target.entries()):
         raise SnapshotError(
-            f"job {source.job!r}: a savepoint stands by itself, and {target.store!r} is where a job of that name keeps "
-            f"its snapshots already: name another place"
+            f"job {manifest.job!r}: a savepoint stands by itself, and {target} is where a job of that name keeps its "
+            f"snapshots already: name another place"
         )
     for artefact in manifest.artefacts:
         target.store.put(f"{target.job}/{artefact.path}", loaded(source, artefact))

@@ -33,7 +33,7 @@ class Fit:
     ``former``: step -> its name in the snapshot. ``chains``: step -> worker -> the artefacts to install, in order.
     ``migrate``: step -> what the state of each key has to go through. ``sources``, ``parts``, ``frontiers``, ``sinks``
     and ``pins`` are of the form that they have in `Manifest`. ``dropped``: the steps of the snapshot whose state is
-    left behind, for that was allowed.
+    left behind, for that was allowed. ``stateful``: the steps that kept state in the snapshot, by the names of now.
     """
 
     former: Mapping[str, str]
@@ -45,6 +45,11 @@ class Fit:
     sinks: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     pins: Mapping[str, Any] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    stateful: frozenset[str] = frozenset()
+
+    def has_state_of(self, step: str) -> bool:
+        """Whether the snapshot knows ``step`` as one that keeps state, be it that no key had any."""
+        return step in self.stateful
 
 
 def plan_image(plan: Plan) -> PlanImage:
@@ -198,6 +203,7 @@ def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tup
         sinks=_by_new_name(manifest.sinks, taken),
         pins=_by_new_name(manifest.pins, taken),
         dropped=dropped,
+        stateful=frozenset(name for name, was in taken.items() if manifest.plan.steps[was].stateful),
     )
 
 

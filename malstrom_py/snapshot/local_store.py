@@ -34,6 +34,11 @@ class LocalStore:
         self._durable: set[str] = set()
         """Folders whose names, up to the root, this object has synced."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its folder has been made."""
+        return Path(self._root).is_dir()
+
     def put(self, path: str, data: bytes) -> None:
         """Have ``path`` hold ``data``: a synced file takes its name."""
         with self._telling(check_path(path), "written"), self._written(path, data) as fresh:
@@ -136,10 +141,15 @@ class LocalStore:
         except FileNotFoundError:
             if what == "read":
                 raise
+            gone = "its folder cannot be made. Give mp.Snapshots another one"
+            if Path(self._root).is_dir():
+                gone = "its folder is gone, another program removes it again and again. Let none clear it"
+            raise SnapshotError(f"{self._shown(path)} cannot be {what}: {gone}") from None
+        except (NotADirectoryError, FileExistsError) as error:
             raise SnapshotError(
-                f"{self._shown(path)} cannot be {what}: its folder cannot be made, or is removed again and again by "
-                f"somebody else"
-            ) from None
+                f"{self._shown(path)} cannot be {what}: there is a file where a folder is needed. Move it away, or "
+                f"give mp.Snapshots another folder"
+            ) from error
         except OSError as error:
             raise SnapshotError(
                 f"{self._shown(path)} cannot be {what}: {error.strerror or type(error).__name__}. Snapshots that were "
@@ -151,6 +161,9 @@ class LocalStore:
 
     def __repr__(self) -> str:
         return f"LocalStore({self._root!r})"
+
+    def __str__(self) -> str:
+        return self._root
 
 
 def _folder_of(path: str) -> str:

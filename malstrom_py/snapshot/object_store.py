@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, SnapshotError
+from malstrom_py.extras import pip_install
 from malstrom_py.snapshot.store import check_path
 
 if TYPE_CHECKING:
@@ -121,15 +122,16 @@ class ObjectStore:
     def __repr__(self) -> str:
         return f"ObjectStore({self._url!r})"  # the options may hold secrets
 
+    def __str__(self) -> str:
+        return self._url
+
 
 def _open(url: str, options: Mapping[str, str]) -> Opened:
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ImportError:
-        raise PlanError(
-            f"snapshots at {url} need obstore, which is not installed: pip install 'malstrom-py[objects]'"
-        ) from None
+        raise PlanError(f"snapshots at {url} need obstore, which is not installed: {pip_install('objects')}") from None
     connection = {name: value for name, value in options.items() if name in OF_CONNECTIONS}
     rest = {name: value for name, value in options.items() if name not in OF_CONNECTIONS}
     try:

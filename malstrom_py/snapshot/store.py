@@ -63,6 +63,17 @@ def check_path(path: str) -> str:
     return path
 
 
+def place_of(store: object) -> str:
+    """Where ``store`` is, as a message names it: what it says of itself, or its type if it says nothing.
+
+    >>> place_of(MemoryStore()), place_of(object())
+    ('the memory of this process', 'object')
+    """
+    kind = type(store)
+    has_words = kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
+    return str(store) if has_words else kind.__name__
+
+
 def is_below(path: str, folder: str) -> bool:
     """Whether ``path`` lies below ``folder``, at any depth; everything lies below "".
 
@@ -132,3 +143,6 @@ class MemoryStore:
 
     def __repr__(self) -> str:
         return "MemoryStore()"
+
+    def __str__(self) -> str:
+        return "the memory of this process"

@@ -12,7 +12,7 @@ from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.snapshot.json_values import as_json
 from malstrom_py.snapshot.log import LogEntry
 from malstrom_py.snapshot.manifest import Artefact, Manifest
-from malstrom_py.snapshot.store import Store
+from malstrom_py.snapshot.store import Store, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,12 @@ def the_job(store: Store, job: str | None) -> str:
     if job is None and len(jobs) == 1:
         return jobs[0]
     if job is None and jobs:
-        raise SnapshotError(f"{store!r} has the snapshots of several jobs: say of which: {', '.join(jobs)}")
+        raise SnapshotError(f"{place_of(store)} has the snapshots of several jobs: say of which: {', '.join(jobs)}")
     if job is None or job not in jobs:
         whose = "" if job is None else f" of job {job!r}"
-        raise SnapshotError(f"{store!r} has no snapshot{whose}; there are those of {', '.join(jobs) or 'no job'}")
+        raise SnapshotError(
+            f"{place_of(store)} has no snapshot{whose}; there are those of {', '.join(jobs) or 'no job'}"
+        )
     return job
 
 

@@ -1,6 +1,17 @@
 """Where records come from. `base` holds the contracts for your own sources."""
 
-from malstrom_py.sources.base import Part, PartitionedSource, PinnedSource, SourcePart, StatelessSource
+from typing import TYPE_CHECKING, NoReturn
+
+from malstrom_py.signposts import SOURCES, no_name
+from malstrom_py.sources.base import (
+    GrowingSource,
+    Part,
+    PartitionedSource,
+    PinnedGrowingSource,
+    PinnedSource,
+    SourcePart,
+    StatelessSource,
+)
 from malstrom_py.sources.files import Files
 from malstrom_py.sources.generator import Generator
 from malstrom_py.sources.memory import Memory
@@ -9,11 +20,19 @@ from malstrom_py.sources.spark import Spark
 __all__ = [
     "Files",
     "Generator",
+    "GrowingSource",
     "Memory",
     "Part",
     "PartitionedSource",
+    "PinnedGrowingSource",
     "PinnedSource",
     "SourcePart",
     "Spark",
     "StatelessSource",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        """Answer a name that is not here."""
+        raise no_name(__name__, name, SOURCES)

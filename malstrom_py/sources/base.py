@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NewType, Protocol, TypeVar, runtime_checkable
 
 from malstrom_py.worker_info import WorkerInfo
@@ -35,7 +35,8 @@ class SourcePart(Protocol[V_co]):
 
         A list is taken over: never change it afterwards. None (or nothing) is asked again after the
         runtime's ``linger_s``, backing off. For one record that cannot be read raise `MalformedRecord`, with
-        the position already past it; any other exception fails the job.
+        the position already past it; any other exception fails the job. A poll that raises gives no rows: return those
+        before the bad record first, and raise at the next poll.
         """
         ...
 
@@ -105,6 +106,44 @@ class PinnedSource(Protocol):
         """The job has ended, in whichever way: clear away what was kept for it alone, unless ``keep``: then it is to be
         pinned again by its record, when the job goes on.
         """
+        ...
+
+
+@runtime_checkable
+class GrowingSource(Protocol):
+    """What a `PartitionedSource` has besides, if a job that has finished can go on with what is new in the source.
+
+    Where ``reads_new`` is true, a start of a finished job does not return the stored result: it reads the parts that
+    its last snapshot does not know. A source that is pinned has `pin_next` besides (`PinnedGrowingSource`).
+    """
+
+    @property
+    def reads_new(self) -> bool:
+        """Whether a finished job goes on with what is new."""
+        ...
+
+    def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
+        """The parts of a job that goes on from a snapshot, asked in place of `list_parts`.
+
+        ``known``: the parts in that snapshot, each with its position. Return those of them that are still to be
+        remembered, or to be read on, and the new ones: a part that is left out is forgotten, and a new part of
+        that name is read from its start.
+        """
+        ...
+
+    def has_read(self, position: Any) -> bool:
+        """Whether nothing is left of a part at ``position``. False where a job was drained in the middle of the part:
+        the next run reads the rest.
+        """
+        ...
+
+
+@runtime_checkable
+class PinnedGrowingSource(Protocol):
+    """A `PinnedSource` that is a `GrowingSource`, too."""
+
+    def pin_next(self, job: str, record: Any) -> None:
+        """In place of `PinnedSource.pin`: pin what is new since ``record``, all of which an earlier run has read."""
         ...
 
 

@@ -66,7 +66,7 @@ def check_reads_jobs(session: Any) -> None:
     if lacking:
         raise SparkError(
             f"the Python that Spark runs cannot import malstrom-py ({lacking}): set PYSPARK_PYTHON to {sys.executable} "
-            f"before the session is made, or install 'malstrom-py[spark]' there, on all nodes"
+            f"before the session is made, or install malstrom-py there with what its extra spark brings, on all nodes"
         )
 
 

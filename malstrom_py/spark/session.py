@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SparkError
+from malstrom_py.extras import pip_install
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.java import find_java
 from malstrom_py.spark.pythons import check_python, is_connect, trust_python
@@ -73,9 +74,9 @@ def imported_pyspark() -> Any:
     try:
         import pyspark
     except ImportError as error:
-        raise PlanError("Spark is needed here, and it is not installed: pip install 'malstrom-py[spark]'") from error
+        raise PlanError(f"Spark is needed here, and it is not installed: {pip_install('spark')}") from error
     if tuple(map(int, pyspark.__version__.split(".")[:2])) < _MIN:
-        raise PlanError(f"pyspark {pyspark.__version__} is too old: pip install 'malstrom-py[spark]'")
+        raise PlanError(f"pyspark {pyspark.__version__} is too old: {pip_install('spark')}")
     return pyspark
 
 

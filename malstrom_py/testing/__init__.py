@@ -1,7 +1,8 @@
 """The test kit: what tests of jobs, and of steps of one's own, are made of. Public.
 
 `OperatorTester` runs a step alone. ``malstrom_py.testing.check_operator`` holds it against the laws that every step
-must obey, ``malstrom_py.testing.contracts`` does the same for sources, sinks and partitioners. Neither needs pytest;
+must obey, ``malstrom_py.testing.contracts`` does the same for sources, sinks, partitioners and
+checkpointers. Neither needs pytest;
 ``check_operator`` and ``malstrom_py.testing.strategies`` need hypothesis.
 """
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.errors import OperatorError
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, Subject
+from malstrom_py.testing.laws.oracle import ORACLE, PROMISE, Agreement, Oracle, OracleFailed
 from malstrom_py.testing.laws.shrink import shrunk
 from malstrom_py.testing.lone_step import StreamFactory
 
@@ -37,6 +38,8 @@ def check_operator(
     ticks: bool = False,
     types: Iterable[type] = (),
     laws: Iterable[str] | None = None,
+    oracle: Oracle | None = None,
+    in_order: bool = False,
     max_examples: int = 50,
     size_max: int = 12,
     seed: int | None = None,
@@ -47,6 +50,13 @@ def check_operator(
     hypothesis strategy, or examples to pick from (by default whole numbers, and "a" to "d"). ``ticks``: also let the
     clock go on, for steps with ``on_schedule``. ``laws``: only these, by name. ``max_examples`` cases per law, each of
     at most ``size_max`` records and epochs; the same ones each time, unless there is a ``seed``.
+
+    ``oracle``: a function that says what must come out, held as one more law, "oracle", whatever ``laws`` are picked.
+    It is called once for each key with that key's records, a list of `DataMessage` in the order in which they came (on
+    a stream without keys, or where the step gives records other keys: once, with all of them), and returns the values
+    that must come out for them, or a `DataMessage` for each, to have keys and timestamps compared too. They may come
+    in any order, unless ``in_order`` is set. Types count: 1 is not 1.0, a tuple not a list. With several ``inputs`` it
+    takes one list for each; where the factory returns several streams, it returns one list for each.
 
     The factory is called anew for each instance of the step: let it make the logic, rather than share one.
 
@@ -78,15 +88,17 @@ def check_operator(
       output 0, as (key, value, timestamp):
         expected  [('a', ..., None)]
         got       [('a', ..., None)]
+    >>> def largest(rows):
+    ...     return [max(row.value for row in rows[: n + 1]) for n in range(len(rows))]
+    >>> check_operator(lambda stream: stream.max("max"), laws=["key kept"], oracle=largest, max_examples=10)
+    LawReport(cases={'key kept': ..., 'oracle': ...})
 
     Raises:
         LawError: a law is broken; with the smallest case that shows it, and what was expected.
         ImportError: hypothesis is not installed.
+        ValueError: there is no such law, or the oracle returns something else than a list for each output of the step.
+        Exception: what the oracle raised; its notes hold the smallest input for which it does.
     """
-    try:
-        import hypothesis  # noqa: F401  only to say what is missing
-    except ImportError as error:
-        raise ImportError("check_operator makes its cases with hypothesis: pip install hypothesis") from error
     from malstrom_py.testing import strategies
 
     if keys is None and keyed:
@@ -95,15 +107,26 @@ def check_operator(
         values=values, keys=keys if keyed else None, timed=timed, inputs=inputs, ticks=ticks, size_max=size_max
     )
     subject = Subject(factory, keyed=keyed, timed=timed, inputs=inputs, types=tuple(types))
-    return _Search(subject, scenarios, max_examples, seed).hold(_chosen(laws))
+    return _Search(subject, scenarios, max_examples, seed).hold([*_chosen(laws, oracle), *_held(oracle, in_order)])
 
 
-def _chosen(names: Iterable[str] | None) -> list[Law]:
+def _chosen(names: Iterable[str] | None, oracle: Oracle | None) -> list[Law]:
     wanted = [law.name for law in LAWS] if names is None else list(names)
-    unknown = set(wanted) - {law.name for law in LAWS}
+    if ORACLE in wanted and oracle is None:
+        raise ValueError(f"the law {ORACLE!r} takes a function that says what must come out: pass it as oracle=")
+    unknown = set(wanted) - {law.name for law in LAWS} - {ORACLE}
     if unknown:
         raise ValueError(f"there is no law {min(unknown)!r}; the laws are {', '.join(law.name for law in LAWS)}")
     return [law for law in LAWS if law.name in wanted]
+
+
+def _held(oracle: Oracle | None, in_order: bool) -> list[Law]:
+    """The law of the oracle, where there is one. It comes last, for it takes all others for granted."""
+    if oracle is None:
+        return []
+    if not callable(oracle):
+        raise ValueError(f"oracle is a function from records to what must come out, got {type(oracle).__name__}")
+    return [Law(ORACLE, PROMISE, Agreement(oracle, in_order))]
 
 
 class _Search:
@@ -133,6 +156,8 @@ class _Search:
             failure, broken = earlier, names.index(earlier.law)
         _, smaller = self._run([laws[broken]], shrink=True)
         failure = smaller or failure
+        if isinstance(failure, OracleFailed):
+            raise failure.noted()
         raise failure.with_traceback(None) from failure.__cause__
 
     def _run(self, laws: Sequence[Law], *, shrink: bool) -> tuple[dict[str, int], LawError | None]:
@@ -159,12 +184,12 @@ class _Search:
         # The last of the smallest: what hypothesis ends with, also if the step is not the same each time.
         smallest = min(size for size, _, _ in failures)
         scenario, failure = [(scenario, error) for size, scenario, error in failures if size == smallest][-1]
-        failure = (shrink and self._smallest(laws[0], scenario, failure.law)) or failure
+        failure = (shrink and self._smallest(laws[0], scenario, failure)) or failure
         failure.__notes__ = []  # hypothesis shows the case too, in its own terms
         return cases, failure
 
-    def _smallest(self, law: Law, scenario: Scenario, broken: str) -> LawError | None:
-        """What ``law`` says about the smallest scenario in ``scenario`` for which ``broken`` is named."""
+    def _smallest(self, law: Law, scenario: Scenario, broken: LawError) -> LawError | None:
+        """What ``law`` says about the smallest scenario in ``scenario`` that fails as ``broken`` does."""
         last: LawError | None = None
 
         def breaks(smaller: Scenario) -> bool:
@@ -172,7 +197,7 @@ class _Search:
             try:
                 _hold(law, self._subject, smaller)
             except LawError as error:
-                if error.law == broken:
+                if _alike(error, broken):
                     last = error
                     return True
             return False
@@ -196,16 +221,22 @@ class _Search:
         return test if self._seed is None else seed(self._seed)(test)
 
 
+def _alike(one: LawError, other: LawError) -> bool:
+    """Return whether both break the same law, in the same way: an oracle that is wrong is not one that raises."""
+    failed = [type(error.error) if isinstance(error, OracleFailed) else None for error in (one, other)]
+    return one.law == other.law and failed[0] is failed[1]
+
+
 def _hold(law: Law, subject: Subject, scenario: Scenario) -> bool:
     try:
-        return law.check(subject, scenario, _broken(law.name, subject, scenario))
+        return law.check(subject, scenario, _broken(law, subject, scenario))
     except OperatorError as error:
-        if error.rule in {law.name for law in LAWS}:
-            raise _broken(error.rule, subject, scenario)(f"  {error}") from error
+        rule = next((other for other in LAWS if other.name == error.rule), None)
+        if rule is not None:
+            raise _broken(rule, subject, scenario)(f"  {error}") from error
         error.add_note(scenario.shown(keyed=subject.keyed, timed=subject.timed, marks={}))
         raise
 
 
-def _broken(name: str, subject: Subject, scenario: Scenario) -> Broken:
-    law = next(law for law in LAWS if law.name == name)
-    return Broken(name, law.promise, subject, scenario)
+def _broken(law: Law, subject: Subject, scenario: Scenario) -> Broken:
+    return Broken(law.name, law.promise, subject, scenario)

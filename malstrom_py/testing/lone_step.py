@@ -5,6 +5,7 @@ Rule: the step is built by the same builder, planned by the same planner and run
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from malstrom_py.job import Job
 from malstrom_py.keyed_stream import KeyedStreamBuilder
 from malstrom_py.messages import Control, Epoch, PartMessage, StateMessage
 from malstrom_py.operators.base import Operator, OperatorFactory, Outlet, StepContext
+from malstrom_py.operators.failures import describe_function
 from malstrom_py.plan import SOURCE_REGION, Plan, Step, StreamRef, Traits
 from malstrom_py.stream import StreamBuilder
 
@@ -81,6 +83,7 @@ def lone_step(
     factory: StreamFactory, *, keyed: bool, timed: bool, inputs: int, slots: int, types: Iterable[type]
 ) -> LoneStep:
     """Plan what ``factory`` makes of ``inputs`` open ends. `PlanError` if that is no stream of theirs."""
+    _check_factory(factory, inputs)
     job = Job("under-test", slots)
     for kind in types:
         job.register_type(kind)
@@ -94,7 +97,13 @@ def lone_step(
     names = tuple(f"input-{number}" for number in range(inputs))
     builder: type[StreamBuilder[Any, Any]] = KeyedStreamBuilder if keyed else StreamBuilder
     ends = [builder(job, job.add(Step(name, "source", OpenEnd, traits=traits)), traits) for name in names]
-    streams = _streams(factory(*ends))
+    try:
+        streams = _streams(factory(*ends))
+    except PlanError as error:
+        option = _missing_option(error, keyed=keyed, timed=timed)
+        if option is None:
+            raise
+        raise PlanError(f"{error}. In a test of the step alone give {option}: the stream has them then") from None
     recorded = [(stream.ref, stream.traits) for stream in streams]
     if not any(stream.ref.step not in names for stream in streams) and streams:
         raise PlanError("the factory returned its input: let it return what the step makes of it")
@@ -107,6 +116,34 @@ def lone_step(
     ]
     dead_letters = _record(job, "dead-letters", buried)
     return LoneStep(job.plan(), names, outputs, dead_letters)
+
+
+def _check_factory(factory: object, inputs: int) -> None:
+    """`PlanError` if ``factory`` is no function of so many streams, but a logic, say."""
+    takes = "a stream" if inputs == 1 else f"{inputs} streams"
+    instead = f"pass a function that takes {takes} and returns what the step makes of it, such as "
+    if isinstance(factory, type) or not callable(factory):
+        name = factory.__name__ if isinstance(factory, type) else type(factory).__name__
+        raise PlanError(
+            f"got {'the class ' if isinstance(factory, type) else 'an object of type '}{name}, not a function of the "
+            f"stream: {instead}lambda stream: stream.stateful_op('step', {name}(…))"
+        )
+    try:
+        inspect.signature(factory).bind(*range(inputs))
+    except TypeError as error:
+        raise PlanError(
+            f"{describe_function(factory)} cannot be called with {takes} ({error}): {instead}lambda stream: "
+            f"stream.map('step', fn)"
+        ) from None
+    except ValueError:
+        return  # a builtin without a signature: the call itself will tell
+
+
+def _missing_option(error: PlanError, *, keyed: bool, timed: bool) -> str | None:
+    """The option of the test kit by which the stream has what the step needs; None where ``error`` names another."""
+    if not keyed and "has no keys" in str(error):
+        return "keyed=True"
+    return "timed=True" if not timed and "has no epochs" in str(error) else None
 
 
 def _streams(made: Any) -> list[StreamBuilder[Any, Any]]:

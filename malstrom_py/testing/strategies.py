@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from malstrom_py.extras import pip_install
 from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.testing.laws.scenario import CHUNK_MAX, SLOTS, Atom, Move, Scenario, Tick
 
 try:
     from hypothesis import strategies as st
-except ImportError as error:
-    raise ImportError("malstrom_py.testing.strategies needs hypothesis: pip install hypothesis") from error
+except ImportError:
+    raise ImportError(
+        f"check_operator and malstrom_py.testing.strategies make their cases with hypothesis, which is not installed: "
+        f"{pip_install('testing')}"
+    ) from None
 
 Source = st.SearchStrategy[Any] | Sequence[Any]
 """What values or keys are taken from: a strategy, or a sequence of examples."""

@@ -31,6 +31,7 @@ from malstrom_py.testing.stage import Stage, part_of
 from malstrom_py.testing.watch import MutationWatch
 from malstrom_py.virtual_clock import VirtualClock
 from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.checks import check_returns
 
 Message = DataMessage[Any, Any] | Control
 """What comes out of a step, one by one."""
@@ -48,7 +49,8 @@ class OperatorTester:
     input streams ``factory`` takes. ``workers``: this one, number 0, and fake others for steps with an exchange.
     ``types``: classes to register, as ``job.register_type`` does. With ``checks`` (test mode) each `step` makes sure
     that no value was changed that had been sent or received (`LawError`), and that keys, values and state can be
-    encoded (`CodecError` naming step, key and type).
+    encoded (`CodecError` naming step, key and type). A function that never returns what its step needs is an
+    `OperatorError` at once.
 
     Where a step awaits something, as ``enrich`` does, `step` waits until it has come. What was made ``per_worker`` is
     closed by `close`, or with the tester used as a context, or when the tester is no longer used.
@@ -100,6 +102,7 @@ class OperatorTester:
         self._opened = keyed
         self._closed = weakref.finalize(self, self._stage.close)
         if checks:
+            check_returns(self._lone.plan)
             self._check_held()
 
     def __enter__(self) -> Self:

@@ -171,6 +171,16 @@ def test_chains_of_columns_compute_what_polars_does(capsys: pytest.CaptureFixtur
     assert "over four times the rows" in said
 
 
+def test_how_soon_a_slow_sink_is_passed_is_told_with_a_verdict_for_each_budget() -> None:
+    command = [sys.executable, "-m", "bench.macro.pace", "--row-ms", "0", "2", "--warm-s", "1"]
+    command += ["--snapshots", "1", "--sizes", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    for name in (r"^0 ms a row: [\d,]+ rows/s;", r"^2 ms a row: [\d,]+ rows/s, at work for \d\.\d\d of the time .*"):
+        times = r" a snapshot .* s \(budget .*(?:hit|MISS)\); a rescale .*(?:hit|MISS)\); stop .*(?:hit|MISS)\)$"
+        assert re.search(name + times, done.stdout, re.MULTILINE)
+
+
 def test_what_snapshots_cost_is_told_with_a_verdict_for_each_budget(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.macro.snapshot", "--folder", str(tmp_path)]
     command += ["--keys", "1000", "--reps", "1", "--run-s", "2", "--interval-s", "0.5"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,10 +52,54 @@ def nothing():
     return None
 
 
+def in_memory():
+    made = mp.Job("memory")
+    made.source("numbers", sources.Memory([1])).sink("kept", sinks.Memory())
+    return made
+
+
 def secretive():
     made = mp.Job("secretive")
     made.source("texts", sources.Memory(["secret-4711"])).map("number", int).sink("out", sinks.Stdout())
     return made
+
+
+class HTTPError(OSError):
+    pass
+
+
+def unauthorized(text):
+    raise HTTPError(f"401 for https://example.org?token={text}")
+
+
+def kept(text):
+    return open("/no/such/folder/" + text)
+
+
+def leave_with(text):
+    raise SystemExit(f"bye {text}")
+
+
+def failing_with(function):
+    made = mp.Job("failing")
+    made.source("texts", sources.Memory(["secret-4711"])).map("call", function).sink("out", sinks.Stdout())
+    return made
+
+
+def calling():
+    return failing_with(unauthorized)
+
+
+def keeping():
+    return failing_with(kept)
+
+
+def leaving_with():
+    return failing_with(leave_with)
+
+
+def evaluating():
+    return failing_with(lambda text: eval(text.partition("-")[0]))
 
 
 def leaving():
@@ -64,6 +109,23 @@ def leaving():
 def left_while_running():
     made = mp.Job("left")
     made.source("numbers", sources.Memory([0])).map("leave", exit).sink("out", sinks.Stdout())
+    return made
+
+
+def delay_of(row):
+    return row["dep_delay"]
+
+
+def misread():
+    made = mp.Job("misread")
+    made.source("rows", sources.Memory([{"delay": "secret-4711"}])).map("delay", delay_of).sink("out", sinks.Stdout())
+    return made
+
+
+def mistimed():
+    made = mp.Job("mistimed")
+    rows = made.source("rows", sources.Memory([{"at": "secret-4711"}]))
+    rows.assign_timestamps("at", lambda row: row["at"]).sink("out", sinks.Stdout())
     return made
 
 
@@ -106,6 +168,13 @@ def test_run_takes_the_name_job_if_none_is_given_and_is_quiet_if_told_so(folder:
     assert (done.returncode, done.stdout, done.stderr) == (0, "10.0\n5.0\n2.0\n", "")
 
 
+def test_run_says_that_rows_in_memory_end_with_it(folder: Path) -> None:
+    said = "what was written to 'kept' (sinks.Memory) ends with this program: to see it, write to sinks.Stdout()"
+    assert said in malstrom(folder, "run", "jobs:in_memory").stderr
+    assert malstrom(folder, "run", "jobs:in_memory", "--quiet").stderr == ""
+    assert "ends with this program" not in malstrom(folder, "run", "jobs:job").stderr
+
+
 def test_run_finds_an_example_of_the_repository() -> None:
     done = malstrom(ROOT, "run", "examples.sensor_means:job")
     assert done.returncode == 0
@@ -131,9 +200,10 @@ def test_a_failed_job_is_told_with_the_users_own_line_and_without_a_traceback(fo
     lines = done.stderr.splitlines()
     assert lines[0].startswith("error: step 'ratio' failed: ZeroDivisionError")
     assert "division by zero" not in done.stderr
-    assert lines[-2:] == [
+    assert lines[-3:] == [
         "  raised at jobs.py:11, in inverse",
         "  it was at work on what had been read from part '0' of source 'numbers', up to position 3",
+        "  --traceback shows more",
     ]
 
 
@@ -142,6 +212,19 @@ def test_the_traceback_is_there_for_who_asks(folder: Path) -> None:
     assert done.returncode == 1
     assert "Traceback (most recent call last)" in done.stderr
     assert "return 10 / number" in done.stderr
+    assert "shows more" not in done.stderr
+
+
+def test_an_error_tells_what_is_ours_to_tell_and_what_stands_in_the_code(folder: Path) -> None:
+    first = malstrom(folder, "run", "jobs:misread").stderr.splitlines()[0]
+    assert re.fullmatch(
+        r"error: step 'delay' failed: KeyError in delay_of at \S+: the row has no field 'dep_delay'\. Mend .*", first
+    )
+    first = malstrom(folder, "run", "jobs:mistimed").stderr.splitlines()[0]
+    assert (
+        "a timestamp is an int in the step's unit or an aware datetime, got str: parse it, with datetime.fromisoformat"
+        in first
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,6 +315,21 @@ def test_the_text_of_a_foreign_error_is_for_those_who_ask_for_the_traceback(fold
     assert "secret-4711" in malstrom(folder, "run", "jobs:secretive", "--traceback").stderr
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("calling", "failed: HTTPError in unauthorized at "),
+        ("keeping", "caused by FileNotFoundError: [Errno 2] No such file or directory\n"),
+        ("leaving_with", "a function of the job ended the program (sys.exit(…))"),
+        ("evaluating", "failed: NameError in "),
+    ],
+)
+def test_what_a_function_made_of_a_record_is_not_told(spec: str, said: str, folder: Path) -> None:
+    stderr = malstrom(folder, "run", f"jobs:{spec}").stderr
+    assert said in stderr
+    assert "secret" not in stderr
+
+
 def test_code_that_ends_the_program_is_an_error_and_not_a_job_done(folder: Path) -> None:
     (folder / "ends.py").write_text("import sys\n\nsys.exit(0)\n")
     for spec, message in [
@@ -256,3 +354,31 @@ def test_a_full_standard_output_is_told_in_one_line(folder: Path, arguments: lis
         )
     assert done.returncode == 1
     assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--address", "auto"), "error: --address is for jobs on Ray: add --runtime ray"),
+        (("--num-cpus", "2"), "error: --num-cpus is for jobs on Ray: add --runtime ray"),
+        (
+            ("--snapshots", "kept", "--interval", "0"),
+            "for '--interval': it is a number of seconds above 0, got 0",
+        ),
+        (("--snapshots", "kept", "--interval", "-1"), "it is a number of seconds above 0, got -1"),
+        (("--snapshots", "kept", "--interval", "inf"), "it is a number of seconds above 0, got inf"),
+    ],
+    ids=lambda options: "-".join(options) if isinstance(options, tuple) else "",
+)
+def test_options_that_would_be_ignored_or_make_no_sense_are_refused(
+    options: tuple[str, ...], told: str, folder: Path
+) -> None:
+    done = malstrom(folder, "run", "jobs:job", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_help_says_of_the_interval_what_is_checked(folder: Path) -> None:
+    (line,) = [line for line in malstrom(folder, "run", "--help").stdout.splitlines() if "--interval" in line]
+    assert "above 0" in line
+    assert ">=0" not in line

@@ -23,6 +23,7 @@ from malstrom_py.doctor import (
     examine_spark_python,
     examine_store,
 )
+from malstrom_py.extras import pip_install
 from malstrom_py.workers.on_ray.cluster import RAY_MIN
 from tests.tree import ROOT, pyproject
 
@@ -95,24 +96,24 @@ def test_an_old_python_is_fatal() -> None:
 def test_a_missing_core_package_is_fatal_and_a_missing_optional_one_is_not() -> None:
     core, optional = (
         examine_core("no-such-package"),
-        examine_optional("no-such-package", Wanted("malstrom-py[ray]", "jobs on Ray")),
+        examine_optional("no-such-package", Wanted(pip_install("ray"), "jobs on Ray")),
     )
     assert core.is_fatal
     assert core.what_to_do == "pip install no-such-package"
     assert not optional.is_fatal
     assert (optional.state, optional.said) == ("missing", "not installed; needed by jobs on Ray")
-    assert optional.what_to_do == "pip install 'malstrom-py[ray]'"
+    assert optional.what_to_do == "pip install 'ray>=2.52' 'pyzmq>=26'"
 
 
 def test_an_optional_package_that_is_too_old_is_missing() -> None:
-    found = examine_optional("ray", Wanted("malstrom-py[ray]", "jobs on Ray", at_least=(999, 1)))
+    found = examine_optional("ray", Wanted(pip_install("ray"), "jobs on Ray", at_least=(999, 1)))
     assert (found.state, found.what_to_do) == ("missing", "pip install 'ray>=999.1'")
     assert "is too old; needed by jobs on Ray" in found.said
 
 
 def test_what_jobs_on_ray_need_is_what_the_extra_brings_and_the_runtime_asks_for() -> None:
     brought = pyproject()["project"]["optional-dependencies"]["ray"]
-    named = {name: one for name, one in OPTIONAL.items() if one.brought_by == "malstrom-py[ray]"}
+    named = {name: one for name, one in OPTIONAL.items() if one.installed_by == pip_install("ray")}
     assert sorted(brought) == sorted(f"{name}>={'.'.join(map(str, one.at_least))}" for name, one in named.items())
     assert named["ray"].at_least == RAY_MIN
 
@@ -126,14 +127,14 @@ def test_what_spark_needs_is_what_the_extra_brings() -> None:
 
 
 def test_a_package_that_is_too_new_is_missing() -> None:
-    found = examine_optional("pandas", Wanted("malstrom-py[spark]", "sinks.Spark", below=(1, 5)))
+    found = examine_optional("pandas", Wanted(pip_install("spark"), "sinks.Spark", below=(1, 5)))
     assert (found.state, found.what_to_do) == ("missing", "pip install 'pandas<1.5'")
     assert "is too new; needed by sinks.Spark" in found.said
 
 
 def test_what_connect_needs_is_what_pyspark_brings_for_it() -> None:
     asked = [requirement for requirement in metadata.requires("pyspark") or () if 'extra == "connect"' in requirement]
-    known = {name for name, one in OPTIONAL.items() if one.brought_by == "pyspark[connect]"}
+    known = {name for name, one in OPTIONAL.items() if "pyspark[connect]" in one.installed_by}
     named = {re.split(r"[<>=;~! ]", requirement)[0] for requirement in asked}
     assert known == named - {"numpy", "pandas", "pyarrow"}
 

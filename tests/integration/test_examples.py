@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from examples import (
     silence,
     word_count,
 )
+from examples.flights import jobs
 from malstrom_py.batches import Batch
+from malstrom_py.testing import check_operator
 from tests.tree import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -153,6 +156,43 @@ def test_sessions_end_where_a_user_is_silent_for_a_minute(tmp_path: Path) -> Non
     assert result.steps["sessions"].keys == 0, "a user without open clicks is forgotten"
 
 
+def test_sessions_are_what_a_list_with_an_end_gives_whatever_comes_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "GAP_S", 8)
+
+    def click(message: mp.DataMessage[Any, int], output: mp.Output[Any, Any]) -> None:
+        output.emit(message.key, {"second": message.timestamp, "page": str(message.value)}, message.timestamp)
+
+    def by_hand(rows: list[mp.DataMessage[Any, int]]) -> list[dict[str, Any]]:
+        found: list[list[tuple[int, str]]] = []
+        for second, page in sorted((row.timestamp or 0, str(row.value)) for row in rows):
+            if found and second - found[-1][-1][0] < 8:
+                found[-1].append((second, page))
+            else:
+                found.append([(second, page)])
+        return [{"start": clicks[0][0], "pages": " ".join(page for _, page in clicks)} for clicks in found]
+
+    def step(stream: mp.KeyedStreamBuilder[Any, Any]) -> Any:
+        return stream.stateless_op("click", click).stateful_op("sessions", sessions.Sessions())
+
+    assert check_operator(step, timed=True, oracle=by_hand).cases["oracle"] > 0
+
+
+def test_silence_is_where_the_next_reading_is_too_far_whatever_comes_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE_S", 8)
+
+    def by_hand(rows: list[mp.DataMessage[Any, Any]]) -> list[mp.DataMessage[Any, str]]:
+        times = sorted({row.timestamp or 0 for row in rows})
+        silent = [time for time, after in zip(times, [*times[1:], 1_000_000], strict=True) if after - time > 8]
+        said = "{key}: silent for 0 minutes since {hour:02}:{minute:02}"
+        return [
+            mp.DataMessage(row.key, said.format(key=row.key, hour=time // 3600, minute=time // 60), time + 8)
+            for row, time in ((rows[0], time) for time in silent)
+        ]
+
+    step = silence.Silence()
+    assert check_operator(lambda s: s.stateful_op("silence", step), timed=True, oracle=by_hand).cases["oracle"] > 0
+
+
 def test_csv_to_parquet_keeps_values_and_types(tmp_path: Path) -> None:
     mp.run(csv_to_parquet.job(out=str(tmp_path)))
     written = pl.read_parquet(tmp_path / "*.parquet").sort("sensor", "time", "celsius")
@@ -221,3 +261,41 @@ def test_an_example_says_how_it_is_run(module: Any) -> None:
     assert f"python -m examples.{name} " in (module.__doc__ or "")
     assert f"malstrom run examples.{name}\n" in (module.__doc__ or "")
     assert isinstance(module.job(), mp.Job)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kept", [False, True], ids=["not kept", "kept"])
+@pytest.mark.parametrize("checks", [False, True], ids=["as it is", "checked"])
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_an_example_runs_in_test_mode_and_with_snapshots_as_it_runs_without(
+    module: Any, checks: bool, kept: bool, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(run: str, **options: Any) -> tuple[list[str], set[str], int]:
+        """What a run printed, what stands in its text files, both in no order, and how many rows it wrote."""
+        out = tmp_path / run
+        where = {"out": str(out)} if "out" in signature(module.job).parameters else {}
+        result = mp.run(module.job(**where), **options)
+        found = (file for ending in ("csv", "json*") for file in out.rglob(f"*.{ending}"))
+        files = (file for file in found if "_malstrom" not in file.parts)
+        lines = {line for file in files for line in file.read_text().splitlines()}
+        return sorted(capsys.readouterr().out.splitlines()), lines, result.written
+
+    # A barrier after each record, so that whatever a step keeps is stored each time.
+    snapshots = mp.Snapshots(tmp_path / "snapshots", interval_s=0.001) if kept else None
+    batch = mp.Batching(rows_max=1)
+    options = {"workers": workers, "checks": checks, "snapshots": snapshots, "batch": batch, "progress": False}
+    assert said("again", **options) == said("plain", progress=False)
+
+
+def test_the_jobs_of_the_flights_demo_run_in_test_mode_with_snapshots(tmp_path: Path) -> None:
+    flights = tmp_path / "flights.csv"
+    lines = [f"2013-01-01T{hour:02}:00:00Z,UA,N{hour % 3},{hour}" for hour in range(24)]
+    flights.write_text(
+        "\n".join(["time_hour,carrier,tailnum,dep_delay", *lines, "2013-01-01T00:00:00Z,UA,NA,NA"]) + "\n"
+    )
+    snapshots = mp.Snapshots(tmp_path / "snapshots", interval_s=0.001)
+    options: dict[str, Any] = {"checks": True, "snapshots": snapshots, "batch": mp.Batching(rows_max=1)}
+    result = mp.run(jobs.delays_job(str(flights), tmp_path / "out"), 2, progress=False, **options)
+    assert (result.read, result.written) == (25, 49)
+    late = mp.run(jobs.lateness_job(str(flights), tmp_path / "late", bound=timedelta(hours=1)), 2, **options)
+    assert (late.read, late.written) == (25, 1)

@@ -35,6 +35,16 @@ for module in pkgutil.walk_packages(malstrom_py.__path__, "malstrom_py."):
     print(module.name)
 """
 
+TYPED_JOB = """
+import malstrom_py as mp
+from malstrom_py.workers.batching import Batching
+
+reveal_type(mp.Job("x"))
+reveal_type(mp.InProcess(2, batch=Batching(rows_max=5)))
+reveal_type(mp.partitioners.stable_hash)
+mp.Job(5)
+"""
+
 OWN_ROOMS_JOB = """
 import malstrom_py as mp
 from malstrom_py import sinks, sources
@@ -75,7 +85,8 @@ def make_environment(home: Path) -> Path:
     """An environment of its own, with the libraries (not the packages in development) of this one behind it."""
     venv.create(home, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
-    behind = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    own = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    behind = own | {path for path in sys.path if Path(path).name == "site-packages"}  # an environment on another's
     (packages / "behind.pth").write_text("".join(f"{folder}\n" for folder in sorted(behind)))
     return home / "bin" / "python"
 
@@ -145,6 +156,27 @@ def test_a_job_runs_beside_the_users_own_rooms(python: Python, tmp_path: Path) -
     (tmp_path / "rescale" / "__init__.py").write_text("RATIO = 10\n")
     (tmp_path / "job.py").write_text(OWN_ROOMS_JOB)
     assert python("job.py", cwd=tmp_path).strip() == "[20, 40, 60]"
+
+
+@pytest.mark.parametrize("tool", ["mypy", "pyright"])
+def test_type_checkers_of_another_project_see_the_package(tool: str, python: Python, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(TYPED_JOB)
+    executable = python("-c", "import sys; print(sys.executable)").strip()
+    there = ["--python-executable" if tool == "mypy" else "--pythonpath", executable]
+    done = subprocess.run(
+        [sys.executable, "-m", tool, *there, "job.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
+    said = [line for line in done.stdout.splitlines() if "job.py:" in line]
+    for line, kind in ((5, "Job"), (6, "InProcess"), (7, "StableHash")):
+        assert [one for one in said if f"job.py:{line}:" in one and f'{kind}"' in one], f"{kind} in:\n{done.stdout}"
+    assert len([one for one in said if "error" in one]) == 1, done.stdout
+    assert [one for one in said if "job.py:8:" in one and "error" in one and '"str"' in one], done.stdout
 
 
 def test_the_command_is_installed(python: Python) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.integration.test_packaging import NOT_SOURCE
 from tests.tree import ROOT
 
 HEAVY = ("ray", "zmq", "pyspark", "polars", "pyarrow", "pandas", "numpy", "rich", "typer", "cloudpickle")
@@ -37,3 +40,60 @@ def test_a_room_cannot_be_imported_by_its_bare_name(room: str) -> None:
 def test_a_room_is_one_module_from_wherever_it_is_imported(room: str) -> None:
     done = python(f"import sys; from malstrom_py import {room} as room; print(room.__name__, '{room}' in sys.modules)")
     assert (done.stdout.strip(), done.stderr) == (f"malstrom_py.{room} False", "")
+
+
+@pytest.fixture(scope="module", params=["text", "nothing"])
+def linkless(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout that has lost its links: as git without links writes them, or an archive that leaves them out."""
+    folder = tmp_path_factory.mktemp("linkless") / "repo"
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=NOT_SOURCE)
+    for link in (folder / "malstrom_py" / "workers", folder / "malstrom_py" / "rescale"):
+        link.unlink()
+        if request.param == "text":
+            link.write_text(f"../{link.name}")
+    return folder
+
+
+def in_checkout(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs this Python as one in which nothing of ours is installed but what is in ``folder``."""
+    hidden = "import sys; sys.meta_path[:] = [one for one in sys.meta_path if 'editable' not in str(one).lower()]; "
+    command = ["-c", hidden + arguments[1], *arguments[2:]] if arguments[0] == "-c" else list(arguments)
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+@pytest.mark.parametrize("there", [[], ["rescale"]], ids=["neither", "one"])
+def test_a_checkout_without_links_says_what_is_missing_and_what_to_do(linkless: Path, there: list[str]) -> None:
+    for room in there:
+        (linkless / "malstrom_py" / room).unlink(missing_ok=True)
+        (linkless / "malstrom_py" / room).symlink_to(f"../{room}")
+    done = in_checkout(linkless, "-c", "import malstrom_py")
+    last_line = done.stderr.strip().splitlines()[-1]
+    missing = "workers" if there else "rescale"
+    assert last_line.startswith(
+        f"ImportError: malstrom_py/{missing} is missing: in a clone it is a link to ../{missing}"
+    )
+    assert "pip install ." in last_line
+    advice = "ln -sfn " + last_line.partition("ln -sfn ")[2]
+    contributing = (linkless / "CONTRIBUTING.md").read_text().splitlines()
+    assert [command for command in advice.split("; ") if command not in contributing] == []
+    subprocess.run(advice, shell=True, cwd=linkless, check=True, timeout=60)
+    done = in_checkout(linkless, "-c", "import malstrom_py; print(malstrom_py.Job('x').name)")
+    assert (done.stdout.strip(), done.stderr) == ("x", "")
+    for room in ("rescale", "workers"):
+        (linkless / "malstrom_py" / room).unlink()
+        (linkless / "malstrom_py" / room).write_text(f"../{room}")
+
+
+def test_the_tests_of_a_checkout_without_links_do_not_leave_a_part_out(linkless: Path) -> None:
+    done = in_checkout(linkless, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:cacheprovider")
+    assert done.returncode == 4, done.stdout
+    assert "malstrom_py/rescale is no folder, so its examples would not be run" in done.stderr
+
+
+def test_what_a_room_itself_misses_is_told_as_it_is(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "malstrom_py", tmp_path / "malstrom_py", ignore=NOT_SOURCE)
+    (tmp_path / "malstrom_py" / "workers" / "__init__.py").write_text("import not_there\n")
+    done = in_checkout(tmp_path, "-c", "import malstrom_py")
+    assert done.stderr.strip().splitlines()[-1] == "ModuleNotFoundError: No module named 'not_there'"

@@ -52,13 +52,13 @@ def store(server: SmallS3) -> ObjectStore:
 
 def test_s3_snapshots_are_committed_by_writes_that_fail_where_something_is(server: SmallS3) -> None:
     snapshots = Snapshots("s3://bucket/snapshots", options=server.options)
-    start = Start(snapshots.checkpointer(JOB))
+    start = Start(snapshots.in_store(JOB))
     start.take(b"one", b"two")
     made = start.take(b"three", delta=True)
-    assert latest_manifest(snapshots.checkpointer(JOB), job=JOB) == (made, [])
+    assert latest_manifest(snapshots.in_store(JOB), job=JOB) == (made, [])
     to_log = {only_if_absent for method, path, only_if_absent in server.seen if method == "PUT" and "/log/" in path}
     assert to_log == {True}
-    Start(snapshots.checkpointer(JOB))
+    Start(snapshots.in_store(JOB))
     with pytest.raises(FencedError):
         start.take(b"four")
     assert latest_manifest(snapshots.checkpointer(JOB), job=JOB) == (made, [])
@@ -79,7 +79,7 @@ def test_s3_a_write_whose_answer_is_lost_is_not_taken_for_that_of_another(server
 
 def test_s3_a_store_without_conditional_writes_is_refused(server: SmallS3, store: ObjectStore) -> None:
     server.heeds_conditions = False
-    with pytest.raises(SnapshotError, match=r"ObjectStore\('s3://bucket/some/folder'\) replaces what is there"):
+    with pytest.raises(SnapshotError, match="s3://bucket/some/folder replaces what is there"):
         StoreCheckpointer(store, JOB).claim(0.0)
 
 

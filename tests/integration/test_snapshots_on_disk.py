@@ -17,7 +17,7 @@ import resource, sys
 from malstrom_py.errors import SnapshotError
 from malstrom_py.snapshot.snapshots import Snapshots
 from tests.unit.snapshot.taken import JOB, Start
-checkpointer = Snapshots(sys.argv[1]).checkpointer(JOB)
+checkpointer = Snapshots(sys.argv[1]).in_store(JOB)
 """
 
 ENDLESS = """
@@ -63,7 +63,7 @@ def test_s3_after_a_kill_the_newest_that_was_told_is_there_whole(tmp_path: Path)
         told += [line.split() for line in process.communicate(timeout=60)[0].splitlines() if line.count(" ") == 1]
         assert process.returncode == -9
         incarnations.append(int(told[0][1]))
-        checkpointer = Snapshots(tmp_path).checkpointer(JOB)
+        checkpointer = Snapshots(tmp_path).in_store(JOB)
         found, warnings = latest_manifest(checkpointer, job=JOB)
         assert warnings == []
         if lines > 1:
@@ -75,7 +75,7 @@ def test_s3_after_a_kill_the_newest_that_was_told_is_there_whole(tmp_path: Path)
 
 
 def test_s3_without_room_it_is_an_error_and_the_old_snapshot_stays(tmp_path: Path) -> None:
-    checkpointer = Snapshots(tmp_path).checkpointer(JOB)
+    checkpointer = Snapshots(tmp_path).in_store(JOB)
     Start(checkpointer).take(b"old")
     process = run(WITHOUT_ROOM, tmp_path)
     said, then = process.communicate(timeout=60)[0].splitlines()

@@ -93,7 +93,7 @@ class Deadlines(KeyedLogic[Any, int, str, int]):
 
 
 class Sessions(KeyedLogic[Any, int, list[int], tuple[int, ...]]):
-    """Values of a key with less than ``gap`` between them, as one list, sent when the gap is over.
+    """Values of a key, as one list, sent once event time has passed the last of them by ``gap``.
 
     Sets a timer per record, also such that are due at once, and timers of timers.
     """

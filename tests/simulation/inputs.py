@@ -115,6 +115,7 @@ class ScriptedPart:
             self._silent -= 1
             if self._seen.slow_polls:
                 self._seen.clock.advance(self._given.silence_s)
+        self._seen.works(len(rows))
         if not rows:
             return None
         return _columns(rows) if self._given.kind == "columns" else rows

@@ -40,12 +40,12 @@ class Case:
         """Whether it does the same steps each time: calls of an enriching step take as long as they take."""
         return not any(stage.enriched for stage in self.layout.stages)
 
-    def job(self, *, slow_polls: bool = False, kept: bool = False) -> mp.Job:
+    def job(self, *, slow_polls: bool = False, slow_s: float = 0.0, kept: bool = False) -> mp.Job:
         """The job, new. ``slow_polls``: polls that bring nothing take time of its clock; else the runtime moves it.
 
-        ``kept``: it will have snapshots.
+        ``slow_s``: how long it takes to read a row, and to write one. ``kept``: it will have snapshots.
         """
-        self.seen = Seen(clock=VirtualClock(start_s=1_000.0), slow_polls=slow_polls, kept=kept)
+        self.seen = Seen(clock=VirtualClock(start_s=1_000.0), slow_polls=slow_polls, slow_s=slow_s, kept=kept)
         return build(self.shape, self.layout, self.inputs, self.seen, slots=self.slots)
 
     def check(self, outcome: Outcome, *, result: RunResult | None = None) -> None:

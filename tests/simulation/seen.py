@@ -69,6 +69,7 @@ class Seen:
     is_fresh: bool = True
     clock: Any = None
     slow_polls: bool = False
+    slow_s: float = 0.0
     kept: bool = False
 
     def __post_init__(self) -> None:
@@ -91,9 +92,15 @@ class Seen:
 
     def rows_of(self, batch: Batch, place: str = "") -> list[tuple[int, Row]]:
         """The rows of ``batch``, numbered as they come."""
+        self.works(len(batch))
         blank: list[None] = [None] * len(batch)
         rows = zip(batch.keys or blank, batch.values, batch.timestamps or blank, strict=True)
         return [(next(self.order), Row(key, value, time, place)) for key, value, time in rows]
+
+    def works(self, rows: int) -> None:
+        """So many rows are read or written, which takes the time of this run."""
+        if self.slow_s:
+            self.clock.advance(rows * self.slow_s)
 
     def outcome(self) -> Outcome:
         """What there is to be judged."""

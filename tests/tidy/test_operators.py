@@ -17,10 +17,14 @@ INFRASTRUCTURE = {
     "column_step",
     "expressions",
     "failures",
+    "function_source",
     "held",
     "keyed",
     "outputs",
     "part_reader",
+    "returning",
+    "source_parts",
+    "tellable",
 }
 """Modules of the package that define no step: what the steps are made of."""
 

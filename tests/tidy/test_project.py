@@ -8,11 +8,12 @@ import subprocess
 import pytest
 
 from malstrom_py import __version__
+from malstrom_py.extras import EXTRAS as ADVISED
 from tests.tree import ROOT, modules, pyproject
 
 PROJECT = pyproject()["project"]
 
-EXTRAS = {"objects", "ray", "spark", "demo", "dev"}
+EXTRAS = {"objects", "ray", "spark", "demo", "testing", "dev"}
 
 FOREIGN = {
     "a path of one machine": re.compile(r"(?<![\w.~<-])/(?:work|root)(?:/|\b)(?!ers)"),
@@ -43,6 +44,19 @@ def test_no_folder_of_modules_lacks_its_init() -> None:
 
 def test_the_extras_are_named_as_documented() -> None:
     assert set(PROJECT["optional-dependencies"]) == EXTRAS
+
+
+@pytest.mark.parametrize("extra", sorted(ADVISED))
+def test_what_is_advised_for_an_extra_is_what_the_extra_brings(extra: str) -> None:
+    assert list(ADVISED[extra]) == PROJECT["optional-dependencies"][extra]
+
+
+def test_no_advice_needs_an_index_that_does_not_have_malstrom_py() -> None:
+    by_name = "malstrom-py" + "["
+    files = [name for name in tracked_files() if name.endswith((".py", ".md")) and name != "CHANGELOG.md"]
+    lines = [(name, line) for name in files for line in (ROOT / name).read_text().splitlines()]
+    advice = [(name, line) for name, line in lines if "install" in line and by_name in line]
+    assert [(name, line) for name, line in advice if "@ file:///" not in line] == []
 
 
 def test_every_dependency_has_its_reason() -> None:

@@ -133,9 +133,9 @@ BY_COLUMN: dict[str, Callable[[Any, str], Any]] = {
 
 
 @pytest.mark.parametrize("step", BY_COLUMN)
-def test_a_column_that_is_not_there_is_told_with_those_that_are(step: str) -> None:
+def test_a_column_that_is_not_there_is_named(step: str) -> None:
     stream = mp.Job("j").source("in", sources.Memory([{"price": "secret", "shop": 1, 7: 1}]))
-    with pytest.raises(OperatorError, match=r"KeyError: .* dict has no column 'prize', only 'price', 'shop'") as caught:
+    with pytest.raises(OperatorError, match=r"KeyError: .* dict has no column 'prize', only 3 others") as caught:
         mp.collect(BY_COLUMN[step](stream, "prize"))
     assert "secret" not in str(caught.value)
     assert "function" not in str(caught.value)
@@ -149,18 +149,18 @@ def test_a_value_without_columns_is_told_as_such(step: str) -> None:
         mp.collect(BY_COLUMN[step](stream, "price"))
 
 
-def test_of_many_columns_some_are_listed() -> None:
+def test_the_keys_of_a_dict_are_counted_and_not_listed() -> None:
     stream = mp.Job("j").source("in", sources.Memory([{f"c{number}": 1 for number in range(50)}, {}]))
-    with pytest.raises(OperatorError, match=r"only 'c0', .*'c11', …\. Name one"):
+    with pytest.raises(OperatorError, match=r"only 50 others\. Name one"):
         mp.collect(stream.key_by("s", "zz"))
-    with pytest.raises(OperatorError, match="has no column 'zz', only none"):
+    with pytest.raises(OperatorError, match="has no column 'zz', only 0 others"):
         mp.collect(mp.Job("j").source("in", sources.Memory([{}])).key_by("s", "zz"))
 
 
 def test_a_value_of_a_column_that_cannot_be_taken_is_no_matter_of_a_function() -> None:
     stream = mp.Job("j").source("in", sources.Memory([{"price": None}])).key_by("k", str)
     for added in (stream.sum("s", by="price"), stream.aggregate("a", n=agg.sum("price"))):
-        with pytest.raises(OperatorError, match=r"TypeError in column 'price'\. Filter such values out before it"):
+        with pytest.raises(OperatorError, match=r"TypeError in column 'price': .*'NoneType'\. Filter such values"):
             mp.collect(added)
 
 

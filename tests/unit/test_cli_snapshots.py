@@ -80,6 +80,15 @@ def test_nothing_there_is_nothing_wrong_unless_a_job_is_named(tmp_path: Path) ->
     assert "has no snapshot of job 'orders'; there are those of no job" in done.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("orders",), ("--json",)], ids=repr)
+def test_a_place_that_is_not_there_is_an_error(options: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "nope", tmp_path / "file"):
+        done = malstrom("list", place, *options)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert f"error: there is no folder {place}: see that this is where snapshots are kept" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["verify", "prune"])
 def test_who_looks_after_snapshots_where_none_are_is_told(command: str, tmp_path: Path) -> None:
     for uri in (tmp_path, tmp_path / "typo"):
@@ -89,7 +98,7 @@ def test_who_looks_after_snapshots_where_none_are_is_told(command: str, tmp_path
     (tmp_path / "file").touch()
     done = malstrom(command, tmp_path / "file")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "file cannot be listed: Not a directory" in done.stderr
+    assert "file cannot be listed: there is a file" in done.stderr
 
 
 def test_of_several_jobs_that_one_is_verified_whose_snapshot_it_is(folder: Path, start: Start) -> None:

@@ -78,7 +78,7 @@ def test_numbers_of_numpy_become_ints(kind: Any) -> None:
         (np.bool_(False), "got bool"),
         (1.0, "got float"),
         (np.float64(1), "got float64"),
-        ("2013-01-01", "got str"),
+        ("2013-01-01", r"got str: parse it, with datetime\.fromisoformat"),
         (np.datetime64(0, "s"), "got datetime64"),
         (timedelta(1), "got timedelta"),
         (datetime(2013, 1, 1), "a naive datetime says no moment in time: make it aware"),  # noqa: DTZ001  on purpose

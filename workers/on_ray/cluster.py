@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from malstrom_py.errors import ControlError, PlanError
+from malstrom_py.extras import pip_install
 
 RAY_MIN: Final = (2, 52)
 """The first Ray whose cluster can ask for a token of whoever comes."""
@@ -17,10 +19,18 @@ RAY_MIN: Final = (2, 52)
 NAMESPACE: Final = "malstrom"
 """Where the coordinators of jobs are named."""
 
+HEAD: Final = "node:__internal_head__"
+"""The resource that the node with the head of a cluster has one of."""
+
 REACH_S: Final = 2.0
 """How long the head of a cluster may take to answer."""
 
 LOOPBACK: Final = "127.0.0.1"
+
+_AT_HAND: Final = "auto"
+
+_BROUGHT: Final[list[tuple[dict[str, Any], str]]] = []
+"""What Ray was started with here, and the id by which it knows this program since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +40,33 @@ class Cluster:
     is_local: bool
 
 
-def joined(address: str | None) -> Cluster:
-    """Join the cluster at ``address``; the one that is there already, or one of this program's own, if None.
+def joined(
+    address: str | None,
+    env: Mapping[str, Any] | None = None,
+    *,
+    on_sigterm: Callable[[Any], None] | None = None,
+) -> Cluster:
+    """Join the cluster at ``address``; the one that is there already, or one of this program's own, if None. ``env``:
+    what Ray is to bring wherever this program runs something. ``on_sigterm`` is given the handler that Ray would set
+    for SIGTERM, and Ray sets none.
 
     Raises:
-        PlanError: Ray is missing, too old, or used through its client; or it is connected to another cluster.
+        PlanError: Ray is missing, too old, or used through its client; or it is connected to another cluster, or runs
+            here without ``env``.
         ControlError: there is no cluster at that address.
     """
     ray = imported_ray()
     if not ray.is_initialized():
-        _initialise(ray, address)
-    elif address not in {None, "auto", ray.get_runtime_context().gcs_address}:
+        with _sigterm_left(ray, on_sigterm):
+            _initialise(ray, address, env or {})
+    elif address not in {None, _AT_HAND, ray.get_runtime_context().gcs_address}:
         raise PlanError(
             f"this program is connected to the Ray cluster at {ray.get_runtime_context().gcs_address}, not to the one "
             f"at {address}: leave address out, or call ray.shutdown() first"
         )
     if ray.util.client.ray.is_connected():
         raise PlanError("jobs cannot be started through the Ray client (ray://): run the program on the cluster")
+    _check_brought(ray, env or {})
     return Cluster(is_local=started_here(ray))
 
 
@@ -55,9 +75,22 @@ def imported_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise PlanError("RayRuntime needs Ray: pip install 'malstrom-py[ray]'") from error
+        raise PlanError(f"RayRuntime needs Ray: {pip_install('ray')}") from error
     check_version(ray.__version__)
     return ray
+
+
+def check_fields(env: Mapping[str, Any]) -> None:
+    """`PlanError` for a field of ``env`` that Ray does not know: it takes no notice of one, and says nothing."""
+    from ray.runtime_env import RuntimeEnv
+
+    known: set[str] = set(getattr(RuntimeEnv, "known_fields", ()))
+    unknown = sorted(set(env) - known)
+    if known and unknown and not os.environ.get("RAY_RUNTIME_ENV_PLUGINS"):  # which bring fields of their own
+        fields = sorted(name for name in known if not name.startswith("_"))
+        raise PlanError(
+            f"RayRuntime: runtime_env has {', '.join(unknown)}, which Ray does not know: it knows {', '.join(fields)}"
+        )
 
 
 def check_version(version: str) -> None:
@@ -106,22 +139,41 @@ def in_short(error: BaseException, *, end: bool = False) -> str:
     return "; ".join(lines[-4:] if end else lines[:8]) or type(error).__name__
 
 
-def check_room(workers: int, needs: Mapping[str, float]) -> None:
-    """`PlanError` if the cluster, all of it, has no room for ``workers`` workers that need this much each."""
-    nodes = _nodes()
+def check_room(workers: int, needs: Mapping[str, float], *, but: Collection[str] = ()) -> None:
+    """`PlanError` if the cluster, ``but`` these nodes of it, has no room for ``workers`` that need this much each."""
+    nodes = _nodes(but)
     room = room_in(nodes, needs)
     if room < workers:
-        needed = ", ".join(f"{amount:g} {name}" for name, amount in needs.items() if amount)
+        short = [name for name in needs if room_in(nodes, {name: needs[name]}) < workers]
+        what = f"less of {' and '.join(short)}" if short else "less"
+        half = f"{needs.get('CPU', 0.0) / 2:g}"
+        smaller = f"RayRuntime(num_cpus={half}), or --num-cpus {half} on the command line"
+        less = smaller if "CPU" in short else "or ask for fewer workers"
+        wanted = f"{workers} worker{'' if workers == 1 else 's'} of {in_words(needs)} each"
         raise PlanError(
-            f"{workers} workers of {needed} each are more than the Ray cluster can place: it has room for {room} "
-            f"({len(nodes)} node{'' if len(nodes) == 1 else 's'}). Add nodes, or let a worker need less, for instance "
-            f"RayRuntime(num_cpus={needs.get('CPU', 1.0) / 2:g})"
+            f"{wanted} are more than the Ray cluster can place: it has room for "
+            f"{room} ({len(nodes)} node{'' if len(nodes) == 1 else 's'}). Add nodes, or let a worker need {what}, "
+            f"{'for instance ' if less.startswith('Ray') else ''}{less}"
         )
 
 
-def room_now(needs: Mapping[str, float]) -> int:
-    """How many workers that need this much each the cluster has room for, if nobody else uses it."""
-    return room_in(_nodes(), needs)
+def in_words(needs: Mapping[str, float]) -> str:
+    """What a worker needs.
+
+    >>> in_words({"CPU": 0.5, "GPU": 0.0, "memory": 2e9})
+    '0.5 CPU, 2 GB memory'
+    """
+    told = [
+        f"{amount / 1e9:g} GB {name}" if name == "memory" else f"{amount:g} {name}"
+        for name, amount in needs.items()
+        if amount
+    ]
+    return ", ".join(told) or "nothing"
+
+
+def room_now(needs: Mapping[str, float], *, but: Collection[str] = ()) -> int:
+    """How many workers that need this much each the cluster has room for, if nobody else uses it, ``but`` on these."""
+    return room_in(_nodes(but), needs)
 
 
 def room_in(nodes: list[dict[str, float]], needs: Mapping[str, float]) -> int:
@@ -136,22 +188,60 @@ def room_in(nodes: list[dict[str, float]], needs: Mapping[str, float]) -> int:
     return sum(min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items()) for node in nodes)
 
 
-def _nodes() -> list[dict[str, float]]:
-    """What the nodes have that are there."""
-    return [node["Resources"] for node in imported_ray().nodes() if node["Alive"]]
+def has_head() -> bool:
+    """Whether Ray says which node has the head of the cluster."""
+    return any(HEAD in node for node in _nodes())
 
 
-def _initialise(ray: Any, address: str | None) -> None:
+def _nodes(but: Collection[str] = ()) -> list[dict[str, float]]:
+    """What the nodes have that are there, ``but`` these."""
+    return [node["Resources"] for node in imported_ray().nodes() if node["Alive"] and node["NodeID"] not in but]
+
+
+def _check_brought(ray: Any, env: Mapping[str, Any]) -> None:
+    """`PlanError` if Ray runs in this program, and does not bring ``env`` with it."""
+    if not env or (dict(env), ray.get_runtime_context().get_worker_id()) in _BROUGHT:
+        return
+    names = " and ".join(name for name in env if name != "excludes")
+    raise PlanError(
+        f"Ray runs in this program already, and {names} can only be set where it is started: give it to "
+        f"ray.init(runtime_env=…) there, or start the program by `ray job submit --working-dir`, and leave it out of "
+        f"RayRuntime(runtime_env=…); or call ray.shutdown() first"
+    )
+
+
+def _initialise(ray: Any, address: str | None, env: Mapping[str, Any]) -> None:
     _show_token()
     # Without an address Ray would also join what some earlier program has left behind on this machine.
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
+    brings = {"runtime_env": dict(env)} if env else {}
     try:
-        ray.init(address=wanted, namespace=NAMESPACE, include_dashboard=False, logging_level="WARNING")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+        ray.init(address=wanted, namespace=NAMESPACE, include_dashboard=False, logging_level="WARNING", **brings)
+        _BROUGHT[:] = [(dict(env), ray.get_runtime_context().get_worker_id())]
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        is_there = wanted in {"local", _AT_HAND} or is_reachable(wanted)
+        if env and is_there and not isinstance(error, ConnectionError):
+            ray.shutdown()
+            raise PlanError(f"Ray does not take this runtime_env: {in_short(error)}") from error
         raise ControlError(
             f"there is no Ray cluster {f'at {address}' if address else 'to be started here'} ({error}): start one with "
             f"ray start --head, or leave address out to run on this machine alone"
         ) from error
+
+
+@contextmanager
+def _sigterm_left(ray: Any, on_sigterm: Callable[[Any], None] | None) -> Iterator[None]:
+    """Have Ray give its handler to ``on_sigterm``: it would take the signal from whoever has it, without asking."""
+    utils = ray._private.utils  # Ray has no option for it
+    theirs = getattr(utils, "set_sigterm_handler", None)
+    if on_sigterm is None or theirs is None:
+        yield
+        return
+    utils.set_sigterm_handler = on_sigterm
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = theirs
 
 
 def _show_token() -> None:

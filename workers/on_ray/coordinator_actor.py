@@ -17,7 +17,7 @@ from typing import Any, Final
 import ray
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import MalstromError, PeerError
+from malstrom_py.errors import JobEnded, MalstromError, PeerError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.workers.answering import answer_to
@@ -31,6 +31,7 @@ from malstrom_py.workers.job_status import Ending, JobStatus, SnapshotStatus
 from malstrom_py.workers.on_ray.cluster import room_now
 from malstrom_py.workers.on_ray.errands import Errand, Errands
 from malstrom_py.workers.on_ray.logs import log_as
+from malstrom_py.workers.on_ray.lookout import Lookout
 from malstrom_py.workers.on_ray.notes import Notes
 from malstrom_py.workers.on_ray.ray_crew import RayCrew
 from malstrom_py.workers.on_ray.setup import JobSetup
@@ -55,12 +56,13 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 @dataclass(frozen=True, slots=True)
 class PackedEnding:
     """How a job ended, for the program that started it: what its own sinks are to commit, and under which id, unless
-    they have already.
+    they have already. ``is_stopped``: it was asked to stop, so sources may be in the middle of what they have pinned.
     """
 
     status: JobStatus
     error: bytes | None = field(repr=False)
     delivery: tuple[SnapshotId, list[tuple[str, bytes]]] | None = field(repr=False)
+    is_stopped: bool
 
 
 class CoordinatorActor:
@@ -70,9 +72,10 @@ class CoordinatorActor:
         self._name = f"malstrom(job={setup.job} coordinator)"
         log_as(setup.job, "coordinator")
         self._setup = setup
-        self._controls = Controls(setup.job, accepted=self._accepted)
+        self._controls = Controls(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
         self._errands = Errands(outlives=setup.outlives)
         self._crew: RayCrew | None = None
+        self._lookout = Lookout()
         self._begun = threading.Event()
         self._known = threading.Event()
         context = ray.get_runtime_context()
@@ -101,11 +104,15 @@ class CoordinatorActor:
         """How the job ended, once it has."""
         ending = self._controls.ended.result()
         error = None if ending.error is None else pack(ending.error)
-        self._known.set()
         has_committed = self._setup.keeping is not None  # by errands, with each snapshot
         commit = None if self._crew is None or error is not None or has_committed else self._crew.commit
         delivery = None if commit is None else (commit.snapshot, commit.to_deliver())
-        return PackedEnding(self._controls.known(), error, delivery)
+        return PackedEnding(self._controls.known(), error, delivery, self._controls.is_stopping)
+
+    @ray.method(max_task_retries=-1)
+    def heard(self) -> None:
+        """The program that started the job has heard how it ended. One that has gone by then never says so."""
+        self._known.set()
 
     @ray.method(concurrency_group="errands", max_task_retries=-1)
     def errand(self) -> Errand | None:
@@ -145,6 +152,7 @@ class CoordinatorActor:
         if not self._begun.wait(setup.start_timeout_s):
             ray.kill(handle, no_restart=True)
             return
+        self._lookout.start()
         try:
             runs = self._runs(clock)
         except BaseException as error:
@@ -152,6 +160,7 @@ class CoordinatorActor:
         else:
             self._conduct(runs)
         _LOG.info("the job has %s", controls.ended.result().how)
+        self._lookout.close()
         self._errands.close()
         if self._known.wait(STAY_S):
             clock.sleep_s(TOLD_S)
@@ -165,7 +174,9 @@ class CoordinatorActor:
             self._follow(failures, clock)
         plan = unpack_plan(setup.plan, setup.job)
 
-        keeping = None if setup.keeping is None else replace(setup.keeping, stood=notes.note.stood)
+        keeping, note = setup.keeping, notes.note
+        if keeping is not None:
+            keeping = replace(keeping, stood=note.stood, is_again=note.has_begun, began_from=note.began_from)
 
         def make(again: bool, workers: int | None) -> JobRun[RayCrew]:
             nonlocal keeping
@@ -177,7 +188,7 @@ class CoordinatorActor:
             if again:
                 keeping = begun_again(keeping, None if self._crew is None else self._crew.snapshots)
             this = replace(setup, workers=size, keeping=keeping, watched=again)
-            self._crew = RayCrew(this, plan, clock, self._errands, notes)
+            self._crew = RayCrew(this, plan, clock, self._errands, notes, self._lookout)
             return JobRun(plan, self._crew, clock, controls=self._controls)
 
         return Attempts(make, self._controls, setup.restart, clock, failures)
@@ -211,7 +222,7 @@ class CoordinatorActor:
         """As many workers as were wanted, or as there is room for: a node may be gone (S6)."""
         if self._setup.autoscaling:
             return wanted
-        size = max(1, min(wanted, room_now(self._setup.options.needs)))
+        size = max(1, min(wanted, room_now(self._setup.options.needs, but=self._lookout.silent)))
         if size < wanted:
             _LOG.warning("there is room for %d workers only, of %d", size, wanted)
         return size
@@ -220,7 +231,8 @@ class CoordinatorActor:
         try:
             conduct(runs, self._controls, None)
         except BaseException as error:
-            _LOG.error("the job failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
+            if not (isinstance(error, JobEnded) and error.how == "stopped"):  # that was asked for
+                _LOG.error("the job failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
 
 
 def coordinator_class(*, restarts: bool) -> Any:

@@ -5,7 +5,7 @@ Rule: an answer is a value or one of our errors, whatever Ray made of it; and ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future
 from concurrent.futures import wait as wait_for
 from typing import Any, Final
@@ -34,19 +34,26 @@ LOOK_S: Final = 0.5
 
 
 class Hand:
-    """Worker ``worker``: its actor. ``told`` is called, in any thread, when it has come up, answered or ended."""
+    """Worker ``worker``: its actor, on any node ``but`` these. ``told`` is called, in any thread, when it has come up,
+    answered or ended.
+    """
 
-    def __init__(self, setup: JobSetup, worker: int, plan: Any, told: Callable[[], None]) -> None:
+    def __init__(
+        self, setup: JobSetup, worker: int, plan: Any, told: Callable[[], None], but: Collection[str] = ()
+    ) -> None:
         self.worker = worker
         self._told = told
         options = setup.options
         self.actor = worker_class(
             {
                 "num_cpus": options.num_cpus,
+                "num_gpus": options.num_gpus,
+                "memory": options.memory or None,
                 "resources": dict(options.resources) or None,
                 "runtime_env": options.runtime_env,
                 "namespace": NAMESPACE,
-                "scheduling_strategy": "SPREAD",
+                "scheduling_strategy": {"spread": "SPREAD", "pack": "DEFAULT"}[options.placement],
+                "label_selector": {"ray.io/node-id": f"!in({','.join(sorted(but))})"} if but else None,
             }
         ).remote(
             setup.job,
@@ -71,6 +78,13 @@ class Hand:
     def is_up(self) -> bool:
         """Whether the actor has told its address, or has failed to come up: `come_up` tells which."""
         return bool(self._up.done())
+
+    @property
+    def node(self) -> str | None:
+        """The id of the node it is on, once that is known."""
+        if not self._node.done() or self._node.exception() is not None:
+            return None
+        return str(self._node.result())
 
     def come_up(self) -> None:
         """Note the address; the error, if there is none."""

@@ -16,8 +16,9 @@ from malstrom_py.operators.read_source import Begun
 from malstrom_py.sources.base import Part
 from malstrom_py.workers import coordinator_events as events
 from malstrom_py.workers.graph import Membership
-from malstrom_py.workers.on_ray.cluster import room_now
+from malstrom_py.workers.on_ray.cluster import in_words, room_now
 from malstrom_py.workers.on_ray.hands import Asked, Hand, answers
+from malstrom_py.workers.on_ray.lookout import Lookout
 from malstrom_py.workers.on_ray.roster import Roster
 from malstrom_py.workers.on_ray.setup import JobSetup
 from malstrom_py.workers.outgoing import COORDINATOR
@@ -29,11 +30,19 @@ LOOK_S: Final = 1.0
 
 class Hiring:
     """Hires for ``roster``, as ``setup`` says. ``plan`` is packed; ``streams`` is the coordinator's end of them.
-    ``told`` is called, in any thread, when somebody has come up, answered or ended.
+    ``told`` is called, in any thread, when somebody has come up, answered or ended. ``lookout``: knows the nodes where
+    nobody can be hired.
     """
 
     def __init__(
-        self, setup: JobSetup, roster: Roster, plan: bytes, streams: Transport, clock: Clock, told: Callable[[], None]
+        self,
+        setup: JobSetup,
+        roster: Roster,
+        plan: bytes,
+        streams: Transport,
+        clock: Clock,
+        told: Callable[[], None],
+        lookout: Lookout,
     ) -> None:
         self.newcomers: list[Hand] = []
         self._setup = setup
@@ -42,24 +51,27 @@ class Hiring:
         self._streams = streams
         self._clock = clock
         self._told = told
+        self._lookout = lookout
+        self._avoided: frozenset[str] = frozenset()
 
-    def hire(self, workers: Sequence[int]) -> list[Hand]:
-        """Have ``workers`` come up."""
-        self.newcomers = [Hand(self._setup, worker, self._plan, self._told) for worker in workers]
-        return self.newcomers
+    def hire(self, workers: Sequence[int]) -> None:
+        """Have ``workers`` come up, on nodes that are not silent."""
+        self._avoided = self._lookout.silent
+        self.newcomers = [self._hired(worker) for worker in workers]
 
     def come_up(self) -> Iterator[None]:
         """Until all newcomers have told their addresses."""
-        hands, deadline_s = self.newcomers, self._setup.start_timeout_s
+        deadline_s = self._setup.start_timeout_s
         look_s = self._clock.monotonic_s()
         until_s = look_s + deadline_s
-        while not all(hand.is_up for hand in hands):
+        while not all(hand.is_up for hand in self.newcomers):
             now_s = self._clock.monotonic_s()
             if now_s >= until_s:
-                missing = [str(hand.worker) for hand in hands if not hand.is_up]
+                needs = in_words(self._setup.options.needs)
+                missing = [str(hand.worker) for hand in self.newcomers if not hand.is_up]
                 raise DeadlineError(
                     f"worker {', '.join(missing)} of job {self._setup.job!r} did not come up within {deadline_s:g} s: "
-                    f"see `ray status` for whether the cluster has room (each needs {self._setup.options.needs}), or "
+                    f"see `ray status` for whether the cluster has room (each needs {needs}), or "
                     f"allow more with RayRuntime(start_timeout_s=)",
                     wait="workers to come up",
                     deadline_s=deadline_s,
@@ -67,8 +79,9 @@ class Hiring:
             if now_s >= look_s and not self._setup.autoscaling:
                 look_s = now_s + LOOK_S
                 self._check_room()
+            self._hire_elsewhere()
             yield
-        for hand in hands:
+        for hand in self.newcomers:
             hand.come_up()
 
     def addresses_but(self, but: Hand) -> dict[int, Any]:
@@ -90,6 +103,7 @@ class Hiring:
             more = [other for other in others if other not in start.members and other != hand.worker]
             built.append((hand, hand.ask("build", member, more, draining)))
         while not _all_done(built) and self._clock.monotonic_s() < until_s:
+            self._roster.check_nodes(self.newcomers)
             got_on()
             yield
         answers(built, "open its sinks", timeout_s=0.0, waited_s=self._setup.start_timeout_s)
@@ -101,6 +115,7 @@ class Hiring:
         asked = [(hand, hand.ask("welcome", addresses)) for hand in self._roster.hands.values()]
         asked += [(hand, hand.ask("reach", self.addresses_but(hand))) for hand in joiners]
         while not _all_done(asked):
+            self._roster.check_nodes(joiners)
             yield
         answers(asked, "reach the others")
         for hand in joiners:
@@ -118,8 +133,22 @@ class Hiring:
         for hand in newcomers:
             hand.kill()
 
+    def _hired(self, worker: int) -> Hand:
+        return Hand(self._setup, worker, self._plan, self._told, self._avoided)
+
+    def _hire_elsewhere(self) -> None:
+        """A node has fallen silent: hire others for those who may be there. Ray says who is only once they are up."""
+        if self._lookout.silent <= self._avoided:
+            return
+        self._avoided = self._avoided | self._lookout.silent
+        for at, hand in enumerate(self.newcomers):
+            if not hand.is_up or hand.node in self._avoided:
+                hand.kill()
+                self.newcomers[at] = self._hired(hand.worker)
+
     def _check_room(self) -> None:
-        room, wanted = room_now(self._setup.options.needs), len(self._roster.hands) + len(self.newcomers)
+        room = room_now(self._setup.options.needs, but=self._lookout.silent)
+        wanted = len(self._roster.hands) + len(self.newcomers)
         if room < wanted:
             raise PeerError(
                 f"job {self._setup.job!r} waits for {wanted} workers to come up, and the Ray cluster has room for "

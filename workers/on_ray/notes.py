@@ -18,9 +18,10 @@ _NAMESPACE: Final = b"malstrom"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """``has_begun``: the job was claimed. ``workers``: how many there are to be, 0 if nobody has said otherwise.
-    ``restarts``: how often it went back to a snapshot. ``died_at_s``: when coordinators were found dead, in seconds
-    since 1970. ``drain``: how it is to be stopped, if it is. ``stood``: the last snapshot that stood.
+    """``has_begun``: the job was claimed, and ``began_from``: to go on from this snapshot. ``workers``: how many there
+    are to be, 0 if nobody has said otherwise. ``restarts``: how often it went back to a snapshot. ``died_at_s``: when
+    coordinators were found dead, in seconds since 1970. ``drain``: how it is to be stopped, if it is. ``stood``: the
+    last snapshot that stood.
     """
 
     has_begun: bool = False
@@ -29,6 +30,7 @@ class Note:
     died_at_s: Sequence[float] = ()
     drain: bool | None = None
     stood: str | None = None
+    began_from: str | None = None
 
 
 class Notes:
@@ -40,9 +42,10 @@ class Notes:
         self._lock = threading.Lock()
         self.note = self._read() if kept else Note()
 
-    def has_begun(self) -> None:
-        """The job was claimed."""
-        self._write(has_begun=True)
+    def has_begun(self, began_from: str | None = None) -> None:
+        """The job was claimed, to go on from this snapshot. What was noted first stays."""
+        if not self.note.has_begun:
+            self._write(has_begun=True, began_from=began_from)
 
     def wanted(self, workers: int) -> None:
         """So many workers were asked for."""

@@ -18,7 +18,7 @@ from malstrom_py.plan import Plan
 from malstrom_py.sources.base import Part
 from malstrom_py.workers import coordinator_events as events
 from malstrom_py.workers.background import ThreadBackground
-from malstrom_py.workers.beginning import Beginning, Resumption, begin, listed
+from malstrom_py.workers.beginning import Beginning, Resumption, begin, beginning_steps, listed
 from malstrom_py.workers.commit import SinkCommits
 from malstrom_py.workers.coordinated import Coordinated
 from malstrom_py.workers.coordination import Coordination
@@ -29,6 +29,7 @@ from malstrom_py.workers.on_ray.cluster import check_room
 from malstrom_py.workers.on_ray.errands import Errands, done_in_driver
 from malstrom_py.workers.on_ray.hands import Hand, answers
 from malstrom_py.workers.on_ray.hiring import Hiring, parts_of
+from malstrom_py.workers.on_ray.lookout import Lookout
 from malstrom_py.workers.on_ray.notes import Notes
 from malstrom_py.workers.on_ray.roster import Roster
 from malstrom_py.workers.on_ray.setup import JobSetup
@@ -64,11 +65,14 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 class RayCrew(Coordinated):
     """The workers of ``plan``, started as ``setup`` says. ``errands``: what the driver does for it; ``notes``: for the
-    next coordinator.
+    next coordinator; ``lookout``: on the cluster's nodes.
     """
 
-    def __init__(self, setup: JobSetup, plan: Plan, clock: Clock, errands: Errands, notes: Notes) -> None:
+    def __init__(
+        self, setup: JobSetup, plan: Plan, clock: Clock, errands: Errands, notes: Notes, lookout: Lookout
+    ) -> None:
         super().__init__(plan, clock)
+        self._lookout = lookout
         self._setup = setup
         self._notes = notes
         self.transport: Transport | None = None
@@ -79,7 +83,7 @@ class RayCrew(Coordinated):
         self.commit = SinkCommits(plan.job, sinks, clock.now_s(), deliver=setup.keeping is None)
         self.coordination = Coordination(plan, self, members=range(setup.workers), clock=clock)
         self._begun: Beginning | None = None
-        self._roster = Roster(plan.job, clock)
+        self._roster = Roster(plan.job, clock, lookout)
         self._hiring: Hiring | None = None
         self._joining: Iterator[None] | None = None
         self._saved: dict[int, str] = {}
@@ -93,7 +97,8 @@ class RayCrew(Coordinated):
             self.commit.recover()
         else:
             self._begun = begin(self._plan, self._setup.keeping, self.commit, self._clock)
-            self._notes.has_begun()
+            resumption = self._begun.resumption
+            self._notes.has_begun(None if resumption is None else resumption.manifest.id)
             if self._begun.finished is not None:
                 return self._begun
             self._setup = replace(self._setup, incarnation=self._begun.incarnation)
@@ -104,20 +109,30 @@ class RayCrew(Coordinated):
         """Deal the parts, hire the first workers, open their sinks, connect all with all, and open the sources."""
         members = self.coordination.members
         # Listed before the plan is copied, so that what a source learns by it, all workers know.
-        dealt = deal_parts(self._plan, members, self._clock)
+        resumption = None if self._begun is None else self._begun.resumption
+        known = None if resumption is None else resumption.known
+        dealt = deal_parts(self._plan, members, self._clock, known)
         self.coordination.deal(movable_parts(dealt.parts, dealt.movable))
+        beginning = beginning_steps(self._plan, resumption)
         resumption, begun = self._resumed(dealt)
         hiring = self._hiring = Hiring(
-            self._setup, self._roster, pack_plan(self._plan), self._streams, self._clock, self.wake.set
+            self._setup,
+            self._roster,
+            pack_plan(self._plan),
+            self._streams,
+            self._clock,
+            self.wake.set,
+            self._lookout,
         )
-        hands = hiring.hire(members)
+        hiring.hire(members)
         for _ in hiring.come_up():
             self._streams.receive(TURN_S)
+        hands = hiring.newcomers
         self._roster.hands, hiring.newcomers = {hand.worker: hand for hand in hands}, []
         table, incarnation = self.coordination.table, self._setup.incarnation
+        how = ((), False, resumption, beginning)
         built = [
-            (hand, hand.ask("build", Membership(hand.worker, members, table, 0, incarnation), (), False, resumption))
-            for hand in hands
+            (hand, hand.ask("build", Membership(hand.worker, members, table, 0, incarnation), *how)) for hand in hands
         ]
         answer = self._roster.answers
         answer(built, "open its sinks and take over its state", timeout_s=BUILD_S)
@@ -136,6 +151,8 @@ class RayCrew(Coordinated):
         """Take what workers tell, do what follows from it; when nothing comes, wait for a while."""
         self.wake.clear()
         self._roster.check_ended()
+        if self._setup.wiring.streams == "ray":  # which wait for Ray to say that a node is lost
+            self._roster.check_nodes(self._roster.hands.values())
         self._go_on_joining()
         self._turn()
         if self._suspending and self.coordination.is_steady:
@@ -157,7 +174,7 @@ class RayCrew(Coordinated):
         """
         check_size(size)
         if not self._setup.autoscaling:
-            check_room(size, self._setup.options.needs)
+            check_room(size, self._setup.options.needs, but=self._lookout.silent)
         members = self.coordination.resized(size)
         self.coordination.check_leavers(members, self._fixed)
         self._notes.wanted(size)
@@ -252,8 +269,9 @@ class RayCrew(Coordinated):
         resumption = None if self._begun is None else self._begun.resumption
         if resumption is None:
             return None, {}
+        parts = listed(dealt.parts)
         lighter = replace(resumption.manifest, sinks={}, pins={})
-        return replace(resumption, manifest=lighter), resumption.begun(listed(dealt.parts))
+        return replace(resumption.opened(self._plan, parts), manifest=lighter), resumption.begun(parts)
 
     def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
         keeping, begun = self._setup.keeping, self._begun
@@ -272,7 +290,7 @@ class RayCrew(Coordinated):
             self._notes.stands(made.last)
 
     def _wait_s(self) -> float:
-        if self.finished and not self._is_ending:
+        if (self.finished and not self._is_ending) or self.suspended:
             return 0.0
         now_s = self._clock.monotonic_s()
         return min([TURN_S, *(max(0.0, due_s - now_s) for due_s in self.coordination.due_s())])
@@ -338,4 +356,4 @@ class RayCrew(Coordinated):
 
     def _let_go(self, hands: Sequence[Hand], *, timeout_s: float) -> None:
         asked = [(hand, hand.ask("close")) for hand in hands]
-        answers(asked, "close", timeout_s=timeout_s)
+        answers(asked, "close", timeout_s=timeout_s, look=lambda: self._roster.check_nodes(hands))

@@ -21,6 +21,7 @@ from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, PlanError, SinkError
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.plan import Plan
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.asking import AskedJob
 from malstrom_py.workers.commit import SinkCommits, commits_in_driver
@@ -143,15 +144,14 @@ class OwnRayJob(RayJob):
             return replace(self._last, state=ending.how, phase="ended", counts=ending.counts, error=error)
         return ending.refusal(what)
 
-    def stop(self, *, drain: bool, wait: bool, timeout_s: float) -> None:
+    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
         """See `JobHandle.stop`."""
         if not self._ended.done():
             with contextlib.suppress(JobEnded):
                 super().stop(drain=drain, wait=False, timeout_s=timeout_s)
         if wait:
-            self._awaited(timeout_s, "stop").stopped(drain=drain)
-        elif self._ended.done():
-            self._ended.result().stopped(drain=drain)
+            self._awaited(timeout_s, "stop")
+        return self._ended.result().stopped(drain=drain, kept=self._kept) if self._ended.done() else None
 
     def wait(self, *, timeout_s: float | None) -> RunResult:
         """See `JobHandle.wait`."""
@@ -183,7 +183,11 @@ class OwnRayJob(RayJob):
 
     def _watch(self, asked: Any) -> None:
         try:
-            ending = self._as_ending(self._known_end(asked.future()))
+            packed = self._known_end(asked.future())
+            with contextlib.suppress(Exception):  # if this is not heard, the coordinator leaves later
+                self._actor.heard.remote()
+            ending = self._as_ending(packed)
+            self._pins.keep_unread = self._kept and packed.is_stopped
         except PeerError as error:  # there is nobody left who could be told that the name is free
             ending = Ending(self.name, "failed", RunResult(self.name, {}, 0.0), error)
             self._end(ending)
@@ -309,12 +313,12 @@ def _leave_all() -> None:
 
 def check_detached(plan: Plan) -> None:
     """`PlanError` if a sink of ``plan`` is committed in the program that starts it, which may end before."""
-    # The rows of a Memory end with that program anyway.
-    lost = [sink.context.step for sink in sinks_here(plan) if not isinstance(sink.sink, Memory)]
-    if lost:
+    for step in sinks_here(plan):
+        in_memory = isinstance(step.sink, Memory)
         raise PlanError(
-            f"sink {lost[0]!r} is committed by the program that starts the job, through its Spark, and a detached job "
-            f"goes on without it: leave out detached, or write Parquet to a path"
+            f"sink {step.context.step!r} is committed by the program that starts the job, "
+            f"{'into its memory' if in_memory else 'through its Spark'}, and a detached job goes on without it: leave "
+            f"out detached, or write {'with sinks.Files' if in_memory else 'Parquet to a path'}"
         )
 
 

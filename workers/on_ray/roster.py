@@ -6,7 +6,7 @@ a lost stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Any, Final
@@ -15,6 +15,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import MalstromError, PeerError
 from malstrom_py.workers.failures import unpack
 from malstrom_py.workers.on_ray.hands import ANSWER_S, Asked, Hand, answers, value_of
+from malstrom_py.workers.on_ray.lookout import Lookout
 from malstrom_py.workers.result import StepCounts, merged_counts
 from malstrom_py.workers.standing import Standing, Tally
 from malstrom_py.workers.worker_host import Finished
@@ -27,12 +28,13 @@ SETTLE_S: Final = 2.0
 
 
 class Roster:
-    """The workers of ``job``: ``hands`` by number, those that have begun to work."""
+    """The workers of ``job``: ``hands`` by number, those that have begun to work. ``lookout``: on their nodes."""
 
-    def __init__(self, job: str, clock: Clock) -> None:
+    def __init__(self, job: str, clock: Clock, lookout: Lookout) -> None:
         self.hands: dict[int, Hand] = {}
         self._job = job
         self._clock = clock
+        self._lookout = lookout
         self._standings: dict[int, Standing] = {}
         self._counts: dict[int, Mapping[str, StepCounts]] = {}
         self._left: list[Mapping[str, StepCounts]] = []
@@ -61,9 +63,14 @@ class Roster:
         self._standings.pop(hand.worker, None)
 
     def answers(self, asked: Asked, what: str, *, timeout_s: float = ANSWER_S) -> list[Any]:
-        """What workers answer, unless one of all of them dies or fails meanwhile."""
+        """What workers answer, unless one of all of them dies, fails or is cut off meanwhile."""
+
+        def look() -> None:
+            self.check_ended()
+            self.check_nodes([hand for hand, future in asked if not future.done()])
+
         try:
-            return answers(asked, what, timeout_s=timeout_s, look=self.check_ended)
+            return answers(asked, what, timeout_s=timeout_s, look=look)
         except PeerError as error:
             raise self.root_of(error) from None
 
@@ -102,6 +109,19 @@ class Roster:
         if any(hand.has_ended for hand in self.hands.values()):
             raise self.root_of(None)
 
+    def check_nodes(self, hands: Iterable[Hand]) -> None:
+        """`PeerError` if one of ``hands`` is on a node that has fallen silent."""
+        silent = self._lookout.silent
+        if not silent:
+            return
+        for hand in hands:
+            if hand.node in silent:
+                raise PeerError(
+                    f"worker {hand.worker} is cut off: its node ({hand.node}) does not react any more. See whether "
+                    f"that machine is up, and the network to it",
+                    peer=hand.worker,
+                )
+
     def root_of(self, error: MalstromError | None) -> MalstromError:
         """The error nearest to the root of a failure that has shown as ``error``, or as the end of a worker."""
         until_s = self._clock.monotonic_s() + ROOT_S
@@ -123,5 +143,6 @@ class Roster:
     def _with_last_words(self, death: MalstromError) -> MalstromError:
         """The death of a worker, with what it was at work on."""
         peer = death.peer if isinstance(death, PeerError) else None
-        words = self.hands[peer].last_words() if peer in self.hands else ""
+        is_near = peer in self.hands and self.hands[peer].node not in self._lookout.silent
+        words = self.hands[peer].last_words() if peer is not None and is_near else ""
         return PeerError(f"{death}. When it died, {words}", peer=peer) if words else death

@@ -16,6 +16,10 @@ Streams = Literal["direct", "ray"]
 """How batches go from worker to worker: over sockets of their own, or in calls of Ray where no port can be opened."""
 
 
+Placement = Literal["spread", "pack"]
+"""Which nodes workers go to: as many as there are, or as few as Ray thinks right."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """How the ends of the streams are made. ``on_loopback``: all of them are on one machine."""
@@ -42,16 +46,22 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What each worker needs of Ray."""
+    """What each worker needs of Ray. ``memory`` in bytes. ``for_program``: of the ``runtime_env``, what a whole program
+    has.
+    """
 
     num_cpus: float
     resources: Mapping[str, float] = field(default_factory=dict, hash=False)
     runtime_env: Mapping[str, Any] | None = field(default=None, hash=False)
+    num_gpus: float = 0.0
+    memory: int = 0
+    placement: Placement = "spread"
+    for_program: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def needs(self) -> dict[str, float]:
         """What Ray counts: resource -> how much of it."""
-        return {"CPU": self.num_cpus, **self.resources}
+        return {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": self.memory, **self.resources}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import cloudpickle
 
 from malstrom_py.errors import PlanError
 from malstrom_py.plan import Plan
+from malstrom_py.workers.captured import captured
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -42,9 +43,10 @@ def _unpicklable(plan: Plan, error: Exception) -> PlanError:
         try:
             cloudpickle.dumps((step.factory, step.traits), protocol=5)
         except Exception as own:
+            found = captured(step) or own
             return PlanError(
                 f"step {step.name!r} ({step.kind}{f', {step.detail}' if step.detail else ''}) cannot be taken to other "
-                f"processes: {own}. Make what it holds on to inside the function, or once per worker with "
+                f"processes: {found}. Make what it holds on to inside the function, or once per worker with "
                 f"mp.per_worker(factory)"
             )
     return PlanError(f"job {plan.job!r} cannot be taken to other processes: {error}")

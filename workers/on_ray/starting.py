@@ -9,12 +9,15 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import DeadlineError, JobRunning, PlanError
-from malstrom_py.workers.on_ray.cluster import NAMESPACE, in_short
+from malstrom_py.workers.on_ray.cluster import HEAD, NAMESPACE, has_head, in_short
 from malstrom_py.workers.on_ray.coordinator_actor import coordinator_class
 from malstrom_py.workers.on_ray.setup import JobSetup
 
 NAME_S: Final = 5.0
 """How long a job whose predecessor of the same name is just ending waits for the name."""
+
+_LITTLE: Final = 0.001
+"""What a coordinator takes of the one head that there is: a thousand jobs find room there."""
 
 
 def await_name(job: str) -> None:
@@ -50,7 +53,7 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
     except RayError as error:
         raise PlanError(
             f"the coordinator of job {setup.job!r} could not be started: {in_short(error, end=True)}. See that every "
-            f"node has malstrom-py[ray], and what runtime_env asks for"
+            f"node has malstrom-py with what its extra ray brings, and what runtime_env asks for"
         ) from error
     except BaseException:
         ray.kill(actor, no_restart=True)
@@ -59,6 +62,8 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
 
 
 def _created(setup: JobSetup, *, detached: bool) -> Any:
+    # Beside the head, without which no job gets far anyway: so none depends on a second node.
+    beside = {HEAD: _LITTLE} if has_head() else None
     until_s = SystemClock().monotonic_s() + NAME_S
     while True:
         try:
@@ -68,6 +73,7 @@ def _created(setup: JobSetup, *, detached: bool) -> Any:
                     name=setup.job,
                     namespace=NAMESPACE,
                     lifetime="detached" if detached else None,
+                    resources=beside,
                     runtime_env=setup.options.runtime_env,
                 )
                 .remote(setup)

@@ -22,7 +22,7 @@ from malstrom_py.rescale.protocol import PartHandedOver
 from malstrom_py.workers.outgoing import Content
 from malstrom_py.workers.transport.base import peer_name
 
-_FORMAT: Final = 0x4D50_0001
+_FORMAT: Final = 0x4D50_0002
 _ENVELOPE: Final = struct.Struct(
     "<IQiiQQI"
 )  # format, incarnation, sender, receiver, stream, number, bytes of the pickle
@@ -188,7 +188,7 @@ def _packed(content: Content) -> tuple[tuple[Any, ...], bytes | None]:
             content.version,
         ), data
     if type(content) is Grant:
-        return (_GRANT, *content.channel, content.incarnation, content.rows, content.size), None
+        return (_GRANT, *content.channel, content.incarnation, content.rows, content.size, content.window), None
     data = _dumped(content)
     return (_OTHER, data if len(data) <= _INLINE_MAX else len(data)), data
 
@@ -213,8 +213,8 @@ def _unpacked(item: tuple[Any, ...], run: _Run) -> Content:
             version,
         )
     if kind == _GRANT:
-        _, exchange, sender, receiver, incarnation, rows, size = item
-        return Grant(ChannelId(exchange, sender, receiver), incarnation, rows, size)
+        _, exchange, sender, receiver, incarnation, rows, size, window = item
+        return Grant(ChannelId(exchange, sender, receiver), incarnation, rows, size, window)
     data = item[1]
     content: Content = pickles.load(run.take(data) if type(data) is int else data)
     return content

@@ -22,7 +22,7 @@ from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
 from malstrom_py.sinks.files.writer import FilesWriter
-from malstrom_py.sinks.output_record import StepOutput, end_record, record_output, recorded
+from malstrom_py.sinks.output_record import StepOutput, begin_record, record_output, recorded
 from malstrom_py.sinks.targets import Target
 from malstrom_py.worker_info import WorkerInfo
 
@@ -158,6 +158,5 @@ class Files:
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         remove_leftovers(self._root, context, committed)
-        if not committed:
-            with sink_errors("cannot write to", self._root):
-                end_record(self._root, context.job)
+        with sink_errors("cannot write to", self._root):
+            begin_record(self._root, context.job, committed)

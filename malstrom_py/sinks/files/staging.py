@@ -121,7 +121,17 @@ class Staging:
     def _make_root(self) -> None:
         """Make the folder, and remember what of its path was missing. Another writer may have removed it again."""
         self._made = self._made or [folder for folder in (self._root, *self._root.parents) if not folder.exists()]
-        self._root.mkdir(parents=True, exist_ok=True)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:
+            # Once more, for another run may have removed what is above it; such as /proc says so of any new name.
+            try:
+                self._root.mkdir(parents=True, exist_ok=True)
+            except FileNotFoundError as error:
+                above = next(folder for folder in self._root.parents if folder.exists())
+                raise SinkError(
+                    f"cannot make the folder {self._root}: no folder can be made in {above}. Write elsewhere."
+                ) from error
 
     def release(self) -> None:
         """Unlock the folder: what is left in it is pre-committed, and held by whoever commits it."""

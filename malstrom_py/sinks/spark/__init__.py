@@ -24,7 +24,7 @@ from malstrom_py.sinks.files.publishing import StagedFile, discard, hold, staged
 from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.writer import FilesWriter
-from malstrom_py.sinks.output_record import end_record
+from malstrom_py.sinks.output_record import begin_record
 from malstrom_py.sinks.spark.encoding import SparkEncoder, SparkWriter
 from malstrom_py.sinks.spark.folders import Folder
 from malstrom_py.sinks.spark.over_snapshots import OverSnapshots
@@ -243,9 +243,10 @@ class Spark:
         remove_leftovers(self._root, context, [*keep, *memory.waiting()])
         if self.target is not None:
             settle_pending(self.target)
-        if not committed and self._target.path is not None:
+        # What is put in place of a folder brings a record along.
+        if self._target.path is not None and (self._target.mode == "append" or not committed):
             with sink_errors("cannot write to", self._target.path):
-                end_record(self._target.path, context.job)
+                begin_record(self._target.path, context.job, committed)
         # What the job itself has put there, at its last commit, is not in its way.
         ours = (replace(context, snapshot=snapshot) for snapshot in committed)
         if self._target.mode == "append" or not any(self._is_done(memory, one, []) for one in ours):

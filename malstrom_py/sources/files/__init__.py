@@ -24,6 +24,7 @@ from malstrom_py.sources.files.listing import (
     format_of_patterns,
     list_files,
 )
+from malstrom_py.sources.files.new_files import KnownFiles, identity_of
 from malstrom_py.sources.files.options import checked_options
 from malstrom_py.sources.files.reading import TYPES_FILES, Reading, Types, source_errors
 from malstrom_py.sources.files.sections import Section, section_of
@@ -44,8 +45,10 @@ class Files(Generic[V_co]):
     ``.``. ``format``: ``"csv"``, ``"json"``, ``"parquet"`` or ``"text"``; by default the files' suffix tells
     (.csv .json .jsonl .ndjson .parquet .txt .log). csv, json and text may be compressed (.gz, .zst). ``null_values``
     (csv): fields that mean None, for instance ``["NA"]``. ``types`` (csv): the types of some columns, for instance
-    ``{"zip": "str"}``: bool, date, float64, int64, str, time, timestamp or timestamp_utc; the others are found. Two
-    names of one file are one, called as it is first found.
+    ``{"zip": "str"}``: bool, date, float64, int64, str, time, timestamp or timestamp_utc; the others are found.
+    ``timezone`` (csv, parquet): columns of times without a zone are times of this one, such as ``"UTC"``, and are given
+    in UTC; one that the zone has twice or not at all is a malformed record. Two names of one file are one, called as
+    it is first found.
 
     A file is one part, named by its path. One larger than ``split_bytes`` (None: never) is several: Parquet by row
     groups (``path#rowgroups=0-3``), json and text by bytes (``path#bytes=0-134217728``; a record is in the part in
@@ -56,6 +59,11 @@ class Files(Generic[V_co]):
     With ``follow=True`` the source has no end: each folder in front of the wildcards is one part, which goes on with
     the new files there, those of one listing by name. A file is read once, whole, and known by its name: write it under
     a hidden name, then rename it. Folder and files may be missing at first. Files that have gone are forgotten.
+
+    With ``new_files=True`` a job with snapshots that has finished goes on when it is started again: it reads the files
+    that are new, in the types that were found first. Files that it has read are known by their paths; one that was
+    changed since is a SourceError. One that was renamed is not read again. Files that have gone are forgotten; that
+    none is left is no error.
 
     Values: **csv** and **parquet** give dicts, column -> value. A csv file begins with a header; a quoted field may
     hold line ends; an empty field is None (an empty *quoted* one is ``""``, unless ``null_values`` is given).
@@ -98,6 +106,7 @@ class Files(Generic[V_co]):
         null_values: None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         follow: bool = False,
+        new_files: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -107,9 +116,11 @@ class Files(Generic[V_co]):
         format: Literal["csv", "json", "parquet"],
         null_values: Iterable[str] | None = None,
         types: Mapping[str, ColumnType] | None = None,
+        timezone: str | None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         newlines_in_values: bool = True,
         follow: bool = False,
+        new_files: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -119,9 +130,11 @@ class Files(Generic[V_co]):
         format: FileFormat | None = None,
         null_values: Iterable[str] | None = None,
         types: Mapping[str, ColumnType] | None = None,
+        timezone: str | None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         newlines_in_values: bool = True,
         follow: bool = False,
+        new_files: bool = False,
     ) -> None: ...
     def __init__(
         self,
@@ -130,9 +143,11 @@ class Files(Generic[V_co]):
         format: FileFormat | None = None,
         null_values: Iterable[str] | None = None,
         types: Mapping[str, ColumnType] | None = None,
+        timezone: str | None = None,
         split_bytes: int | None = _SPLIT_BYTES,
         newlines_in_values: bool = True,
         follow: bool = False,
+        new_files: bool = False,
     ) -> None:
         options = checked_options(
             format=format,
@@ -141,6 +156,8 @@ class Files(Generic[V_co]):
             split_bytes=split_bytes,
             newlines_in_values=newlines_in_values,
             follow=follow,
+            timezone=timezone,
+            new_files=new_files,
         )
         self._patterns = check_patterns(pattern)
         known = options.format or format_of_patterns(self._patterns)
@@ -169,6 +186,32 @@ class Files(Generic[V_co]):
         self._start(files)
         return [section.part for file in files for section in self._reading.split(file)]
 
+    @property
+    def reads_new(self) -> bool:
+        """Whether a finished job goes on with the files that are new."""
+        return self._reading.options.new_files
+
+    def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
+        """The parts in a snapshot of files that are there still, and those of new files. `SourceError` if a file was
+        changed after it had been read.
+        """
+        files = KnownFiles(known, self._reading.base)
+        found = [str(file) for file in list_files(self._patterns, self._reading.base, known=files.names)]
+        new = files.new(found)
+        self._know_format(new or files.names or found)
+        for part, state in known.items():
+            self._check_format(part, state)
+        self._start(new)
+        for part, state in known.items():
+            if self._pin(part, state) is not None:
+                break
+        remembered = files.remembered(any_there=bool(found))
+        return [*remembered, *(section.part for file in new for section in self._reading.split(file))]
+
+    def has_read(self, position: Any) -> bool:
+        """Whether a part at ``position`` is at its end."""
+        return position["finished"] is True
+
     def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
         section = section_of(part)
         self._know_format([section.file])
@@ -192,6 +235,7 @@ class Files(Generic[V_co]):
             types = pinned or self._types_by([section.file])
             remembered.update(schema=types.schema, first=types.first)
             with source_errors(part):
+                remembered["file"] = identity_of(self._reading.base / section.file)
                 return self._reading.open(part, section, types, position, remembered)
 
         if state is None:

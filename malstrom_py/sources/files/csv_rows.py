@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.csv_lines import QUOTES_FLAW, cut_csv_lines, split_lines
 from malstrom_py.sources.files.csv_records import cut_records, split_records
-from malstrom_py.sources.files.csv_types import number_like_text
+from malstrom_py.sources.files.csv_types import arrow_type, number_like_text
 from malstrom_py.sources.files.frames import Framer
 from malstrom_py.sources.files.runs import Malformed, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
+from malstrom_py.sources.files.zones import NoSuchTime, zoned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,8 @@ _COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
 class CsvDecoder:
     """Reads frames of a file with the columns ``names`` (its own order) as the columns of ``schema``.
 
-    ``given`` are the columns whose types the user named; ``one_line``: no value holds a line end.
+    ``given`` are the columns whose types the user named; ``one_line``: no value holds a line end. Times without a zone
+    are those of ``timezone``, if it is given.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class CsvDecoder:
         given: Collection[str],
         *,
         one_line: bool = False,
+        timezone: str | None = None,
     ) -> None:
         import pyarrow.csv as pa_csv
 
         self._names = list(names)
         self._given = given
         self._one_line = one_line
+        self._timezone = timezone
         self._schema = schema
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
 
@@ -69,7 +73,7 @@ class CsvDecoder:
 
         try:
             return [self._parse(frame)]
-        except pa.ArrowInvalid:
+        except (pa.ArrowInvalid, NoSuchTime):
             spans = split_records(frame, with_empty=len(self._names) == 1)
             pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
             return list(self._isolate(frame, pieces[::-1]))
@@ -85,9 +89,10 @@ class CsvDecoder:
             part = frame[spans[0][0] : spans[-1][1]]
             try:
                 yield self._parse(part)
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, NoSuchTime) as error:
                 if len(spans) == 1:
-                    yield Malformed(self._why(str(error)), text_of(part))
+                    why = str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
+                    yield Malformed(why, text_of(part))
                     continue
                 # Only a hint: every piece is read by itself, wherever the cuts are.
                 match = _ROW.search(str(error))
@@ -99,7 +104,8 @@ class CsvDecoder:
 
         table = _read(part, self._names, self._convert)
         batches = table.combine_chunks().to_batches()
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
+        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
+        return zoned(batch, self._timezone)
 
     def _why(self, message: str) -> str:
         """Arrow's message without the value it quotes."""
@@ -111,7 +117,12 @@ class CsvDecoder:
                 return f"column {name!r} is not valid UTF-8 text"
             kind = self._schema.field(name).type
             if name in self._given:
-                return f"column {name!r} does not read as {kind}, the type given for it in types="
+                hint = ""
+                if kind == arrow_type("timestamp_utc"):
+                    hint = f"; for times without a zone: types={{{name!r}: 'timestamp'}}, timezone='UTC'"
+                elif kind == arrow_type("timestamp"):
+                    hint = f"; for times with a zone: types={{{name!r}: 'timestamp_utc'}}"
+                return f"column {name!r} does not read as {kind}, the type given for it in types={hint}"
             other = "float64" if kind == "int64" else "str"
             return (
                 f"column {name!r} does not read as {kind}, the type found for it at first: if the record is right, "

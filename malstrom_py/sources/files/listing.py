@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Final, Literal, get_args
 
 from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.local_path import NO_OBJECT_STORES
 from malstrom_py.sources.base import Part
 
 FileFormat = Literal["csv", "json", "parquet", "text"]
@@ -42,7 +43,7 @@ def check_patterns(pattern: object) -> list[str]:
         if not text or "\0" in text:
             raise PlanError("sources.Files got an empty path, or one with a NUL character")
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
-            raise PlanError(f"sources.Files reads local files: {text!r} is a URI, give a path")
+            raise PlanError(f"sources.Files reads local files: {text!r} is a URI, give a path{NO_OBJECT_STORES}")
         patterns.append(str(Path(text).expanduser()))
     if not patterns:
         raise PlanError("sources.Files got an empty list of patterns")
@@ -92,14 +93,22 @@ def unknown_format(name: str) -> PlanError:
     )
 
 
-def list_files(patterns: Sequence[str], base: Path) -> list[Part]:
+def list_files(patterns: Sequence[str], base: Path, *, known: Sequence[str] | None = None) -> list[Part]:
     """The files that ``patterns`` match, seen from ``base``, each once by the first of its names, sorted by name.
-    `SourceError` if one matches nothing or a folder. Names that begin with ``_`` or ``.`` are hidden from wildcards."""
+    `SourceError` if one matches nothing or a folder. Names that begin with ``_`` or ``.`` are hidden from wildcards.
+
+    ``known``: files that were listed before, which may have gone: then a pattern may match nothing, and links to
+    files that have gone are left out.
+    """
     found: dict[str, str] = {}
     for pattern in patterns:
         # A file may be called "a[1].csv": what exists by that very name is meant.
         literal = not has_magic(pattern) or os.path.lexists(base / pattern)
-        for name in _single(pattern, base) if literal else sorted(_match(pattern, base)):
+        if literal and known is not None and str(PurePath(pattern)) in known and not (base / pattern).exists():
+            continue
+        for name in _single(pattern, base) if literal else sorted(_match(pattern, base, may_be_none=known is not None)):
+            if known is not None and not literal and not (base / name).exists():
+                continue  # a link whose file has gone
             found.setdefault(os.path.realpath(base / name), name)
     return [Part(name) for name in sorted(found.values())]
 
@@ -112,9 +121,9 @@ def _single(pattern: str, base: Path) -> list[str]:
     return [str(PurePath(pattern))]
 
 
-def _match(pattern: str, base: Path) -> list[str]:
+def _match(pattern: str, base: Path, *, may_be_none: bool) -> list[str]:
     matches = [name for name in matching_names(pattern, base) if is_file(name, pattern, base)]
-    if not matches:
+    if not matches and not may_be_none:
         folder = base.joinpath(*leading_parts(pattern))
         raise SourceError(f"no file matches {pattern!r} (looked in {folder}): check pattern and working directory")
     return matches

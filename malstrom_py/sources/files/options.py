@@ -9,6 +9,7 @@ from pathlib import PurePath
 from malstrom_py.errors import PlanError
 from malstrom_py.sources.files.csv_types import ColumnType, check_types
 from malstrom_py.sources.files.listing import COMPRESSIONS, FORMATS, FileFormat
+from malstrom_py.sources.files.zones import check_timezone
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Options:
     split_bytes: int | None
     newlines_in_values: bool
     follow: bool
+    new_files: bool
+    timezone: str | None = None
 
     def with_format(self, file_format: FileFormat | None) -> Options:
         """The same for files of ``file_format``; `PlanError` if an option is for csv and they are not."""
@@ -31,6 +34,11 @@ class Options:
         ):
             if is_given and file_format not in {None, "csv"}:
                 raise PlanError(f"sources.Files: {name} is for csv files, these are {file_format}: leave it out")
+        if self.timezone is not None and file_format not in {None, "csv", "parquet"}:
+            raise PlanError(
+                f"sources.Files: timezone is for csv and parquet files, these are {file_format}: leave it out, and "
+                f"make times aware in a step"
+            )
         return replace(self, format=file_format)
 
     def split_bytes_of(self, file: str) -> int | None:
@@ -51,6 +59,8 @@ def checked_options(
     split_bytes: object,
     newlines_in_values: object,
     follow: object,
+    timezone: object,
+    new_files: object,
 ) -> Options:
     """The options a user gave; `PlanError` for the first that is wrong by itself."""
     known: FileFormat | None = next((one for one in FORMATS if one == format), None)
@@ -63,11 +73,14 @@ def checked_options(
             f"sources.Files: split_bytes is a whole number of bytes of at least 1, or None to split no file, "
             f"got {split_bytes!r}"
         )
-    for name, flag in (("newlines_in_values", newlines_in_values), ("follow", follow)):
+    for name, flag in (("newlines_in_values", newlines_in_values), ("follow", follow), ("new_files", new_files)):
         if not isinstance(flag, bool):
             raise PlanError(f"sources.Files: {name} is True or False, got {flag!r}")
+    if follow and new_files:
+        raise PlanError("sources.Files: follow=True goes on with new files by itself: leave out new_files")
     nulls, kinds = _check_null_values(null_values), check_types(types)
-    return Options(known, nulls, kinds, split_bytes, newlines_in_values is True, follow is True)
+    zone, follows = check_timezone(timezone), follow is True
+    return Options(known, nulls, kinds, split_bytes, newlines_in_values is True, follows, new_files is True, zone)
 
 
 def _check_null_values(null_values: object) -> list[str] | None:

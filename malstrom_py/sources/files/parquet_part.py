@@ -17,6 +17,7 @@ from malstrom_py.sources.files.runs import Cursor, Malformed, Run
 from malstrom_py.sources.files.schema import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed
 from malstrom_py.sources.files.whole_groups import WholeGroups, can_swell, whole_groups
+from malstrom_py.sources.files.zones import NoSuchTime, has_naive, zoned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ class ParquetPart:
 
     ``schema`` are the columns and types of every row; ``first`` names the file they came from, None if it is known that
     this file has such columns, and maybe others. With ``known``, what file it is, `poll_columns` may read row groups as
-    wholes.
+    wholes, unless there are times without a zone that are to be those of ``timezone``.
     """
 
     def __init__(
@@ -48,16 +49,19 @@ class ParquetPart:
         position: dict[str, Any],
         remembered: dict[str, Any],
         known: KnownFile | None = None,
+        timezone: str | None = None,
     ) -> None:
         self._name = name
         self._file = file
         self._known = known
         self._groups: WholeGroups | None = None
         self._schema = schema
+        self._timezone: str | None = None
         self._remembered = remembered
         self._stop: int = file.num_row_groups if stop is None else stop
         self._row_group: int = position["row_group"]
         try:
+            self._timezone = timezone if timezone is not None and has_naive(schema) else None
             last = max(self._stop - 1, self._row_group)
             if last > max(file.num_row_groups - 1, 0):
                 raise file_changed(name, f" (row group {last})")
@@ -84,7 +88,7 @@ class ParquetPart:
     def poll_columns(self, rows_max: int) -> Any:
         """`poll` for who takes columns as they come: gives a `ColumnBatch` or a record batch."""
         # What cannot be told by the footer is told by the first batch: how large the rows are once they are read.
-        may_be_whole = not self._can_swell and rows_max >= _WHOLE_ROWS_MIN
+        may_be_whole = not self._can_swell and rows_max >= _WHOLE_ROWS_MIN and self._timezone is None
         if self._groups is None and self._known is not None and may_be_whole:
             self._groups = whole_groups(
                 self._name, self._known, self._file, self._schema, self._stop, row_bytes=self._seen_row_bytes
@@ -193,12 +197,13 @@ class ParquetPart:
         batch = batch.select(self._schema.names)
         try:
             columns = [recast(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
-        except pa.ArrowInvalid:
+            return [zoned(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._timezone)]
+        except (pa.ArrowInvalid, NoSuchTime) as error:
             if len(batch) == 1:
-                return [Malformed(f"a value does not fit its column's type ({self._lossy(batch)})", _as_text(batch))]
+                lossy = f"a value does not fit its column's type ({self._lossy(batch)})"
+                return [Malformed(str(error) if isinstance(error, NoSuchTime) else lossy, _as_text(batch))]
             middle = len(batch) // 2
             return self._converted(batch.slice(0, middle)) + self._converted(batch.slice(middle))
-        return [pa.RecordBatch.from_arrays(columns, schema=self._schema)]
 
     def _lossy(self, row: pa.RecordBatch) -> str:
         import pyarrow as pa
@@ -231,6 +236,17 @@ def _check_types(path: str, found: pa.Schema, first: str, expected: pa.Schema) -
             )
 
 
-def _as_text(row: pa.RecordBatch) -> dict[str, str]:
-    """A row whose values Python cannot hold, for the dead-letter stream."""
-    return {name: str(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+def _as_text(row: pa.RecordBatch) -> dict[str, str | None]:
+    """A row whose values Python cannot hold, or are no moments, for the dead-letter stream."""
+    return {name: _text(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+
+
+def _text(column: pa.Array) -> str | None:
+    """The only value of ``column`` as text, None for null."""
+    import pyarrow as pa
+
+    try:
+        text: str | None = column.cast(pa.string())[0].as_py()
+    except pa.ArrowException:  # a struct, say
+        text = str(column[0])
+    return text

@@ -129,6 +129,7 @@ class Reading:
                 position=position,
                 remembered=remembered,
                 known=known,
+                timezone=self.options.timezone,
             )
         if self.options.format == "csv":
             return self._open_csv(name, section, types, position, remembered)
@@ -144,7 +145,10 @@ class Reading:
         schema = _unpacked(types)
         if names:
             check_columns(name, names, types.first, schema.names)
-        decoder = CsvDecoder(names, schema, self.options.null_values, self.options.types, one_line=one_line)
+        options = self.options
+        decoder = CsvDecoder(
+            names, schema, options.null_values, options.types, one_line=one_line, timezone=options.timezone
+        )
         framer = self._framer(section, position, cut_csv_lines if one_line else cut_records, CSV_LINE_END, begin)
         return FramedPart(name, framer, decode=decoder.runs, position=position, remembered=remembered)
 

@@ -20,6 +20,7 @@ from malstrom_py.sources.spark.asked import checked
 from malstrom_py.sources.spark.pin import Pin, pin_of
 from malstrom_py.sources.spark.pinned_part import PinnedPart, open_pinned, position_at
 from malstrom_py.sources.spark.pinning import pinned
+from malstrom_py.sources.spark.since import Bound, bound_of
 from malstrom_py.sources.spark.staging import PinFolder
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class Spark:
     Parquet files given by ``path`` alone (no SQL filter, no ``staging``) are not copied: they are pinned as they are,
     by name, size and time of change, and must be left alone until the job has ended. Files that Arrow would not read
     just as Spark does are copied nonetheless.
+
+    ``since``: the name of a column that only grows, strictly (whole numbers, decimals, text, days or moments). A job
+    with snapshots that has finished goes on when it is started again, with the rows whose value is above the largest
+    one of the run before, and not above the largest one of when it was pinned. A row that comes later with a value that
+    is not above is never read; a row without a value is a SourceError. Rows are always staged then.
 
     With snapshots the pin is part of them: a job that goes on reads the rows that it had begun to read, and Spark is
     not asked again. So what was staged stays when a job ends before it has finished, until it is gone on with and has
@@ -87,6 +93,7 @@ class Spark:
         staging: str | os.PathLike[str] | None = None,
         keep_staging: bool = False,
         session: SparkSession | None = None,
+        since: str | None = None,
     ) -> None:
         self._asked: Any = checked(
             df=df,
@@ -100,7 +107,10 @@ class Spark:
             staging=staging,
             keep_staging=keep_staging,
             session=session,
+            since=since,
         )
+        self._since: str | None = self._asked.since
+        self._bound: Bound | None = None
         self._said = f"Spark({self._asked})"
         self._keep = self._asked.keep
         self._keeps_staging = self._asked.keep_staging
@@ -116,7 +126,7 @@ class Spark:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy for another process knows what was pinned, and nothing of Spark."""
-        kept = ("_said", "_keep", "_keeps_staging", "_footers", "_pin")
+        kept = ("_said", "_since", "_bound", "_keep", "_keeps_staging", "_footers", "_pin")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -132,9 +142,11 @@ class Spark:
         with self._lock:
             if self._jobs == 0:
                 if known is None and self._asked is not None:
-                    self._pin, self._folder = pinned(self._asked, job)
+                    self._pin, self._folder, self._bound = pinned(self._asked, job)
                 else:
                     self._pin, self._folder = _held(known or self._pinned, is_old=known is not None)
+                    if record is not None and self._since is not None:
+                        self._bound = bound_of(record, self._since)
             elif known is not None and known != self._pin:
                 raise SourceError(
                     f"{self!r} is read by another job just now, and this one goes on with other rows of it: give each "
@@ -142,9 +154,28 @@ class Spark:
                 )
             self._jobs += 1
 
+    @property
+    def reads_new(self) -> bool:
+        """Whether a finished job goes on with the rows that are new."""
+        return self._since is not None
+
+    def pin_next(self, job: str, record: Any) -> None:
+        """Pin the rows for ``job`` that are new since ``record``, all of which an earlier run has read."""
+        self._check_source(record)
+        after = bound_of(record, self._since or "")
+        with self._lock:
+            if self._jobs:
+                raise SourceError(f"{self!r} is read by another job just now: give each job a source of its own")
+            if self._asked is not None:
+                self._pin, self._folder, self._bound = pinned(self._asked, job, after)
+            else:
+                self._pin, self._folder = _held(self._pinned, is_old=False)
+            self._jobs += 1
+
     def pin_record(self) -> dict[str, Any]:
         """What is pinned, as plain JSON."""
-        return {**self._pinned.record(), "source": self._said}
+        since = {} if self._bound is None else {"since": self._bound.record()}
+        return {**self._pinned.record(), "source": self._said, **since}
 
     def unpin(self, *, keep: bool = False) -> None:
         """Remove what was staged, once nobody reads it any more, unless ``keep``."""
@@ -163,6 +194,14 @@ class Spark:
     def list_parts(self) -> Sequence[Part]:
         return self._pinned.parts
 
+    def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
+        """The parts that are pinned now: what was read before is not asked for again."""
+        return self.list_parts()
+
+    def has_read(self, position: Any) -> bool:
+        """Whether a part at ``position`` is at its end."""
+        return position["finished"] is True
+
     def build_part(self, part: Part, state: Any) -> SourcePart[dict[str, Any]]:
         pin = self._pinned
         file, group = pin.find(part)
@@ -178,12 +217,15 @@ class Spark:
     def _recorded(self, record: Any) -> Pin:
         """The pin that ``record`` tells of; `SourceError` if it was another source's."""
         pin = pin_of(record)
+        self._check_source(record)
+        return pin
+
+    def _check_source(self, record: Any) -> None:
         if record.get("source") != self._said:
             raise SourceError(
                 f"the job goes on from a snapshot in which {record.get('source')} is read, and now it is {self!r}: "
                 f"give it the source that it had, or begin anew, under another name of the job"
             )
-        return pin
 
     @property
     def _pinned(self) -> Pin:

@@ -46,8 +46,12 @@ class Asked:
     staging: Path | None
     keep_staging: bool
     session: Any
+    since: str | None = None
 
     def __str__(self) -> str:
+        return self._what() + ("" if self.since is None else f", since={self.since!r}")
+
+    def _what(self) -> str:
         if self.df is not None:
             return "a DataFrame"
         if self.table is not None:
@@ -60,6 +64,8 @@ class Asked:
     @property
     def names_files(self) -> bool:
         """Whether it is about Parquet files that might be read as they are."""
+        if self.since is not None:
+            return False
         is_parquet = bool(self.paths) and self.format in {None, "parquet"} and _are_apart(self.paths)
         only_lists = _LISTING.issuperset(option.lower() for option in self.options)
         return is_parquet and only_lists and self.filter is None and self.staging is None
@@ -91,6 +97,7 @@ def checked(
     staging: object,
     keep_staging: object,
     session: object,
+    since: object = None,
 ) -> Asked:
     """What the user asks for; `PlanError` for the first argument that is wrong by itself."""
     _check_one(df=df, table=table, sql=sql, path=path, format=format)
@@ -100,7 +107,7 @@ def checked(
         raise PlanError("sources.Spark: a DataFrame has its session, so leave out session=")
     if session is not None and not _is_of_spark(session, "SparkSession"):
         raise PlanError(f"sources.Spark: session is a SparkSession, got {type(session).__name__}")
-    for name, text in (("table", table), ("sql", sql), ("format", format)):
+    for name, text in (("table", table), ("sql", sql), ("format", format), ("since", since)):
         if text is not None and not (isinstance(text, str) and text.strip()):
             raise PlanError(f"sources.Spark: {name} is a str that is not empty, got {text!r}")
     if format is not None and not (df is table is sql is None):
@@ -121,6 +128,7 @@ def checked(
         staging=None if staging is None else local_path(staging, "sources.Spark(staging=)"),
         keep_staging=keep_staging,
         session=session,
+        since=since if isinstance(since, str) else None,
     )
 
 

@@ -18,6 +18,7 @@ from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.spark.asked import Asked
 from malstrom_py.sources.spark.footers import Looked, ReadOtherwiseError, look_at
 from malstrom_py.sources.spark.pin import Pin, new_pin
+from malstrom_py.sources.spark.since import Bound, bounded
 from malstrom_py.sources.spark.staging import PinFolder, new_folder
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.own_folder import make_own, own_folder
@@ -48,8 +49,9 @@ _CALENDARS: Final = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.p
 _NOTHING: Final = "_no_column"
 
 
-def pinned(asked: Asked, job: str) -> tuple[Pin, PinFolder | None]:
-    """The pin, and the folder that was made for it, held; None if the files are the user's own.
+def pinned(asked: Asked, job: str, after: Bound | None = None) -> tuple[Pin, PinFolder | None, Bound | None]:
+    """The pin, and the folder that was made for it, held; None if the files are the user's own. And with ``since`` the
+    bound up to which rows are pinned, from the bound ``after`` of an earlier run on.
 
     Raises:
         SourceError: there is no such table, column or path, the SQL is wrong, a type cannot be carried, a file cannot
@@ -67,6 +69,9 @@ def pinned(asked: Asked, job: str) -> tuple[Pin, PinFolder | None]:
             is_case_sensitive = session.conf.get("spark.sql.caseSensitive") == "true"
             as_they_are = asked.names_files and all(session.conf.get(name) == mode for name, mode in _READING.items())
             files = frame.inputFiles() if as_they_are else []
+        bound = None
+        if asked.since is not None:
+            frame, bound = bounded(frame, found, asked.since, after)
         names = _chosen(asked, found.names)
         known_as = str if is_case_sensitive else str.lower
         _check_names(names, found.names, known_as)
@@ -77,7 +82,9 @@ def pinned(asked: Asked, job: str) -> tuple[Pin, PinFolder | None]:
             pin = _of_files(asked, files, names, schema, found, is_case_sensitive) if files else None
         except ReadOtherwiseError:
             pin = None
-        return (pin, None) if pin is not None else _staged(asked, job, session, frame, names, schema)
+        if pin is not None:
+            return pin, None, bound
+        return *_staged(asked, job, session, frame, names, schema), bound
 
 
 def _of_files(

@@ -68,7 +68,7 @@ def _is_as_expected(message: Any, got: list[Any], *, expected: bool, generates: 
         return not got
     # A suspension is the worker's own, made where that of the coordinator or of another worker has come.
     if isinstance(message, SuspendMarker):
-        return len(got) == 1 and isinstance(got[0], SuspendMarker)
+        return got == [message]
     return len(got) == 1 and got[0] is message
 
 

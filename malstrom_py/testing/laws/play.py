@@ -60,6 +60,11 @@ class Subject:
         """The kinds of the steps that the factory makes."""
         return frozenset(step.kind for step in self.build().lone.steps)
 
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The streams that the factory returns, by the names that a trace has for them."""
+        return tuple(f"output {number}" for number in range(len(self.build().lone.outputs)))
+
     @property
     def generates(self) -> bool:
         """Whether the step makes epochs of its own, as ``generate_epochs`` does."""

@@ -331,7 +331,10 @@ ENDINGS = {
     "stopped": ("handle.stop()", ""),
     "interrupted": (INTERRUPTED, ""),
     "failed": (FAILED, r"malstrom: step 'inverse' failed: ZeroDivisionError in <lambda> at .*\n  it was at work .*\n"),
-    "stuck": (STUCK, r"malstrom: job 'stuck' did not stop within 0\.2 s, and ends with the program\n"),
+    "stuck": (
+        STUCK,
+        r"(job stuck: step 'block' .*\n)?malstrom: job 'stuck' did not stop within 0\.2 s, and ends with the program\n",
+    ),
 }
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,9 +84,10 @@ def malstrom(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 class Running:
     """A job that runs in a process of its own, which is killed at the end of the test if it is still there."""
 
-    def __init__(self, folder: Path, job: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, job: str, *arguments: str, interval: str = "0.2") -> None:
+        interval_of = ["--interval", interval] if interval else []
         self.process = subprocess.Popen(
-            command("run", f"jobs:{job}", "--snapshots", "snapshots", "--interval", "0.2", "-w", "2", *arguments),
+            command("run", f"jobs:{job}", "--snapshots", "snapshots", *interval_of, "-w", "2", *arguments),
             cwd=folder,
             env=environ(),
             stderr=subprocess.PIPE,
@@ -130,20 +134,31 @@ def counts_in(folder: Path) -> dict[str, list[int]]:
     return {key: sorted(of_key) for key, of_key in counts.items()}
 
 
-def test_s7_a_job_that_was_stopped_goes_on_where_it_was(folder: Path, processes: list[Running]) -> None:
-    processes.append(Running(folder, "job"))
+@pytest.mark.parametrize("by", ["stop", "stop --no-drain", "SIGTERM", "SIGTERM twice", "default interval"])
+def test_s7_a_job_that_was_stopped_goes_on_where_it_was(by: str, folder: Path, processes: list[Running]) -> None:
+    processes.append(Running(folder, "job", interval="" if by == "default interval" else "0.2"))
     handle = processes[-1].handle()
     saved = handle.snapshot(timeout_s=PATIENCE_S)
     status = handle.status()
     assert status.snapshots is not None
     assert status.snapshots.last is not None
     assert status.snapshots.last >= saved
-    done = malstrom(folder, "stop", "visits", "--no-drain")
-    assert (done.returncode, done.stdout) == (0, "job visits has stopped; it can go on from its last snapshot\n")
+    if by.startswith("SIGTERM"):
+        for _ in by.split():
+            processes[-1].process.send_signal(signal.SIGTERM)
+        said = None
+    else:
+        options = ["--no-drain"] if "--no-drain" in by else ["--no-drain", "--timeout", "15"] if "default" in by else []
+        done = malstrom(folder, "stop", "visits", *options)
+        assert (done.returncode, done.stderr) == (0, "")
+        said = done.stdout
     error = processes[-1].error()
-    assert processes[-1].process.returncode == 1
+    assert processes[-1].process.returncode == 0
     *_, last = snapshots_of(folder)
-    assert f"was stopped without drain: it can go on from snapshot {last}" in error
+    line = f"job visits has stopped; it can go on from snapshot {last}\n"
+    assert error.startswith(f"{line}job visits: ")
+    assert " read, " in error.removeprefix(line)
+    assert said in {None, line}
     assert malstrom(folder, "snapshots", "verify", "snapshots").returncode == 0
     after_first = counts_in(folder)
     assert after_first == {str(key): list(range(1, len(after_first[str(key)]) + 1)) for key in range(10)}
@@ -156,8 +171,12 @@ def test_s7_a_job_that_was_stopped_goes_on_where_it_was(folder: Path, processes:
     processes.append(Running(folder, "renamed", "--resume", last))
     handle = processes[-1].handle()
     handle.snapshot(timeout_s=PATIENCE_S)
-    handle.stop(timeout_s=PATIENCE_S)
-    assert "snapshots in" in processes[-1].error()
+    done = malstrom(folder, "stop", "visits", "--drain")
+    error = processes[-1].error()
+    *_, last = snapshots_of(folder)
+    assert (done.returncode, done.stdout) == (0, f"job visits has finished; its last snapshot is {last}\n")
+    assert processes[-1].process.returncode == 0
+    assert error.endswith(f" s; its last snapshot is {last}\n")
     after_both = counts_in(folder)
     assert after_both == {key: list(range(1, len(counts) + 1)) for key, counts in after_both.items()}
     assert all(len(after_both[key]) > len(counts) for key, counts in after_first.items())
@@ -171,3 +190,49 @@ def test_a_savepoint_stands_alone(folder: Path, processes: list[Running]) -> Non
     shown = json.loads(malstrom(folder, "snapshots", "show", "kept", "visits", "--json").stdout)
     assert (shown["snapshot"], shown["savepoint"]) == (saved, True)
     assert malstrom(folder, "snapshots", "verify", "kept").returncode == 0
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_finished_job_says_so_when_it_is_started_again(quiet: bool, folder: Path, processes: list[Running]) -> None:
+    processes.append(Running(folder, "job"))
+    processes[-1].handle().stop(drain=True, timeout_s=PATIENCE_S)
+    summary = processes[-1].error().partition("; its last")[0]
+    *_, last = snapshots_of(folder)
+    before = counts_in(folder)
+    again = malstrom(folder, "run", "jobs:job", "--snapshots", "snapshots", *(["--quiet"] if quiet else []))
+    assert (again.returncode, again.stdout) == (0, "")
+    said = f"job visits has already finished, in snapshot {last}: nothing was run; --resume none starts over\n"
+    assert again.stderr == said + ("" if quiet else f"{summary} (an earlier run)\n")
+    assert counts_in(folder) == before
+
+
+def test_a_sigterm_waits_for_a_savepoint_and_is_not_lost(folder: Path, processes: list[Running]) -> None:
+    processes.append(Running(folder, "job"))
+    handle = processes[-1].handle()
+    with ThreadPoolExecutor() as pool:
+        saved = pool.submit(handle.savepoint, str(folder / "kept"), timeout_s=PATIENCE_S)
+        time.sleep(0.02)
+        processes[-1].process.send_signal(signal.SIGTERM)
+        with suppress(mp.JobEnded, mp.OperationInProgress):  # it may come after the stop
+            saved.result()
+    assert "has stopped; it can go on from snapshot" in processes[-1].error()
+    assert processes[-1].process.returncode == 0
+
+
+def test_a_ctrl_c_aborts_and_names_the_snapshot_that_is_gone_on_from(folder: Path, processes: list[Running]) -> None:
+    processes.append(Running(folder, "job", interval="1000"))
+    saved = processes[-1].handle().snapshot(timeout_s=PATIENCE_S)
+    processes[-1].process.send_signal(signal.SIGINT)
+    error = processes[-1].error()
+    assert processes[-1].process.returncode == 130
+    assert f"; it can go on from snapshot {saved}; so far job visits: " in error
+    assert snapshots_of(folder) == [saved]
+    processes.append(Running(folder, "job"))
+    handle = processes[-1].handle()
+    while handle.status().counts.written < 100:
+        assert processes[-1].process.poll() is None
+        time.sleep(0.05)
+    handle.stop(timeout_s=PATIENCE_S)
+    counts = counts_in(folder)
+    assert sum(map(len, counts.values())) >= 100
+    assert counts == {key: list(range(1, len(of_key) + 1)) for key, of_key in counts.items()}

@@ -150,7 +150,7 @@ def ravage(folder: Path, *, kills: int, seed: int, say: Callable[[str], object])
         kind = "CoordinatorActor" if number % 4 == 3 else "WorkerActor"
         chaos.strike(kind, rescales=number % 2 == 1)
         say(f"{number + 1} of {kills} kills, seed {seed}: {kind}; the slowest took {chaos.slowest_s:.1f} s")
-    handle.stop(timeout_s=PATIENCE_S)
+    handle.stop(drain=True, timeout_s=PATIENCE_S)
     result = handle.wait(timeout_s=PATIENCE_S)
     rows = rows_in(folder / "out")
     check(rows)

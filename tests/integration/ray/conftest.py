@@ -6,13 +6,17 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 
 from malstrom_py import sinks
-from tests.integration.ray.leftovers import check_nothing_left, kill_jobs, things
+from tests.integration.ray.clusters import StartedCluster, by_ray_start, two_nodes
+from tests.integration.ray.leftovers import actors, check_nothing_left, kill_jobs, things, until
 from tests.integration.ray.traffic import Attendance
 from tests.integration.transport.ends import local_ray
+from tests.tree import ROOT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,3 +67,35 @@ def attendance(tmp_path: Path) -> Attendance:
     folder = tmp_path / "attendance"
     folder.mkdir()
     return Attendance(folder)
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(temporary: None) -> Iterator[Any]:
+    """Two nodes, with room for two workers each."""
+    with pytest.MonkeyPatch.context() as environ:
+        environ.setenv("PYTHONPATH", str(ROOT))
+        environ.delenv("RAY_AUTH_MODE", raising=False)
+        with two_nodes() as made:
+            yield made
+
+
+@pytest.fixture
+def cluster(shared_cluster: Any) -> Iterator[Any]:
+    """Two nodes, with room for two workers each: where a test has lost the second, the next one has a new one."""
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
+    for node in list(shared_cluster.worker_nodes):
+        if node.node_id not in alive:
+            shared_cluster.remove_node(node, allow_graceful=False)
+    if not shared_cluster.worker_nodes:
+        shared_cluster.add_node(num_cpus=2)
+    shared_cluster.wait_for_nodes()
+    yield shared_cluster
+    kill_jobs()
+    until(lambda: actors() == [])
+
+
+@pytest.fixture
+def started_cluster() -> Iterator[StartedCluster]:
+    """A cluster of `ray start`, killed after the test."""
+    with by_ray_start() as cluster:
+        yield cluster

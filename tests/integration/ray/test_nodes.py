@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
-from ray._private.authentication import authentication_token_setup
-from ray.cluster_utils import Cluster
 
 import malstrom_py as mp
 from malstrom_py import sinks
 from tests.integration.ray.chaos import PATIENCE_S, chaotic, check, rows_in, until
 from tests.integration.ray.leftovers import actors, check_nothing_left, things
 from tests.integration.ray.traffic import Attendance, Tour, check_counts, check_order, check_rows, memory_rows, traffic
-from tests.tree import ROOT
-
-
-@pytest.fixture
-def cluster(temporary: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes, with room for two workers each."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    # What a program of its own does when it starts a Ray: whoever ran before may have settled half of it.
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    authentication_token_setup.enable_token_auth_by_default()
-    authentication_token_setup.ensure_token_if_auth_enabled()
-    made: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    made.add_node(num_cpus=2)
-    ray.init(address=made.address, log_to_driver=False)
-    try:
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
 
 
 def nodes() -> list[str]:
@@ -92,3 +69,16 @@ def test_s6_a_job_with_snapshots_goes_on_without_a_node_that_is_lost(cluster: An
     rows = rows_in(tmp_path / "out")
     assert len(rows) > 100
     check(rows)
+
+
+@pytest.mark.parametrize(("placement", "used"), [("spread", 2), ("pack", 1)])
+def test_workers_are_placed_as_was_said_and_the_coordinator_beside_the_head(
+    placement: Any, used: int, cluster: Any, attendance: Attendance
+) -> None:
+    runtime = mp.RayRuntime(2, num_cpus=0.2, memory=10_000_000, placement=placement)
+    handle = runtime.start(traffic("placed", sinks.Memory(), attendance))
+    Tour(handle, attendance).stay(2)
+    assert len(set(nodes())) == used
+    [coordinator] = [actor for actor in actors() if actor["ActorClassName"] == "CoordinatorActor"]
+    assert coordinator["Address"]["NodeID"] == cluster.head_node.node_id
+    handle.stop(drain=False)

@@ -3,23 +3,15 @@ from by the next."""
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.integration.ray.chaos import check, rows_in
+from tests.integration.ray.clusters import PATIENCE_S, StartedCluster
 from tests.integration.ray.leftovers import is_alive, until
-from tests.tree import ROOT
-
-PATIENCE_S = 240.0
+from tests.integration.ray.programs import program, said
 
 ENDLESS = """
 import itertools, os, sys, time
@@ -120,33 +112,6 @@ for rows in out.by_key.values():
     assert [t.n for _, t in rows] == list(range(1, len(rows) + 1))
 print("all there")
 """
-
-
-@contextmanager
-def program(folder: Path, text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A program of a user, in a process group of its own."""
-    file = folder / "program.py"
-    file.write_text(text)
-    process = subprocess.Popen(
-        [sys.executable, str(file), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_LOG_TO_DRIVER": "0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    """What a program has printed when it has ended well."""
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
-    return out
 
 
 @pytest.fixture
@@ -250,7 +215,7 @@ def test_s5_a_program_that_is_killed_with_its_ray_is_gone_on_from_by_the_next_at
         killed, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -9
     stood = rows_in(tmp_path / "out")
-    with program(tmp_path, KEPT + "handle.stop(); handle.wait()", tmp_path, 3) as process:
+    with program(tmp_path, KEPT + "handle.stop(drain=True); handle.wait()", tmp_path, 3) as process:
         assert said(process) > killed
     rows = rows_in(tmp_path / "out")
     check(rows)
@@ -258,6 +223,9 @@ def test_s5_a_program_that_is_killed_with_its_ray_is_gone_on_from_by_the_next_at
 
 
 DETACHED = """
+job = mp.Job("program")
+numbers = job.source("in", sources.Generator(endless, parts=2))
+numbers.key_by("key", lambda n: n % 10).count("count").filter("few", lambda n: n < 10).sink("out", sinks.Stdout())
 mp.RayRuntime(2, num_cpus=0.1, address=sys.argv[2], detached=True).start(job)
 wait()
 """
@@ -287,49 +255,6 @@ print(out.items)
 """
 
 
-class StartedCluster:
-    """A cluster of `ray start`, which notes that it runs in a folder of its own, so that nobody else finds it."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.environment = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": folder}
-        ray = Path(sys.executable).with_name("ray")
-        command = [str(ray), "start", "--head", "--port=0", "--num-cpus=2", "--include-dashboard=false"]
-        told = subprocess.run(
-            command, env=os.environ | self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
-        )
-        address = re.search(r"--address='([^']+)'", told.stdout)
-        assert address is not None, told.stdout
-        self.address = address[1]
-
-    def processes(self) -> list[int]:
-        """Its processes, but workers."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                words = (entry / "cmdline").read_text()
-                if f"{self.folder}/ray/" in words:
-                    found.append(int(entry.name))
-        return found
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def started_cluster() -> Iterator[StartedCluster]:
-    with tempfile.TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        cluster = StartedCluster(folder)
-        try:
-            yield cluster
-        finally:
-            cluster.kill()
-            until(lambda: not cluster.processes())
-
-
 def test_a_detached_job_outlives_its_program(tmp_path: Path, readers: Path, started_cluster: StartedCluster) -> None:
     with program(tmp_path, ENDLESS + WAIT + DETACHED, readers, started_cluster.address) as process:
         said(process)
@@ -339,8 +264,9 @@ def test_a_detached_job_outlives_its_program(tmp_path: Path, readers: Path, star
 
 
 def test_a_job_cannot_outlive_a_ray_that_ends_with_the_program(tmp_path: Path, readers: Path) -> None:
+    job = "job = mp.Job('brief')\njob.source('in', sources.Memory([1])).sink('out', sinks.Stdout())\n"
     refused = "try:\n    mp.RayRuntime(1, detached=True).start(job)\nexcept mp.PlanError as error:\n    print(error)"
-    with program(tmp_path, ENDLESS + refused, readers) as process:
+    with program(tmp_path, ENDLESS + job + refused, readers) as process:
         assert "start a cluster with `ray start --head`" in said(process)
 
 

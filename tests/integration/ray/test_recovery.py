@@ -13,8 +13,11 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, PeerError, SnapshotError
+from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.store import MemoryStore
 from tests.integration.ray.chaos import PATIENCE_S, Row, chaotic, check, ravage, rows_in, until
 from tests.integration.ray.leftovers import pids
+from tests.unit.snapshot.in_sqlite import SqliteCheckpointer
 
 SEED: Final = 8
 
@@ -41,16 +44,22 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
     handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out", tell))
     first = handle.snapshot()
     savepoint = handle.savepoint(str(copied))
-    handle.stop(drain=False, timeout_s=PATIENCE_S)
-    with pytest.raises(mp.JobEnded, match="can go on from snapshot"):
+    last = mp.JobHandle.attach("goes-on").stop(timeout_s=PATIENCE_S)
+    assert last is not None
+    assert last > savepoint
+    assert handle.stop(timeout_s=PATIENCE_S) == last, "it was stopped already, as it is to be"
+    with pytest.raises(mp.JobEnded, match=f"can go on from snapshot {last}") as raised:
         handle.wait()
+    assert raised.value.snapshot == last
+    assert handle.status().restarts == 0
     stopped = rows_in(tmp_path / "out")
     check(stopped)
 
     handle = runtime(3, kept).start(chaotic("goes-on", tmp_path / "out", tell))
     until(lambda: handle.status().counts.read > 100, handle.status)
     assert handle.status().workers == 3
-    handle.stop(timeout_s=PATIENCE_S)
+    final = handle.stop(drain=True, timeout_s=PATIENCE_S)
+    assert final == handle.wait().last_snapshot
     rows = rows_in(tmp_path / "out")
     check(rows)
     assert len(rows) > len(stopped)
@@ -59,14 +68,44 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
 
     again = runtime(1, kept).run(chaotic("goes-on", tmp_path / "out"))
     assert (again.read, len(rows_in(tmp_path / "out"))) == (handle.wait().read, len(rows))
+    assert (again.resumed_finished, handle.wait().resumed_finished) == (True, False)
+    assert again.last_snapshot == final
 
     handle = runtime(2, copied, streams="ray").start(chaotic("goes-on", tmp_path / "other"))
     until(lambda: handle.status().counts.read > 100, handle.status)
     assert handle.snapshot() > savepoint
-    handle.stop(timeout_s=PATIENCE_S)
+    handle.stop(drain=True, timeout_s=PATIENCE_S)
     other = rows_in(tmp_path / "other")
     assert other
     assert min(row["seen"] for row in other) > 1  # the state of what the first run had read
+
+
+@pytest.mark.timeout(400)
+def test_s5_a_checkpointer_of_the_users_own_is_sent_to_workers_and_the_job_goes_on_at_another_size(
+    tidy: None, tmp_path: Path
+) -> None:
+    out, kept = tmp_path / "out", mp.Snapshots(checkpointer=SqliteCheckpointer(tmp_path, "goes-on"), interval_s=0.5)
+    handle = mp.RayRuntime(2, num_cpus=0.2, snapshots=kept).start(chaotic("goes-on", out))
+    first = handle.snapshot()
+    handle.stop(drain=False, timeout_s=PATIENCE_S)
+    stopped = rows_in(out)
+    check(stopped)
+    assert kept.checkpointer("goes-on").list_checkpoints()[-1] >= first
+
+    handle = mp.RayRuntime(3, num_cpus=0.2, snapshots=kept).start(chaotic("goes-on", out))
+    until(lambda: handle.status().counts.read > 100, handle.status)
+    handle.stop(timeout_s=PATIENCE_S)
+    rows = rows_in(out)
+    check(rows)
+    assert len(rows) > len(stopped)
+
+
+def test_a_checkpointer_that_cannot_be_sent_to_workers_is_told_at_once() -> None:
+    kept = mp.Snapshots(checkpointer=StoreCheckpointer(MemoryStore(), "goes-on"))
+    with pytest.raises(
+        mp.PlanError, match=r"RayRuntime: the checkpointer cannot be sent .*a MemoryStore is in the mem"
+    ):
+        mp.RayRuntime(2, snapshots=kept)
 
 
 def test_s7_rows_that_show_in_this_program_are_there_once_though_a_function_fails(

@@ -216,7 +216,8 @@ def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) ->
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"runtime_env": {"working_dir": "/nonexistent"}}, "Ray does not take these options: .*nonexistent"),
+        ({"runtime_env": {"pip": 3}}, "Ray does not take these options: .*pip"),
+        ({"runtime_env": {"working_dir": "/nonexistent"}}, "names /nonexistent, and there is no such folder"),
         ({"runtime_env": "pip"}, "runtime_env is a dict"),
         ({"resources": {"CPU": 1.0}}, "num_cpus"),
         ({"detached": "no"}, "True or False"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -91,14 +92,18 @@ def test_s6_a_function_that_fails_now_and_then_leaves_every_record_once(workers:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5), (4, 2)])
-def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(before: int, after: int, tmp_path: Path) -> None:
-    out, kept = tmp_path / "out", often(tmp_path / "kept")
+def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(
+    before: int, after: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, kept = tmp_path / "out", mp.Snapshots(tmp_path / "kept", interval_s=None)
     job = numbered(str(out), rows=20_000, each=Slow(1_000))
     handle = mp.InProcess(before, batch=small(), snapshots=kept).start(job, control=False)
     handle.snapshot()
     handle.stop(drain=False)
     with pytest.raises(JobEnded, match="can go on from snapshot"):
         handle.wait()
+    assert handle.status().restarts == 0
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
     last = kept.checkpointer("numbered").list_checkpoints()[-1]
     assert kept.checkpointer("numbered").sinks_committed(last), "sinks would be asked to commit it once more"
     mp.run(numbered(str(out), rows=20_000), after, snapshots=kept, progress=False)
@@ -154,6 +159,19 @@ def test_resume_none_starts_afresh_beside_what_is_there(tmp_path: Path) -> None:
     mp.run(numbered(str(tmp_path / "second")), snapshots=kept, resume="none", progress=False)
     check_written(tmp_path / "first")
     check_written(tmp_path / "second")
+
+
+def test_resume_none_warns_of_output_that_stays_and_comes_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, out = often(tmp_path / "kept"), tmp_path / "out"
+    mp.run(numbered(str(out), rows=10), snapshots=kept, resume="none", progress=False)
+    mp.run(numbered(str(tmp_path / "other"), rows=10), snapshots=kept, resume="none", progress=False)
+    assert caplog.messages == []
+    mp.run(numbered(str(out), rows=10), snapshots=kept, resume="none", progress=False)
+    (warned,) = caplog.messages
+    assert "job numbered starts afresh" in warned
+    assert "what sinks have shown ('out') stays visible, and what is read again comes again" in warned
 
 
 def test_resume_by_id_goes_on_from_a_savepoint_elsewhere(tmp_path: Path) -> None:

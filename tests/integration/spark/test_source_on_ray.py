@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.errors import DeadlineError
 from malstrom_py.workers.on_ray.shipment import pack_plan
 from tests.integration.ray.leftovers import actors, until
 from tests.integration.transport.ends import local_ray
@@ -76,3 +78,87 @@ def test_ctrl_c_while_rows_are_staged_leaves_nothing_and_the_job_starts_again(sp
 
     # Tasks of Spark that were stopped may write on for a while: what they wrote, the start behind that removes.
     until(again)
+
+
+def written_rows(folder: Path) -> list[int]:
+    rows = mp.collect(mp.Job("read").source("in", sources.Files(folder / "*.json")))
+    return sorted(row["id"] for row in rows)
+
+
+def slowed(source: Any, folder: Path) -> mp.Job:
+    """A job over ``source`` that takes its time as long as there is a file ``slow``."""
+    slow = folder / "slow"
+
+    def wait(row: dict[str, Any]) -> dict[str, Any]:
+        if slow.exists():
+            time.sleep(0.002)
+        return row
+
+    job = mp.Job("slowed")
+    job.source("in", source).map("wait", wait).sink("out", sinks.Files(folder / "out", format="json"))
+    return job
+
+
+def on_ray(folder: Path, **options: Any) -> mp.RayRuntime:
+    kept = mp.Snapshots(folder / "kept", interval_s=None)
+    return mp.RayRuntime(2, num_cpus=0.2, batch=mp.Batching(rows_max=20), snapshots=kept, **options)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("ray_here")
+def test_a_finished_job_is_known_before_anything_is_pinned(spark: Any, tmp_path: Path) -> None:
+    """What it had staged is gone with its end, and nothing is staged for it again."""
+    staging = tmp_path / "shared"
+
+    def job(query: str) -> mp.Job:
+        return slowed(sources.Spark(sql=query, session=spark, staging=staging), tmp_path)
+
+    query = "SELECT * FROM range(0, 100, 1, 4)"
+    first = on_ray(tmp_path).run(job(query))
+    assert (first.read, first.resumed_finished) == (100, False)
+    assert not list(staging.glob("*/pin-*"))
+    kept = mp.Snapshots(tmp_path / "kept", interval_s=None)
+    for runtime in (on_ray(tmp_path), mp.InProcess(2, snapshots=kept)):
+        # Nothing of the source is looked at: its rows may have gone, too.
+        again = runtime.run(job("SELECT * FROM not_there"))
+        assert (again.read, again.resumed_finished, again.last_snapshot) == (100, True, first.last_snapshot)
+    assert not list(staging.glob("*/pin-*"))
+    assert written_rows(tmp_path / "out") == list(range(100))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("ray_here")
+def test_a_later_run_reads_the_rows_that_are_new_and_first_what_a_drained_one_has_left(
+    spark: Any, tmp_path: Path
+) -> None:
+    def appended(first: int, last: int) -> None:
+        spark.range(first, last, 1, 4).write.mode("append").parquet(str(tmp_path / "rows"))
+
+    def job() -> mp.Job:
+        return slowed(sources.Spark(path=tmp_path / "rows", since="id", staging=tmp_path / "shared"), tmp_path)
+
+    def staged() -> list[Path]:
+        return list((tmp_path / "shared").glob("*/pin-*/rows"))
+
+    appended(0, 700)
+    assert on_ray(tmp_path).run(job()).read == 700
+    assert staged() == []
+    appended(700, 8_000)
+    (tmp_path / "slow").touch()
+    handle = on_ray(tmp_path).start(job())
+    until(lambda: handle.status().counts.read > 100)
+    handle.stop(drain=True)
+    read = handle.wait().read
+    assert 100 < read < 7_300
+    assert len(staged()) == 1
+    (tmp_path / "slow").unlink()
+    with pytest.raises(DeadlineError, match="did not come up within 0 s"):
+        on_ray(tmp_path, start_timeout_s=0).start(job())
+    assert len(staged()) == 1, "a start that fails takes nothing from those that follow"
+    appended(8_000, 8_100)
+    # What is left comes first, in a run of its own; what came meanwhile is for the next.
+    assert on_ray(tmp_path).run(job()).read == 7_300 - read
+    kept = mp.Snapshots(tmp_path / "kept", interval_s=None)
+    assert mp.InProcess(2, snapshots=kept).run(job()).read == 100
+    assert staged() == []
+    assert written_rows(tmp_path / "out") == list(range(8_100))

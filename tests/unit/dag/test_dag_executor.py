@@ -25,6 +25,19 @@ def test_linear_events_pass_the_operators_in_turn_and_keep_their_order() -> None
     assert executor.take_sink_outputs("out") == [1, 3, 5, 7]
 
 
+def test_its_repr_has_the_ends_of_the_graph_and_how_far_it_is_but_no_record() -> None:
+    builder = DagBuilder().source("in").operator("double").operator("rest").connect("in", "double")
+    dag = builder.connect("double", "rest").sink_for("rest", "out").sink_for("in:late", "late").build()
+    executor = DagExecutor.from_dag(dag)
+    shape = "sources=['in'], operators=2, sinks=['out', 'late']"
+    assert repr(executor) == f"DagExecutor({shape}, registered=0, not started)"
+    executor.register_operator("double", lambda n: n * 2)
+    executor.process_event("in", 4711)
+    assert repr(executor) == f"DagExecutor({shape}, registered=1, started)"
+    executor.close()
+    assert repr(executor) == f"DagExecutor({shape}, registered=1, closed)"
+
+
 def test_fan_out_gives_every_branch_every_event() -> None:
     builder = DagBuilder().source("in").operator("double").connect("in", "double")
     executor = DagExecutor.from_dag(builder.sink_for("in", "left").sink_for("double", "right").build())

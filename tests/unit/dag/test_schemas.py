@@ -62,6 +62,11 @@ FIELDS = pa.schema([("n", pa.int64()), ("s", pa.string())])
         (dict, FIELDS),
         (pa.schema([pa.field("n", pa.int64(), nullable=False)]), pa.schema([("n", pa.int64())])),
         (pa.schema([]), pa.schema([])),
+        (pa.schema([]), FIELDS),
+        (FIELDS, pa.schema([])),
+        (pa.schema([], metadata={"made": "by a test"}), FIELDS),
+        (int, pa.schema([])),
+        (pa.schema([]), list[str]),
     ],
     ids=str,
 )

@@ -304,10 +304,15 @@ def test_two_steps_in_a_row_and_a_union_of_both_lose_nothing() -> None:
 
 
 def test_it_runs_beside_a_loop_that_runs_already() -> None:
-    async def notebook() -> list[Any]:
-        return mp.collect(stream().enrich("e", known))
+    job, out = mp.Job("beside"), sinks.Memory()
+    job.source("in", sources.Memory(["a"])).key_by("key", str).enrich("e", known).sink("out", out)
 
-    assert asyncio.run(notebook()) == [("a", "a")]
+    async def service() -> None:
+        handle = mp.InProcess().start(job, control=False)
+        await asyncio.to_thread(handle.wait)
+
+    asyncio.run(service())
+    assert out.items == [("a", "a")]
 
 
 def test_time_stands_still_on_a_virtual_clock_while_calls_are_under_way() -> None:

@@ -325,8 +325,8 @@ def test_is_finished_that_raises_behind_a_malformed_record_names_the_source() ->
 def test_the_text_of_a_users_error_is_not_repeated_that_of_the_system_is() -> None:
     with pytest.raises(SourceError, match=r"failed in part 'a': ValueError$"):
         Reading(Scripted({"a": [ValueError("secret")]})).open().poll()
-    with pytest.raises(SourceError, match="failed in part 'a': OSError: disk"):
-        Reading(Scripted({"a": [OSError("disk")]})).open().poll()
+    with pytest.raises(SourceError, match=r"failed in part 'a': OSError: \[Errno 5\] Input/output error$"):
+        Reading(Scripted({"a": [OSError(5, "secret")]})).open().poll()
 
 
 class Sized:
@@ -376,4 +376,5 @@ def test_a_part_is_asked_for_as_much_as_it_gives_soon_and_small(row_s: float, ro
     step.call(partial(operator.open, parts=[Part("a")]))
     for _ in range(7):
         step.call(partial(operator.poll, rows_max=100, linger_s=1.0, clock=clock))
+        operator.made(source.asked[-1], 0, took_s=0.0, limit_s=1.0, load=0.0)
     assert source.asked == asked

@@ -52,4 +52,5 @@ def test_columns_are_bounded_by_bytes_however_many_rows_may_come(rows_max: int) 
     poll = partial(operator.poll, linger_s=1.0, clock=VirtualClock(), bytes_max=1 << 16, columns_rows_max=131_072)
     for _ in range(20):
         step.call(partial(poll, rows_max=rows_max))
+        operator.made(source.asked[-1], 0, took_s=0.0, limit_s=1.0, load=0.0)
     assert 512 <= max(source.asked) <= 16 * (1 << 16) // 1024

@@ -338,3 +338,38 @@ def test_r4_state_for_a_key_without_records_is_refused_for_nobody_would_move_it(
     with pytest.raises(OperatorError, match="under key 'stranger'") as caught:
         step.push(Epoch(5) if hook == "on_epoch" else batch)
     assert caught.value.rule == "key kept"
+
+
+class AtEpochs(KeyedLogic[str, int, int, int]):
+    """Sends a record at ``timestamp`` at each epoch."""
+
+    def __init__(self, timestamp: int | None) -> None:
+        self.timestamp = timestamp
+
+    def on_data(self, message: DataMessage[str, int], key_state: int | None, output: Output[str, int]) -> int:
+        return message.value
+
+    def on_epoch(self, epoch: Epoch, state: State, output: Output[str, int]) -> None:
+        if epoch.time > 7:
+            output.emit("a", 1, self.timestamp)
+
+
+@pytest.mark.parametrize("timestamp", [None, 7, MAX_EPOCH])
+def test_what_on_epoch_sends_at_a_wrong_time_is_refused_with_the_times_that_are_allowed(timestamp: int | None) -> None:
+    passed = (Batch([1], keys=["a"], timestamps=[7]), Epoch(7))
+    step = stepped(AtEpochs(timestamp), timed=True)
+    step.push(*passed)
+    with pytest.raises(OperatorError, match=r"(?i)give it a time above the epoch 7, for instance epoch\.time, 9$"):
+        step.push(Epoch(9))
+    allowed = r"(?i)give it a time above the epoch 7, and below mp\.MAX_EPOCH\. At the end that is mp\.MAX_EPOCH - 1"
+    step = stepped(AtEpochs(timestamp), timed=True)
+    step.push(*passed)
+    with pytest.raises(OperatorError, match=allowed) as caught:
+        step.push(Epoch(MAX_EPOCH))
+    assert "its input" not in str(caught.value)
+
+
+def test_at_the_end_one_below_the_maximum_epoch_is_a_time_to_send_at() -> None:
+    step = stepped(AtEpochs(MAX_EPOCH - 1), timed=True)
+    step.push(Batch([1], keys=["a"], timestamps=[7]), Epoch(7), Epoch(MAX_EPOCH))
+    assert step.rows() == [("a", 1, MAX_EPOCH - 1)]

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch
-from malstrom_py.errors import SinkError
+from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.errors import CodecError, SinkError
+from malstrom_py.job import Job
 from malstrom_py.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
@@ -42,6 +44,21 @@ class Plain:
     def close(self) -> None:
         self.closed += 1
         self._at("close")
+
+
+class Rows(Plain):
+    """One that looks at the values."""
+
+    def write(self, batch: Batch) -> None:
+        self.batches.append(batch.with_values(batch.values))
+
+
+class Names(Plain):
+    """One that makes names of the values."""
+
+    def write(self, batch: Batch) -> None:
+        for value in batch.values:
+            Job(value)
 
 
 class Transactional(Plain):
@@ -109,6 +126,23 @@ def test_an_error_names_the_step_and_what_it_was(where: str, error: Exception) -
     with pytest.raises(SinkError, match=r"sink 'under-test' could not .*No space left on device") as caught:
         live()
     assert caught.value.__cause__ is error
+
+
+def test_an_error_of_ours_below_a_sink_is_repeated_and_one_of_the_sink_s_own_kind_is_not() -> None:
+    times = pa.array([300_000_000_000_000_000], pa.timestamp("us"))
+    batch = ColumnBatch(pa.RecordBatch.from_pydict({"t": times}))
+    step, operator = operator_of(Rows())
+    operator.open()
+    with pytest.raises(SinkError, match=r"could not write: CodecError: column 't' of Arrow type timestamp\[us\]"):
+        step.push(batch)
+    step, operator = operator_of(Plain("write", CodecError("secret")))
+    operator.open()
+    with pytest.raises(SinkError, match=r"could not write: CodecError$"):
+        step.push(Batch([1]))
+    step, operator = operator_of(Names())
+    operator.open()
+    with pytest.raises(SinkError, match=r"could not write: PlanError$"):
+        step.push(Batch(["secret !"]))
 
 
 def test_closing_happens_once_also_when_it_fails() -> None:

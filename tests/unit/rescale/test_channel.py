@@ -12,6 +12,7 @@ from malstrom_py.batches import Batch
 from malstrom_py.errors import InternalError, PeerError
 from malstrom_py.messages import Epoch
 from malstrom_py.rescale.channel import (
+    OPEN,
     Barrier,
     ChannelId,
     ChannelIn,
@@ -53,7 +54,7 @@ def test_f1_what_comes_in_order_is_taken_in_order() -> None:
     for frame in out.take():
         into.receive(frame)
     assert len(into) == 3
-    assert [into.take()[0].rows for _ in range(3)] == [1, 2, 3]
+    assert [into.take().rows for _ in range(3)] == [1, 2, 3]
 
 
 def test_f1_a_gap_is_refused_and_named() -> None:
@@ -182,18 +183,85 @@ def test_f2_what_is_put_without_credit_counts_as_spilled() -> None:
     assert channel.spilled_rows == 7
 
 
-def test_f2_taking_a_frame_gives_its_credit_back() -> None:
-    out, into = sender(), ChannelIn(CHANNEL, 3)
-    put(out, 4, size=9)
-    out.put(epochs=(PlacedEpoch(0, 7),))
-    for frame in out.take():
-        into.receive(frame)
-    out.put(control=Barrier("1"))
-    for frame in out.take():
-        into.receive(frame)
-    assert into.take()[1] == Grant(CHANNEL, 3, 4, 9)
-    assert into.take()[1] == Grant(CHANNEL, 3, 1, 0)
-    assert into.take()[1] is None
+def test_f2_credit_goes_back_with_the_window_that_the_sender_has_from_then_on() -> None:
+    channel = ChannelIn(CHANNEL, 3)
+    assert channel.grant(4, 9) == Grant(CHANNEL, 3, 4, 9, OPEN)
+    assert channel.grant(4, 9, 100) == Grant(CHANNEL, 3, 4, 9, 100)
+
+
+def test_f2_below_the_credit_the_window_limits_what_is_on_its_way() -> None:
+    channel = ChannelOut(CHANNEL, 3, Credit(rows=100))
+    put(channel, 2, 2)
+    assert rows_of(channel.take()) == [2, 2]
+    channel.grant(Grant(CHANNEL, 3, 2, 0, window=6))
+    put(channel, *[2] * 5)
+    assert rows_of(channel.take()) == [2, 2]
+    assert channel.backlog == 3
+    assert channel.waits_for_time
+    assert channel.excess == 2.0  # twelve rows are there, and six may be; three would not be too many at once
+    channel.grant(Grant(CHANNEL, 3, 2, 0, window=1))
+    assert rows_of(channel.take()) == []
+    channel.grant(Grant(CHANNEL, 3, 4, 0, window=1))
+    assert rows_of(channel.take()) == [2]
+    channel.grant(Grant(CHANNEL, 3, 2, 0))
+    assert rows_of(channel.take()) == [2, 2]
+    assert not channel.waits_for_time
+    assert channel.excess == 0.0
+
+
+def test_f2_no_window_lets_more_out_than_the_credit() -> None:
+    channel = ChannelOut(CHANNEL, 3, Credit(rows=2))
+    put(channel, *[1] * 4)
+    assert rows_of(channel.take()) == [1, 1]
+    assert not channel.waits_for_time
+    channel.grant(Grant(CHANNEL, 3, 1, 0, window=1000))
+    assert rows_of(channel.take()) == [1]
+
+
+def test_f2_at_first_no_more_is_let_out_than_twice_what_has_been_worked_off() -> None:
+    channel = ChannelOut(CHANNEL, 3, Credit(rows=100), trust=4)
+    put(channel, *[1] * 40)
+    assert sum(rows_of(channel.take())) == 4
+    channel.grant(Grant(CHANNEL, 3, 4, 0))
+    assert sum(rows_of(channel.take())) == 12
+    channel.grant(Grant(CHANNEL, 3, 12, 0))
+    assert sum(rows_of(channel.take())) == 24
+    loopback = Loopback(Credit(rows=100), trust=4)
+    loopback.put(Batch(["a"] * 4))
+    assert loopback.full
+    loopback.take()
+    loopback.put(Batch(["a"] * 11))
+    assert not loopback.full
+
+
+def test_f2_a_worker_s_channel_to_itself_is_full_by_its_window_too() -> None:
+    loopback = Loopback(Credit(rows=100))
+    loopback.freed(4)
+    loopback.put(Batch(["a", "b", "c"]))
+    assert not loopback.full
+    loopback.put(Batch(["d", "e"]))
+    assert loopback.full
+    assert loopback.waits_for_time
+    loopback.freed(6)
+    assert not loopback.full
+    loopback.freed(1000)
+    loopback.put(Batch(["x"] * 95))
+    assert loopback.full
+    assert not loopback.waits_for_time
+
+
+def test_of_a_batch_in_a_worker_s_channel_to_itself_a_part_can_be_taken() -> None:
+    loopback = Loopback(Credit(rows=5))
+    loopback.put(Batch([1, 2, 3, 4, 5], keys=list("abcde"), timestamps=[6, 7, 8, 9, 10]))
+    loopback.put(Epoch(10))
+    taken = [loopback.take(2) for _ in range(3)]
+    assert [(batch.values, batch.keys, batch.timestamps) for batch in taken if isinstance(batch, Batch)] == [
+        ([1, 2], ["a", "b"], [6, 7]),
+        ([3, 4], ["c", "d"], [8, 9]),
+        ([5], ["e"], [10]),
+    ]
+    assert not loopback.full
+    assert loopback.take(2) == Epoch(10)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40), st.integers(1, 6))
@@ -209,7 +277,8 @@ def test_f2_no_more_than_the_credit_and_one_batch_is_ever_under_way(
         for frame in out.take():
             into.receive(frame)
         if take and len(into):
-            frame, grant = into.take()
+            frame = into.take()
+            grant = into.grant(frame.cost, frame.size) if frame.cost else None
             taken.append(frame.rows)
             if grant is not None:
                 out.grant(grant)
@@ -218,7 +287,8 @@ def test_f2_no_more_than_the_credit_and_one_batch_is_ever_under_way(
     while len(into) or out.backlog:
         for frame in out.take():
             into.receive(frame)
-        frame, grant = into.take()
+        frame = into.take()
+        grant = into.grant(frame.cost, frame.size) if frame.cost else None
         taken.append(frame.rows)
         if grant is not None:
             out.grant(grant)

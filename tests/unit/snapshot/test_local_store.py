@@ -67,10 +67,15 @@ def test_no_link_to_a_file_is_read_and_one_is_replaced_itself(tmp_path: Path) ->
 
 def test_a_root_that_is_a_file_is_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(SnapshotError, match=r"/proc/nope/orders/_latest cannot be written: its folder cannot be made"):
+    with pytest.raises(
+        SnapshotError, match=r"/proc/nope/orders/_latest cannot be written: its folder cannot be made\. Give"
+    ):
         LocalStore("/proc/nope").put("orders/_latest", b"one")
-    with pytest.raises(SnapshotError, match=r"file/orders/_latest cannot be written: Not a directory"):
-        LocalStore(tmp_path / "file").put("orders/_latest", b"one")
+    for root in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(SnapshotError, match=r"_latest cannot be written: there is a file where a folder is needed"):
+            LocalStore(root).put("orders/_latest", b"one")
+        with pytest.raises(SnapshotError, match=r"_latest cannot be read: there is a file where a folder is needed"):
+            LocalStore(root).get("orders/_latest")
 
 
 def test_a_folder_that_another_process_removed_is_made_again(tmp_path: Path) -> None:

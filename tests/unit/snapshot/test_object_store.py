@@ -35,5 +35,5 @@ def test_options_that_there_are_not_are_told() -> None:
 def test_without_obstore_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.setitem(sys.modules, "obstore.exceptions", None)
-    with pytest.raises(PlanError, match=r"pip install 'malstrom-py\[objects\]'"):
+    with pytest.raises(PlanError, match=r"pip install 'obstore>=0\.6'"):
         ObjectStore("s3://bucket").get("orders/_latest")

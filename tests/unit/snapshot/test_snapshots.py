@@ -22,7 +22,7 @@ from tests.unit.snapshot.taken import JOB, Start
 def test_a_folder_is_named_by_path_or_uri(tmp_path: Path, write: Any) -> None:
     snapshots = Snapshots(write(tmp_path / "a b"))
     assert isinstance(snapshots.store(), LocalStore)
-    made = Start(snapshots.checkpointer(JOB)).take(b"one")
+    made = Start(snapshots.in_store(JOB)).take(b"one")
     assert (tmp_path / "a b" / JOB / "_latest").read_text().strip() == made.id
 
 
@@ -46,7 +46,7 @@ def test_an_object_store_is_named_by_its_uri_and_not_opened_yet(uri: str) -> Non
 
 def test_a_store_is_taken_as_it_is() -> None:
     store = MemoryStore()
-    made = Start(Snapshots(store).checkpointer(JOB)).take(b"one")
+    made = Start(Snapshots(store).in_store(JOB)).take(b"one")
     assert latest_manifest(Snapshots(store, keep=1).checkpointer(JOB), job=JOB) == (made, [])
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import malstrom_py as mp
+from malstrom_py import sinks
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files import Files
@@ -221,3 +223,24 @@ def test_each_run_finds_the_types_afresh(tmp_path: Path) -> None:
     assert read_source(source) == [{"n": "one"}]
     path.write_text("m\n1\n")
     assert read_source(source) == [{"m": 1}]
+
+
+def test_new_files_without_snapshots_reads_all_again_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in.csv").write_text("n\n1\n")
+
+    def nightly(*, new_files: bool = False) -> mp.Job:
+        job = mp.Job("nightly")
+        job.source("in", Files(tmp_path / "*.csv", new_files=new_files)).sink("out", sinks.Memory())
+        return job
+
+    mp.run(nightly(), progress=False)
+    mp.run(nightly(new_files=True), progress=False, snapshots=mp.Snapshots(str(tmp_path / "kept")))
+    assert caplog.messages == []
+    for _ in range(2):
+        assert mp.run(nightly(new_files=True), 2, progress=False).read == 1
+        (warned,) = caplog.messages
+        assert "source 'in' is to read what is new" in warned
+        assert "snapshots=mp.Snapshots" in warned
+        caplog.clear()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
+from malstrom_py import testing
 from malstrom_py.errors import OperatorError
 from malstrom_py.testing import LAWS, LawError, LawReport, check_operator
 
@@ -78,17 +78,13 @@ def test_the_case_is_minimal() -> None:
 
 
 def test_without_hypothesis_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *arguments: Any) -> Any:
-        if name.startswith("hypothesis"):
-            raise ImportError(name)
-        return real(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
     monkeypatch.delitem(sys.modules, "malstrom_py.testing.strategies", raising=False)
-    with pytest.raises(ImportError, match="pip install hypothesis"):
+    monkeypatch.delattr(testing, "strategies", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'hypothesis>=") as raised:
         check_operator(lambda s: s.count("n"))
+    assert raised.value.__suppress_context__
+    assert raised.value.__cause__ is None
 
 
 def test_keys_made_anew_by_the_step_are_nobodys_fault() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import malstrom_py as mp
 from malstrom_py.batches import Batch
+from malstrom_py.errors import PlanError
 from malstrom_py.messages import DataMessage
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.testing import OperatorTester, as_step
@@ -51,3 +54,42 @@ def test_an_operator_of_ones_own_can_be_a_step() -> None:
     tester = OperatorTester(as_step(Twice, name="twice"), keyed=True)
     assert tester.send_local([("a", 1)]).step().receive_local() == [DataMessage("a", 1)] * 2
     assert [step.name for step in tester.lone.steps] == ["twice"]
+
+
+class Ringing(mp.KeyedLogic[str, int, int, int]):
+    """Needs event time."""
+
+    def on_data(self, message: DataMessage[str, int], key_state: int | None, output: Any) -> int:
+        output.set_timer(message.key, 5)
+        return message.value
+
+    def on_timer(self, key: str, time: int, key_state: int | None, output: Any) -> None:
+        return None
+
+
+def test_the_option_that_was_forgotten_is_named() -> None:
+    with pytest.raises(PlanError, match="give timed=True"):
+        lone(lambda stream: stream.stateful_op("ring", Ringing()))
+    with pytest.raises(PlanError, match="give keyed=True"):
+        lone(lambda stream: stream.count("count"), keyed=False)
+    with pytest.raises(PlanError, match=r"step 'ring'.*not the class itself$"):
+        lone(lambda stream: stream.stateful_op("ring", Ringing))
+
+
+def told(message: Any, state: Any, output: Any) -> Any:
+    return state
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (Ringing(), "an object of type Ringing, not a function of the stream: .*such as lambda stream: "),
+        (Ringing, "the class Ringing, not a function of the stream"),
+        (None, "an object of type NoneType, not a function of the stream"),
+        (told, r"told at .*test_lone_step.py:\d+ cannot be called with a stream"),
+        (lambda: None, "cannot be called with a stream"),
+    ],
+)
+def test_what_is_no_function_of_the_stream_is_refused(factory: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        lone(factory)

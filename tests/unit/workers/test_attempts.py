@@ -14,9 +14,11 @@ from malstrom_py.errors import (
     SnapshotError,
     lasting,
 )
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.attempts import Attempts
 from malstrom_py.workers.controls import Controls
+from malstrom_py.workers.job_status import SnapshotStatus
 from malstrom_py.workers.restart import Restart
 from malstrom_py.workers.result import RunResult
 
@@ -33,7 +35,7 @@ class Played:
 
     def execute(self) -> RunResult:
         end = self._ends.pop(0)
-        if isinstance(end, MalstromError):
+        if isinstance(end, Exception):
             raise end
         return end
 
@@ -101,6 +103,31 @@ def test_a_stop_without_drain_ends_the_job_in_the_pause_before_it_begins_again()
         Attempts(make, controls, Restart(backoff_s=1_000.0), clock).execute()
     assert len(make.asked) == 1
     assert clock.monotonic_s() < 1
+
+
+def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for failure, told in ((OperatorError("by zero"), "by zero"), (ZeroDivisionError("secret"), "ZeroDivisionError")):
+        make, controls = Runs(failure, FINE), Controls("job", kept=True)  # type: ignore[arg-type]
+        controls.stop(drain=False)
+        with pytest.raises(JobEnded, match=r"nothing was committed\. No last snapshot was made") as raised:
+            Attempts(make, controls, Restart(), VirtualClock()).execute()
+        assert raised.value.__cause__ is failure
+        assert raised.value.__notes__ == [f"it failed while it was being stopped: {told}"]
+        assert raised.value.snapshot == ""
+        assert len(make.asked) == 1
+        assert "goes back" not in caplog.text
+
+
+def test_a_job_that_is_stopped_while_it_goes_back_ends_with_the_snapshot_it_goes_back_to() -> None:
+    last = SnapshotId("20261122T042242123456Z-1a2b3c4d")
+    controls = Controls("job", kept=True)
+    controls.note_snapshots(SnapshotStatus(last, 1.0, 1))
+    with pytest.raises(JobEnded) as raised:
+        Attempts(Runs(OperatorError("first"), FINE), controls, Restart(), Stopping(controls, drain=False)).execute()
+    assert str(raised.value) == f"job 'job' was stopped without drain: it can go on from snapshot {last}"
+    assert raised.value.snapshot == last
 
 
 def test_a_stop_with_drain_cuts_the_pause_short() -> None:

@@ -100,7 +100,7 @@ def test_an_interrupt_between_two_commits_tells_what_is_visible() -> None:
         run_into(first, second)
     assert (first.visible, second.visible) == ([1, 2, 3], [])
     (note,) = caught.value.__notes__
-    assert note.startswith("stopped by the user; committed: a; so far ")
+    assert note.startswith("stopped by the user; sink 'a' had committed; so far ")
 
 
 def test_contexts_share_one_fresh_id_and_name_job_and_step() -> None:

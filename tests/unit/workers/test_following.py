@@ -221,8 +221,8 @@ def test_t2_a_generator_that_feeds_two_exchanges_follows_the_slower_one() -> Non
 
 def test_t2_an_idle_generator_beside_an_active_one_holds_nothing_back_and_follows_only_where_it_is_alone() -> None:
     active = at(*((float(second), [100 + second]) for second in range(60)))
-    worker = OneOfThree(two_exchanges, ONE_RECORD, active).wait(30.0)
-    assert worker.said()[-1].time >= 120
+    worker = OneOfThree(two_exchanges, ONE_RECORD, active).wait(12.0)
+    assert worker.said()[-1].time >= 105
     assert not worker.said()
     assert worker.said(exchange="alone")[-1] == Epoch(95, idle=True)
     worker.send(1, Epoch(110)).send(2, Epoch(110)).settle()

@@ -218,7 +218,7 @@ def test_timeouts_are_checked(timeout_s: Any) -> None:
 
 def test_flags_are_checked() -> None:
     handle = start(idle_free())
-    for call in (lambda: handle.stop(drain=None), lambda: handle.stop(wait=1), lambda: handle.rescale(2, wait="no")):  # type: ignore[arg-type, call-overload]
+    for call in (lambda: handle.stop(drain="no"), lambda: handle.stop(wait=1), lambda: handle.rescale(2, wait="no")):  # type: ignore[arg-type, call-overload]
         with pytest.raises(PlanError, match="is True or False"):
             call()
     handle.wait(timeout_s=PATIENCE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import ControlError, JobEnded, PlanError, SnapshotError
-from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.asking import AskedJob
-from malstrom_py.workers.control_messages import Answer, Ask, AskSnapshot, Done, SnapshotMade
-from tests.unit.workers.started_jobs import PATIENCE_S, idle, start
+from malstrom_py.workers.control_messages import Answer, Ask, AskSnapshot, AskStop, Done, SnapshotMade
+from tests.unit.workers.started_jobs import PATIENCE_S, endless, idle, is_complete, start
 
 
 class Elsewhere(AskedJob):
@@ -83,3 +84,71 @@ def test_a_job_that_has_ended_tells_of_its_last_snapshot() -> None:
 def test_an_answer_of_another_kind_is_a_control_error() -> None:
     with pytest.raises(ControlError, match="answered with Done"):
         mp.JobHandle(Elsewhere(Done())).snapshot()
+
+
+def test_a_stop_leaves_a_job_with_snapshots_to_be_gone_on_with() -> None:
+    kept = mp.Snapshots(MemoryStore(), interval_s=None)
+    job, out = endless("resumed")
+    runtime = mp.InProcess(2, batch=mp.Batching(rows_max=50), snapshots=kept)
+    stops: list[str] = []
+    for _ in range(3):
+        handle = runtime.start(job, control=False)
+        handle.snapshot(timeout_s=PATIENCE_S)
+        last = handle.stop(timeout_s=PATIENCE_S)
+        assert last is not None
+        assert handle.stop() == handle.stop(drain=False) == last, "to ask again is nothing new"
+        assert handle.status().state == "stopped"
+        with pytest.raises(JobEnded, match=f"can go on from snapshot {last}") as raised:
+            handle.wait()
+        assert raised.value.snapshot == last
+        with pytest.raises(JobEnded, match="cannot be stopped with drain: it has been stopped"):
+            handle.stop(drain=True)
+        stops.append(last)
+    assert stops == sorted(set(stops))
+    handle = runtime.start(job, control=False)
+    last = handle.stop(drain=True, timeout_s=PATIENCE_S)
+    assert (handle.status().state, handle.wait().last_snapshot) == ("finished", last)
+    assert handle.stop() == last, "it has ended"
+    assert is_complete(out)
+    again = runtime.start(job, control=False)
+    assert again.wait(timeout_s=PATIENCE_S).resumed_finished
+    assert not handle.wait().resumed_finished
+    assert again.stop() == last
+
+
+def test_a_stop_without_snapshots_drains_and_names_none() -> None:
+    job, out = endless("drained")
+    handle = start(job)
+    assert handle.stop(timeout_s=PATIENCE_S) is None
+    result = handle.wait()
+    assert (result.written, result.last_snapshot, result.resumed_finished) == (len(out.items), None, False)
+    assert start(idle("idle-drained")).stop(wait=False) is None
+
+
+def test_a_job_elsewhere_says_with_which_snapshot_it_has_ended() -> None:
+    job = Elsewhere(SnapshotMade("20261122T042242123456Z-1a2b3c4d"))
+    assert mp.JobHandle(job).stop(timeout_s=3) == "20261122T042242123456Z-1a2b3c4d"
+    assert mp.JobHandle(Elsewhere(Done())).stop(drain=True, wait=False) is None
+    assert job.asked == [(AskStop(None, True, 3), "stopped")]
+
+
+class FailsOnce(sinks.Memory):
+    """Cannot commit the first time."""
+
+    failures = 0
+
+    def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
+        if not self.failures:
+            self.failures += 1
+            raise OSError("as the test wants it")
+        super().commit(context, payloads)
+
+
+def test_what_an_earlier_attempt_of_this_start_has_finished_had_not_finished_before() -> None:
+    job, out = mp.Job("late-fault"), FailsOnce()
+    job.source("in", sources.Memory(range(3))).sink("out", out)
+    runtime = mp.InProcess(snapshots=mp.Snapshots(MemoryStore()), restart=mp.Restart(backoff_s=0.0))
+    handle = runtime.start(job, control=False)
+    assert not handle.wait(timeout_s=PATIENCE_S).resumed_finished
+    assert (handle.status().restarts, out.failures, out.items) == (1, 1, [0, 1, 2])
+    assert runtime.run(job).resumed_finished

@@ -1,4 +1,4 @@
-"""Ctrl-C is never lost and never cuts a commit in two. Real signals, sent to this process."""
+"""Ctrl-C and SIGTERM are never lost and never cut a commit in two. Real signals, sent to this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.workers.interrupts import Interrupts
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import ControlError, DeadlineError, JobEnded, OperationInProgress
+from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.workers import interrupts as interrupts_module
+from malstrom_py.workers.interrupts import Interrupts, PlannedStop
 
 
 def press() -> None:
@@ -143,4 +147,149 @@ def test_it_does_not_cut_a_commit_in_two() -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         mp.run(job)
     assert first.items == second.items == [1, 2]
-    assert "committed: first, second" in raised.value.__notes__[0]
+    assert "sinks 'first', 'second' had committed" in raised.value.__notes__[0]
+
+
+def test_where_there_are_snapshots_it_says_what_they_have_committed() -> None:
+    store = MemoryStore()
+    kept = mp.Snapshots(store, interval_s=None)
+    pressed = [False]
+
+    def press(number: int) -> int:
+        if pressed[0]:
+            raise KeyboardInterrupt
+        return number
+
+    job, out = mp.Job("pressed"), sinks.Memory()
+    job.source("in", sources.Generator(lambda part, start: iter(range(start, 10**9)))).map("press", press).sink(
+        "o", out
+    )
+    runtime = mp.InProcess(progress=False, snapshots=kept)
+    last = runtime.start(job, control=False).stop(drain=False)
+    pressed[0] = True
+    with pytest.raises(KeyboardInterrupt) as raised:
+        runtime.run(job)
+    said = f"its sinks have committed what is in its last snapshot; it can go on from snapshot {last}; so far job"
+    assert said in raised.value.__notes__[0]
+
+
+def test_a_job_that_is_stopped_says_what_it_had_done() -> None:
+    job = mp.Job("counted")
+    job.source("in", sources.Generator(lambda part, start: iter(range(start, 10**9)))).sink("out", sinks.Memory())
+    handle = mp.InProcess(progress=False, snapshots=mp.Snapshots(MemoryStore())).start(job, control=False)
+    handle.stop(drain=False)
+    with pytest.raises(JobEnded) as raised:
+        handle.wait()
+    assert raised.value.result.job == "counted"
+    assert set(raised.value.result.steps) == {"in", "out"}
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def ours() -> Iterator[None]:
+    """A handler of the program's own, for SIGTERM is not to end the tests."""
+    former = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGTERM, former)
+
+
+def test_a_sigterm_asks_for_a_stop_once_and_by_another_thread(ours: None) -> None:
+    asked: list[threading.Thread] = []
+    came, lock, former = threading.Event(), threading.Lock(), signal.getsignal(signal.SIGTERM)
+
+    def stop() -> None:
+        with lock:  # the main thread has it where the signal comes
+            asked.append(threading.current_thread())
+        came.set()
+
+    with PlannedStop(stop):
+        with lock:
+            terminate()
+            terminate()
+        assert came.wait(60)
+    assert len(asked) == 1
+    assert asked[0] is not threading.main_thread()
+    assert signal.getsignal(signal.SIGTERM) is former
+
+
+def test_a_handler_that_comes_meanwhile_gets_the_signal_afterwards(ours: None) -> None:
+    def theirs(number: int, frame: FrameType | None) -> None:
+        """A library's."""
+
+    came = threading.Event()
+    with PlannedStop(came.set) as stopping:
+        stopping.come_first(theirs)
+        terminate()
+        assert came.wait(60)
+    assert signal.getsignal(signal.SIGTERM) is theirs
+
+
+def test_a_sigterm_waits_for_a_savepoint_and_ends_where_the_job_has(
+    ours: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupts_module, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(SystemClock, "sleep_s", lambda self, duration_s: None)
+    savepoint = OperationInProgress("wait", operation="savepoint")
+    answers: list[Exception] = [
+        savepoint,
+        savepoint,
+        DeadlineError("silent"),
+        ControlError("hung up"),
+        JobEnded("it has"),
+    ]
+    came = threading.Event()
+
+    def stop() -> None:
+        answer = answers.pop(0)
+        if not answers:
+            came.set()
+        raise answer
+
+    with PlannedStop(stop):
+        terminate()
+        assert came.wait(60)
+    assert answers == []
+
+
+def test_a_sigterm_that_is_ignored_stays_ignored_and_another_thread_leaves_it_alone() -> None:
+    former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with PlannedStop(lambda: pytest.fail("it was ignored")):
+            terminate()
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+    def elsewhere() -> None:
+        with PlannedStop(lambda: None):
+            assert signal.getsignal(signal.SIGTERM) is former
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_sigterm_in_the_middle_of_a_run_stops_it_as_a_handle_does(kept: bool, ours: None) -> None:
+    def signalled(number: int) -> int:
+        if number == 1_000:
+            terminate()
+        return number
+
+    job, out = mp.Job("signalled"), sinks.Memory()
+    read = job.source("in", sources.Generator(lambda part, start: iter(range(start, 10**9))))
+    read.map("signalled", signalled).sink("out", out)
+    store = mp.Snapshots(MemoryStore(), interval_s=None)
+    runtime = mp.InProcess(progress=False, snapshots=store if kept else None)
+    if not kept:
+        assert runtime.run(job, stop_on_sigterm=True).written == len(out.items) > 1_000
+        return
+    with pytest.raises(JobEnded) as raised:
+        runtime.run(job, stop_on_sigterm=True)
+    (last,) = store.checkpointer("signalled").list_checkpoints()
+    assert (raised.value.how, raised.value.snapshot) == ("stopped", last)
+    assert out.items == list(range(len(out.items)))
+    assert len(out.items) > 1_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.beginning import Pinned
 from malstrom_py.workers.handle import JobHandle
 from malstrom_py.workers.pinning import Pins
 
@@ -149,7 +151,7 @@ def test_a_job_that_goes_on_pins_what_it_had_pinned_and_new_sources_behind_that(
     told: list[str] = []
     new, old = Held(told=told), Held(told=told)
     pins = Pins(job_over(new, old, old).plan(), VirtualClock())
-    pins.pin({"in2": "pin-7", "in9": "of a step that is gone"})
+    pins.pin(Pinned({"in2": "pin-7", "in9": "of a step that is gone"}))
     assert told == ["pin pins as pin-7", "pin pins"]
     assert pins.records() == {name: {"read": 2} for name in ("in0", "in1", "in2")}
     pins.unpin()
@@ -165,3 +167,26 @@ def test_what_a_job_that_is_to_go_on_has_staged_is_kept() -> None:
     pins.pin()
     pins.unpin(keep=True)
     assert held.told[-1] == "unpin, kept"
+
+
+class Grows(Held):
+    """One that reads what is new in later runs."""
+
+    reads_new = True
+
+    def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
+        return self.list_parts()
+
+    def has_read(self, position: Any) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_a_drained_job_has_not_read_is_kept_for_the_next_run_only_where_that_knows_of_it(
+    kept: bool, tmp_path: Path
+) -> None:
+    held, snapshots = Grows(range(1_000_000)), mp.Snapshots(tmp_path, interval_s=None) if kept else None
+    handle: JobHandle = mp.InProcess(snapshots=snapshots).start(job_over(held), control=False)
+    handle.stop(drain=True)
+    assert handle.wait().read < 1_000_000
+    assert held.told[-1] == ("unpin, kept" if kept else "unpin")

@@ -97,3 +97,36 @@ def test_a_run_lasts_as_long_as_its_clock_says() -> None:
 def test_snapshots_are_told_where_there_were_any() -> None:
     assert str(mp.RunResult("a", {}, 1.0, snapshots=3)).endswith("0 dead letters, 3 snapshots in 1.00 s")
     assert "snapshots" not in str(mp.RunResult("a", {}, 1.0))
+
+
+def test_a_result_is_one_short_line_and_in_a_notebook_a_table_of_its_steps() -> None:
+    job = mp.Job("table")
+    stream: mp.StreamBuilder[None, int] = job.source("in", sources.Memory(range(1_500)))
+    for number in range(12):
+        stream = stream.filter(f"step-{number}", lambda value: value > 10)
+    stream.key_by("key", lambda value: value % 2).count("n").sink("out", sinks.Memory())
+    result = run(job)
+    assert repr(result) == f"<RunResult of {result}>"
+    assert len(repr(result)) < 150
+    assert (
+        repr(result.steps["n"])
+        == f"StepCounts(kind='count', rows_in=1489, ports={{'out': 1489}}, keys=2, epoch={MAX_EPOCH})"
+    )
+    shown = cast(Any, result)._repr_html_()
+    assert shown.count("<tr>") == 1 + len(result.steps)
+    assert str(result) in shown
+    assert "<tr><th>step-0</th><td>filter</td><td>1,500</td><td>1,489</td><td>11</td>" in shown
+    assert (
+        "<th>n</th><td>count</td><td>1,489</td><td>1,489</td><td>0</td><td>0</td><td>0</td><td>0</td><td>2</td>"
+        in shown
+    )
+    assert len(repr(mp.JobStatus("table", "running", 1, "steady", result, None))) < 400
+    assert repr(job.plan()) == "Plan('table', 16 steps)"
+
+
+def test_a_simulated_result_names_what_replays_it() -> None:
+    job = mp.Job("simulated")
+    job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
+    result = mp.Simulation(seed=1).run(job)
+    assert repr(result).endswith(f", incarnations {result.incarnations}, trace {result.trace}>")
+    assert len(repr(result)) < 250

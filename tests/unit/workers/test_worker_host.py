@@ -12,7 +12,7 @@ import malstrom_py as mp
 from malstrom_py import sources
 from malstrom_py.errors import InternalError, OperatorError, PeerError, SinkError
 from malstrom_py.plan import Plan
-from malstrom_py.rescale.channel import Frame
+from malstrom_py.rescale.channel import ChannelId, Frame, Grant
 from malstrom_py.worker_info import WorkerInfo
 from malstrom_py.workers.commit import SinkCommits
 from malstrom_py.workers.failures import unpack
@@ -77,6 +77,8 @@ def test_it_reads_to_the_end_and_says_how_it_stands() -> None:
 
 def test_what_is_for_one_receiver_goes_together_and_a_worker_at_rest_waits() -> None:
     driven = Driven(plan_of(Ledger())).opened(members=(0, 1))
+    # The other one is fast, and says so.
+    driven.streams.coming.append([Grant(ChannelId("by", 0, 1), 1, 0, 0)])
     driven.go(10)
     frames = [content for content in driven.streams.sent[1] if isinstance(content, Frame)]
     assert sum(frame.rows for frame in frames) == sum(TABLE[slot] for slot in slots_of(range(100)))

@@ -123,6 +123,13 @@ def test_what_names_no_local_file_is_refused(pattern: Any) -> None:
         check_patterns(pattern)
 
 
+def test_a_uri_of_an_object_store_is_refused_with_the_page_that_says_what_is_not_there() -> None:
+    with pytest.raises(
+        PlanError, match=r"give a path \(files in object stores .*docs/not-yet\.md#files-in-object-stores"
+    ):
+        check_patterns("s3://bucket/a.csv")
+
+
 def test_paths_and_home_folders_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert check_patterns(Path("a/b.csv")) == ["a/b.csv"]

@@ -8,7 +8,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.on_ray.cluster import check_version, room_in
+from malstrom_py.workers.on_ray import cluster
+from malstrom_py.workers.on_ray.cluster import check_fields, check_room, check_version, room_in
 
 
 @pytest.mark.parametrize("version", ["2.52.0", "2.60.1", "3.0.0", "2.100.0rc1"])
@@ -61,3 +62,23 @@ def test_workers_that_need_nothing_always_have_room() -> None:
 def test_an_option_that_cannot_be_is_refused_before_ray_is_asked(options: dict[str, Any]) -> None:
     with pytest.raises(PlanError):
         mp.RayRuntime(**options)
+
+
+def test_a_cluster_without_room_is_told_with_the_option_of_python_and_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "_nodes", lambda but: [{"CPU": 0.5, "GPU": 1.0}])
+    says = r"^1 worker of 1 CPU each .* RayRuntime\(num_cpus=0\.5\), or --num-cpus 0\.5 on the command line$"
+    with pytest.raises(PlanError, match=says):
+        check_room(1, {"CPU": 1.0})
+    with pytest.raises(PlanError, match=r"2 workers of .* or ask for fewer workers$"):
+        check_room(2, {"CPU": 0.0, "GPU": 1.0})
+
+
+def test_a_field_of_a_runtime_env_that_ray_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_RUNTIME_ENV_PLUGINS", raising=False)
+    check_fields({"working_dir": ".", "env_vars": {"A": "1"}, "pip": [], "py_modules": []})
+    with pytest.raises(PlanError, match=r"runtime_env has nonsense, which Ray does not know: it knows .*working_dir"):
+        check_fields({"working_dir": ".", "nonsense": 1})
+    monkeypatch.setenv("RAY_RUNTIME_ENV_PLUGINS", '[{"class": "mine.Plugin"}]')
+    check_fields({"nonsense": 1})

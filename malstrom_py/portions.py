@@ -1,0 +1,143 @@
+"""By how long rows have taken: how many to take at once, and how many are worked off in a second.
+
+Rule: time is the runtime's clock, passed in. A clock that does not advance limits nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+UNLIMITED: Final = 1 << 30
+"""More rows than there are."""
+
+_SURE: Final = 20.0
+"""What takes so many times too long does so by itself; what takes less may just have waited for the processor, once."""
+
+_TRY: Final = 4
+"""How often, where one row takes too long, two are tried."""
+
+_PROBE: Final = 16
+"""After how many batches that take about as long as they may twice as many rows are tried."""
+
+_PAST_S: Final = 0.5
+"""How much of the time that has been worked the speed of now is taken from."""
+
+
+class Portion:
+    """How many rows to take at once, so that they take about as long as they may.
+
+    It begins with few, takes twice as many each time while that goes fast, and at once as few as will do when it has
+    taken too long. Where a batch takes long whatever its size (a call over the network, say), fewer rows make nothing
+    faster: then rows may take twice as long as that.
+
+    >>> portion = Portion(4)
+    >>> for rows in (4, 8, 16):
+    ...     portion.took(rows, rows * 0.001, limit_s=0.05)
+    >>> portion.rows
+    32
+    >>> portion.took(32, 3.2, limit_s=0.05)  # it has become slow: 0.1 s for each
+    >>> portion.rows
+    1
+    """
+
+    __slots__ = ("_fixed_s", "_other", "_tries", "_was_long", "rows")
+
+    def __init__(self, first: int) -> None:
+        self.rows = first
+        self._fixed_s = 0.0
+        self._other = (0, 0.0)
+        self._was_long = False
+        self._tries = 0
+
+    @property
+    def fixed_s(self) -> float:
+        """How long a batch takes whatever its size, as far as is known."""
+        return self._fixed_s
+
+    def took(self, rows: int, took_s: float, *, limit_s: float, load: float = 0.0) -> None:
+        """``rows`` have taken ``took_s`` and may take ``limit_s``. ``load``: by how many times they were too many for
+        what comes behind.
+        """
+        if took_s < limit_s / 8 and 2 * rows <= self.rows and load <= 1 and not self._fixed_s:
+            self._was_long = False
+            return  # it teaches nothing else
+        self._look_for_fixed(rows, took_s, limit_s)
+        fixed_s = min(self._fixed_s, took_s)
+        by_rows_s, may_s = took_s - fixed_s, max(limit_s, 3 * fixed_s) - fixed_s
+        was_long, self._was_long = self._was_long, by_rows_s > may_s
+        if self._was_long or load > 1:
+            times = by_rows_s / may_s
+            self._fewer(rows, times if was_long or times > _SURE else min(times, 2.0), load)
+        elif 2 * rows >= self.rows:
+            if 2 * by_rows_s <= may_s and load <= 0.5:
+                self.rows = max(self.rows, min(2 * rows, UNLIMITED))
+            elif 1.25 * by_rows_s <= may_s and load <= 0.8:
+                self.rows = max(self.rows, rows + max(1, rows // 4))
+            elif load <= 0.5 and not self._fixed_s:
+                # Batches of one size do not show what they take whatever their size: sometimes a larger one is tried.
+                self._tries += 1
+                if not self._tries % _PROBE:
+                    self.rows = max(self.rows, 2 * rows)
+
+    def _fewer(self, rows: int, times: float, load: float) -> None:
+        """``rows`` took ``times`` too long, or were ``load`` times too many."""
+        self.rows = max(1, int(rows / max(times, load)))
+        if rows == 1 and load <= 1:
+            # One row says nothing of whether two would take longer: now and then that is tried.
+            self._tries += 1
+            self.rows = 1 if self._tries % _TRY else 2
+
+    def _look_for_fixed(self, rows: int, took_s: float, limit_s: float) -> None:
+        """Two batches of which one has far more rows tell what does not go by rows. Of what is quick it matters little,
+        and no batch takes less than what is fixed.
+        """
+        if took_s > limit_s / 4:
+            others, other_s = self._other
+            few, many = sorted((rows, others))
+            if others and 2 * many >= 3 * few:
+                self._fixed_s = min(took_s, max(0.0, (took_s * others - other_s * rows) / (others - rows)))
+            if not others or 2 * many >= 3 * few or 5 * many <= 6 * few:
+                self._other = (rows, took_s)
+        if took_s < self._fixed_s:
+            self._fixed_s = max(took_s, 0.8 * self._fixed_s)
+
+
+class Speed:
+    """How many rows are worked off in a second, of late: over about the last half second in which there was work.
+
+    >>> speed = Speed()
+    >>> speed.within_s(1.0) == UNLIMITED
+    True
+    >>> for _ in range(50):
+    ...     speed.took(10, 0.05)
+    >>> speed.within_s(1.0)
+    200
+    >>> speed.took(1000, 5.0)
+    >>> speed.within_s(1.0)
+    200
+    >>> speed.took(1, 1.0)  # what takes as long as all that is looked at is all that is looked at
+    >>> speed.within_s(1.0)
+    1
+    """
+
+    __slots__ = ("_rows", "_took_s")
+
+    def __init__(self) -> None:
+        self._rows = 0.0
+        self._took_s = 0.0
+
+    def took(self, rows: int, took_s: float) -> None:
+        """``rows`` were worked off in ``took_s``."""
+        kept = max(0.0, 1.0 - took_s / _PAST_S)
+        self._rows = self._rows * kept + rows
+        self._took_s = self._took_s * kept + took_s
+        if self._took_s > _PAST_S:
+            self._rows *= _PAST_S / self._took_s
+            self._took_s = _PAST_S
+
+    def within_s(self, seconds: float) -> int:
+        """How many are worked off within ``seconds``, at most `UNLIMITED`."""
+        if self._rows * seconds >= UNLIMITED * self._took_s:
+            return UNLIMITED
+        return math.ceil(self._rows * seconds / self._took_s)

@@ -1,0 +1,205 @@
+"""Names that users of other stream processors type first, and what does it here.
+
+Rule: a name of this table is no name of this package, and stands for nothing: it raises what an unknown name raises,
+with an answer. An answer names what there is, and the page that shows it.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from typing import Any, Final
+
+_WINDOWS: Final = "there are no windows yet; timestamps, epochs and the timers of .stateful_op(…) close them"
+_SESSIONS: Final = "there are no windows yet; a logic of .stateful_op(…) with timers makes sessions"
+_JOINS: Final = "there are no joins yet; .union(…) before .key_by(…), and .stateful_flat_map(…), match two streams"
+_FINALS: Final = "take a running step, and a logic of .stateful_op(…) that sends the last value of each key at the end"
+_SINK: Final = "a stream ends by .sink('name', sink), with one of malstrom_py.sinks"
+_SOURCE: Final = "a stream begins by job.source('name', source), with one of malstrom_py.sources"
+_PRINT: Final = ".inspect('name', print), or .sink('name', sinks.Stdout()) at the end"
+_TIMES: Final = ".assign_timestamps(…), and .generate_epochs(…) for watermarks"
+_RUN: Final = "a job is run by mp.run(job), or begun by mp.InProcess().start(job)"
+_SIZE: Final = "the runtime has the number of workers: mp.run(job, workers=4), handle.rescale(8)"
+_SNAPSHOTS: Final = "the runtime makes snapshots: mp.run(job, snapshots=mp.Snapshots(uri))"
+STEPS: Final = "steps are methods of a stream, which job.source('name', source) gives"
+_NAMES: Final = "the name is the first argument of each step"
+_LOGIC: Final = "state is kept by a logic of .stateful_op(…), per key"
+_CONNECTOR: Final = "there is no connector for it"
+
+_MIGRATING: Final = "migrating-from-bytewax.md"
+_ENDS: Final = "operators/sources-and-sinks.md"
+
+
+def _all(names: str, says: str, page: str) -> dict[str, tuple[str, str]]:
+    return dict.fromkeys(names.split(), (says, page))
+
+
+STREAM: Final = {
+    **_all("window windowby windowed windowall timewindow countwindow tumbling tumblingwindow", _WINDOWS, "windows"),
+    **_all("hopping hoppingwindow sliding slidingwindow collectwindow foldwindow", _WINDOWS, "windows"),
+    **_all("reducewindow maxwindow minwindow joinwindow windowfold", _WINDOWS, "windows"),
+    **_all("session sessions sessionwindow", _SESSIONS, "custom-operators.md#writing-the-logic"),
+    **_all("join joinlatest joinasof joininterval intervaljoin cogroup connect zip", _JOINS, "joins"),
+    **_all("lookup lookupjoin joinlookup asyncmap mapasync asyncwait", ".enrich(…) on a keyed stream", "enrich.md"),
+    **_all("foldfinal reducefinal countfinal maxfinal minfinal", _FINALS, f"{_MIGRATING}#finals"),
+    **_all("groupby groupbykey partitionby keyon rekey", ".key_by('name', key)", "operators/keyed.md#key_by"),
+    **_all(
+        "keyrm unkey dropkeys",
+        "values never contain the key",
+        "operators/keyed.md#getting-rid-of-keys",
+    ),
+    **_all("merge concat", ".union('name', *streams)", "operators/stateless.md#union"),
+    **_all("print printtable debug inspectdebug peek show tap", _PRINT, "operators/stateless.md#inspect"),
+    **_all("totopic to into output write writeto addsink sinkto through", _SINK, _ENDS),
+    **_all("apply mapvalue mapvalues transform", ".map('name', fn)", "operators/stateless.md#map"),
+    **_all("update", ".map('name', fn), which returns a new value", "operators/stateless.md#map"),
+    **_all("tolist aslist tolists toarray", "mp.collect(stream)", f"{_ENDS}#mpcollect"),
+    **_all("foreach", ".inspect('name', fn)", "operators/stateless.md#inspect"),
+    **_all("filtervalue where drop", ".filter('name', predicate)", "operators/stateless.md#filter"),
+    **_all("flatmapvalue expand explode", ".flat_map('name', fn)", "operators/stateless.md#flat_map"),
+    **_all("filtermapvalue", ".filter_map('name', fn)", "operators/stateless.md#filter_map"),
+    **_all("flatmapbatch mapbatch mappartition", ".map_batches('name', fn)", "operators/stateless.md#map_batches"),
+    **_all("withcolumn assign rename fillnull", ".with_columns(…)", "operators/stateless.md#with_columns"),
+    **_all("process stateful statefulbatch", ".stateful_op('name', logic)", "operators/stateful.md#stateful_op"),
+    **_all("scan accumulate", ".stateful_map(…) or .fold(…)", "operators/stateful.md#stateful_map"),
+    **_all("deduplicate dedup dropduplicates", ".distinct('name') of a keyed stream", "operators/stateful.md#distinct"),
+    **_all("assigntimestampsandwatermarks assignwatermarks settimestamp withwatermarks", _TIMES, "event-time.md"),
+    **_all("withwatermark watermark", _TIMES, "event-time.md"),
+    **_all("sideoutput getsideoutput", ".stateful_op(…, sides=[…])", "operators/stateful.md#stateful_op"),
+    **_all("rebalance shuffle repartition broadcast setparallelism", _SIZE, "running.md#more-workers-or-fewer"),
+    **_all("uid name", _NAMES, "concepts.md#jobs-steps-and-streams"),
+    **_all("run execute start", _RUN, "running.md"),
+}
+"""Of a stream. Names as `_plain` has them; a page is a file of docs/, or a heading of the page on bytewax."""
+
+JOB: Final = {
+    **_all("dataframe sdf fromsource addsource input fromcollection readtextfile stream topic agent", _SOURCE, _ENDS),
+    **_all("table from addstream read subscribe", _SOURCE, _ENDS),
+    **_all("sink output addsink sinkto", _SINK, _ENDS),
+    **_all("run execute executeasync start runasync main", _RUN, "running.md"),
+    **_all("setparallelism workers rescale", _SIZE, "running.md#more-workers-or-fewer"),
+    **_all("enablecheckpointing checkpoint snapshot recovery", _SNAPSHOTS, "snapshots.md"),
+    **_all("stop status wait", "the handle of a job that runs: mp.InProcess().start(job)", "running.md"),
+}
+"""Of a job."""
+
+MODULE: Final = {
+    **_all("dataflow application app streamexecutionenvironment topology pipeline flow", "mp.Job('name')", "api.md"),
+    **_all("stream keyedstream datastream streamingdataframe", STEPS, "concepts.md#jobs-steps-and-streams"),
+    **_all("op map filter flatmap keyby groupby inspect", STEPS, "concepts.md#jobs-steps-and-streams"),
+    **_all("input source kafkasource filesource testingsource", _SOURCE, _ENDS),
+    **_all("output sink kafkasink filesink stdoutsink testingsink", _SINK, _ENDS),
+    **_all("runmain climain clustermain execute main", _RUN, "running.md"),
+    **_all("recoveryconfig checkpointconfig", _SNAPSHOTS, "snapshots.md"),
+    **_all("kafka topic connectors", f"{_CONNECTOR}; own sources and sinks are classes with few methods", _ENDS),
+    **_all("window windows windowing tumblingwindower slidingwindower", _WINDOWS, "windows"),
+    **_all("tumblingwindow hoppingwindow slidingwindow tumbling hopping", _WINDOWS, "windows"),
+    **_all("sessionwindower sessionwindow", _SESSIONS, "custom-operators.md#writing-the-logic"),
+    **_all("join", _JOINS, "joins"),
+    **_all("eventclock systemclock watermarkstrategy", _TIMES, "event-time.md"),
+    **_all("state valuestate table processfunction keyedprocessfunction", _LOGIC, "custom-operators.md"),
+    **_all("visualize", "job.explain() and job.to_mermaid()", "api.md"),
+}
+"""Of the package itself."""
+
+_OWN_SOURCE: Final = f"{_CONNECTOR}; a source of your own is a class with list_parts and build_part"
+_OWN_SINK: Final = f"{_CONNECTOR}; a sink of your own is a class with few methods"
+_BROKERS: Final = (
+    "kafka kinesis pulsar redpanda rabbitmq redis mqtt nats sqs pubsub socket websocket http sse postgres postgresql "
+    "mysql sql database jdbc mongodb elasticsearch influxdb clickhouse duckdb snowflake bigquery"
+)
+_FILES: Final = "csv json jsonl parquet text file folder directory local localfile dir"
+_SPARK: Final = "delta iceberg hive table dataframe"
+
+
+def _both(names: str, kind: str) -> str:
+    return " ".join(f"{name} {name}{kind}" for name in names.split())
+
+
+SOURCES: Final = {
+    **_all(_both(_BROKERS, "source"), _OWN_SOURCE, f"{_ENDS}#own-sources"),
+    **_all(_both(_FILES, "source"), "sources.Files(pattern)", "files.md"),
+    **_all(_both(_SPARK, "source"), "sources.Spark(…)", "spark.md"),
+    **_all("testingsource list collection iterable fromcollection sequence", "sources.Memory(items)", _ENDS),
+    **_all("randommetricsource datagen range interval timer stdin iterator", "sources.Generator(fn)", _ENDS),
+    **_all("dynamicsource simplepollingsource", "sources.StatelessSource", f"{_ENDS}#own-sources"),
+    **_all("fixedpartitionedsource source", "sources.PartitionedSource", f"{_ENDS}#own-sources"),
+}
+"""Of the module of sources."""
+
+SINKS: Final = {
+    **_all(_both(_BROKERS, "sink"), _OWN_SINK, f"{_ENDS}#own-sinks"),
+    **_all(_both(_FILES, "sink"), "sinks.Files(folder)", "files.md#writing"),
+    **_all(_both(_SPARK, "sink"), "sinks.Spark(…)", "spark.md"),
+    **_all("print console printsink stdoutsink", "sinks.Stdout()", f"{_ENDS}#sinksstdout"),
+    **_all("testingsink list collection", "sinks.Memory()", f"{_ENDS}#sinksmemory"),
+    **_all("function lambda foreach foreachsink", "sinks.Callable(fn)", f"{_ENDS}#sinkscallable"),
+    **_all("dynamicsink", "sinks.StatelessSink", f"{_ENDS}#own-sinks"),
+    **_all("fixedpartitionedsink sink", "sinks.PartitionedSink", f"{_ENDS}#own-sinks"),
+}
+"""Of the module of sinks."""
+
+Table = dict[str, tuple[str, str]]
+
+
+def answer(table: Table, name: str) -> str:
+    """What ``table`` says to ``name``, in any spelling, as the end of a message; "" if nothing.
+
+    >>> answer(STREAM, "groupBy")
+    ": here it is .key_by('name', key), see docs/operators/keyed.md#key_by"
+    """
+    found = None if name.startswith("_") else table.get(_plain(name))
+    if found is None:
+        return ""
+    says, page = found
+    begins = "here it is " if says.startswith((".", "mp.", "sources.", "sinks.")) else ""
+    return f": {begins}{says}, see docs/{page_of(page)}"
+
+
+def page_of(page: str) -> str:
+    """The page that an entry of a table means.
+
+    >>> page_of("joins"), page_of("enrich.md")
+    ('migrating-from-bytewax.md#joins', 'enrich.md')
+    """
+    if ".md" in page:
+        return page
+    return f"{_MIGRATING}#{page}"
+
+
+def no_attribute(thing: Any, name: str, table: Table) -> AttributeError:
+    """That ``thing`` has no method ``name``, with the answer of ``table``, or its own method of that name in another
+    spelling; for its ``__getattr__`` to raise.
+    """
+    said = answer(table, name) or _other_spelling(type(thing), name)
+    return AttributeError(f"{type(thing).__name__} has no method {name!r}{said}", name=name, obj=thing)
+
+
+def _other_spelling(kind: type, name: str) -> str:
+    """``flat_map`` for ``flatMap``; "" if ``kind`` has none."""
+    if name.startswith("_"):
+        return ""
+    own = next((one for one in dir(kind) if not one.startswith("_") and _plain(one) == _plain(name)), None)
+    return "" if own is None else f": here it is .{own}(…)"
+
+
+def no_name(module: str, name: str, table: Table) -> Exception:
+    """That ``module`` has no ``name``, with the answer of ``table``; for its ``__getattr__``, and no other, to raise.
+
+    An AttributeError, as for any name that is not there. But ``from module import name`` would have another text
+    instead of it, so where ``table`` has an answer that gets an ImportError.
+    """
+    said = answer(table, name)
+    text = f"module {module!r} has no attribute {name!r}{said}"
+    if said and _is_imported_by(sys._getframe(2)):
+        return ImportError(f"cannot import name {name!r} from {module!r}{said}", name=module)
+    return AttributeError(text, name=name, obj=sys.modules.get(module))
+
+
+def _is_imported_by(frame: Any) -> bool:
+    """Whether ``frame`` is at a ``from … import …``."""
+    return bool(frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"])
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

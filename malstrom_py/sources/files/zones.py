@@ -1,0 +1,148 @@
+"""Times without a zone, as files of many programs have them: read as those of the zone that the user names, in UTC.
+
+Rule: a time that the zone has twice, or not at all, where clocks are changed, is no moment; nothing is guessed. Neither
+is one that a datetime of Python cannot hold in UTC.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.column_rows import is_within_datetime
+from malstrom_py.errors import PlanError, SourceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
+"""Units that reach beyond the years that a datetime of Python can have."""
+
+
+class NoSuchTime(ValueError):
+    """A column has a time that the zone has twice, or not at all, or none of the years 1 to 9999 in UTC.
+
+    The text names the column, and no time.
+    """
+
+
+def check_timezone(timezone: object) -> str | None:
+    """``timezone`` if it is None or a zone that is known here, else `PlanError`.
+
+    >>> check_timezone("Europe/Berlin")
+    'Europe/Berlin'
+    """
+    if timezone is None:
+        return None
+    if not isinstance(timezone, str):
+        raise PlanError(
+            f'sources.Files: timezone is the name of a zone, such as "UTC" or "Europe/Berlin", got {timezone!r}'
+        )
+    import pyarrow as pa
+
+    probe = pa.array([0], pa.timestamp("us"))
+    try:
+        _assumed(probe, timezone, ambiguous="earliest", nonexistent="earliest")
+    except pa.ArrowException as error:
+        raise PlanError(
+            f'sources.Files: timezone {timezone!r} is none that this machine knows: name one such as "UTC" or '
+            f'"Europe/Berlin"'
+        ) from error
+    return timezone
+
+
+def has_naive(schema: pa.Schema) -> bool:
+    """Whether a column of ``schema`` holds times without a zone, be it in structs or lists.
+
+    SourceError: they are in something else, a map for instance, where they cannot be given a zone.
+    """
+    return True in {_holds_naive(field.name, field.type) for field in schema}
+
+
+def zoned(batch: pa.RecordBatch, timezone: str | None) -> pa.RecordBatch:
+    """``batch`` with its times without a zone as those of ``timezone``, in UTC. `NoSuchTime`: see there.
+
+    >>> import pyarrow as pa
+    >>> naive = pa.RecordBatch.from_pydict({"t": pa.array([0], pa.timestamp("us"))})
+    >>> zoned(naive, "Europe/Berlin").column("t")[0].as_py().isoformat()
+    '1969-12-31T23:00:00+00:00'
+    """
+    import pyarrow as pa
+
+    if timezone is None or not has_naive(batch.schema):
+        return batch
+    names = batch.schema.names
+    columns = [_zoned(column, name, timezone) for name, column in zip(names, batch.columns, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _holds_naive(name: str, kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if _is_naive(kind):
+        return True
+    inside = True in {_holds_naive(name, kind.field(index).type) for index in range(kind.num_fields)}
+    if inside and not (pa.types.is_struct(kind) or _is_list(kind)):
+        raise SourceError(
+            f"column {name!r} has times without a zone in a {kind}: timezone= is for those of columns, structs and "
+            f"lists; leave it out, and decide in a step"
+        )
+    return inside
+
+
+def _zoned(column: pa.Array, name: str, timezone: str) -> pa.Array:
+    """``column`` as `zoned` gives it. What is null stays so, with all that it would hold."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    kind = column.type
+    if _is_naive(kind):
+        return _in_utc(column, name, timezone)
+    if not _holds_naive(name, kind):
+        return column
+    if pa.types.is_struct(kind):
+        fields = [_zoned(field, name, timezone) for field in column.flatten()]
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, names, mask=column.is_null())
+    compute: Any = pyarrow.compute
+    ends = compute.cumulative_sum(compute.fill_null(compute.list_value_length(column), 0))
+    offsets = pa.concat_arrays([pa.array([0], ends.type), ends])
+    lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return lists.from_arrays(offsets, _zoned(column.flatten(), name, timezone), mask=column.is_null())
+
+
+def _in_utc(column: pa.Array, name: str, timezone: str) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        moments = _assumed(column, timezone).cast(pa.timestamp(column.type.unit, "UTC"))
+    except pa.ArrowInvalid as error:
+        raise NoSuchTime(
+            f"column {name!r} has a time that {timezone} has twice, or not at all, for clocks were changed: mend it, "
+            f"or leave timezone= out and decide in a step"
+        ) from error
+    per_second = _PER_SECOND.get(column.type.unit)
+    if per_second is not None and not is_within_datetime(moments, per_second):
+        raise NoSuchTime(
+            f"column {name!r} has a time that is not within the years 1 to 9999 in UTC: mend it, or leave timezone= "
+            f"out and decide in a step"
+        )
+    return moments
+
+
+def _assumed(column: pa.Array, timezone: str, **where_changed: str) -> pa.Array:
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute  # its functions are made while it is imported, so that no checker knows them
+    return compute.assume_timezone(column, timezone, **where_changed)
+
+
+def _is_naive(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

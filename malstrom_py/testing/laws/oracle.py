@@ -1,0 +1,134 @@
+"""The law of the oracle: what comes out of a step is what a function of the user says must come out.
+
+Rule: the oracle sees records and no epochs, no batches and no workers, so that nothing of how a stream is played can
+enter what it says. All other laws compare a step with itself; this one alone knows what the step is for.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from malstrom_py.messages import DataMessage
+from malstrom_py.testing.exact import same
+from malstrom_py.testing.law_error import LawError
+from malstrom_py.testing.laws.output_laws import REKEYING
+from malstrom_py.testing.laws.play import DEAD_LETTERS, Broken, Subject, baseline
+from malstrom_py.testing.laws.scenario import Scenario, Sent
+
+ORACLE: Final = "oracle"
+PROMISE: Final = "what comes out is what the oracle says"
+
+Oracle = Callable[..., Any]
+"""Takes the records of one key, as `DataMessage`, one list per input; returns what must come out for that key."""
+
+
+class OracleFailed(LawError):
+    """The oracle itself raised ``error``, or returned something of another form, so that the law cannot be tested.
+
+    A `LawError` to those who search for the smallest input only: `check_operator` raises ``error``.
+    """
+
+    def __init__(self, error: Exception, case: str) -> None:
+        super().__init__(ORACLE, "the oracle failed", case=case)
+        self.error = error
+
+    def noted(self) -> Exception:
+        """Return ``error`` with the input in its notes."""
+        self.error.add_note("it was raised by the oracle, or by what the oracle returned, for this input:")
+        self.error.add_note(self.case)
+        return self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The check of this law. ``in_order``: what comes out for a key must also come in the order of the oracle."""
+
+    oracle: Oracle
+    in_order: bool
+
+    def __call__(self, subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+        """Compare what one undisturbed instance sends with what the oracle says."""
+        # Where a step gives records other keys, what comes out cannot be compared with the records of one key.
+        keyed = subject.keyed and not subject.kinds & REKEYING
+        got = _sent(subject, scenario, keyed=keyed)
+        outputs = subject.outputs
+        if not outputs:
+            raise ValueError("the factory returns no stream, so there is nothing for an oracle to say")
+        some = False
+        for key in list(dict.fromkeys([*scenario.keys, *(key for _, key in got)])) if keyed else [None]:
+            expected = self._expected(subject, scenario, key, keyed=keyed)
+            for output, wanted in zip(outputs, expected, strict=True):
+                found = got.get((output, key), [])
+                some = some or bool(wanted or found)
+                self._compare(output, key if keyed else None, wanted, found, broken)
+        return some
+
+    def _expected(self, subject: Subject, scenario: Scenario, key: Any, *, keyed: bool) -> list[list[Any]]:
+        """What the oracle says for ``key``, one list per output. `OracleFailed` where it fails."""
+        inputs: list[list[DataMessage[Any, Any]]] = [[] for _ in range(subject.inputs)]
+        for atom, input in zip(scenario.atoms, scenario.inputs or (0,) * len(scenario.atoms), strict=True):
+            if isinstance(atom, DataMessage) and (not keyed or atom.key == key):
+                inputs[input].append(atom)
+        try:
+            return _lists_of(self.oracle(*copy.deepcopy(inputs)), len(subject.outputs))
+        except Exception as error:
+            raise OracleFailed(error, scenario.shown(keyed=subject.keyed, timed=subject.timed, marks={})) from error
+
+    def _compare(self, output: str, key: Any, wanted: list[Any], found: list[Sent], broken: Broken) -> None:
+        whole = bool(wanted) and all(isinstance(one, DataMessage) for one in wanted)
+        expected = [(one.key, one.value, one.timestamp) for one in wanted] if whole else wanted
+        got: list[Any] = list(found) if whole else [value for _, value, _ in found]
+        agree = same(expected, got) if self.in_order else _same_in_any_order(expected, got)
+        if not agree:
+            form = ", as (key, value, timestamp)" if whole else ", the values"
+            order = "" if self.in_order else ", in any order"
+            where = f"  {output}{'' if key is None else f', key {key!r}'}{form}{order}:"
+            raise broken(f"{where}\n    expected  {expected}\n    got       {got}\n  (expected: by the oracle)")
+
+
+def _sent(subject: Subject, scenario: Scenario, *, keyed: bool) -> dict[tuple[str, Any], list[Sent]]:
+    """What comes out, by output and key, in order."""
+    trace = baseline(subject, scenario, cuts=scenario.cuts, keyed=keyed)
+    sent: dict[tuple[str, Any], list[Sent]] = {}
+    for _, groups in sorted(trace.records.items()):
+        for group, records in groups.items():
+            if group[0] != DEAD_LETTERS:
+                sent.setdefault(group, []).extend(records)
+    return sent
+
+
+def _lists_of(said: Any, outputs: int) -> list[list[Any]]:
+    """Return what an oracle returned as one list for each of ``outputs``. ValueError if it has another form."""
+    if outputs == 1:
+        return [_list_of(said, "the oracle", "a list of the values that must come out")]
+    form = f"{outputs} lists, one for each output of the step, of the values that must come out"
+    parts = _list_of(said, "the oracle", form)
+    if len(parts) != outputs:
+        raise ValueError(
+            f"the step has {outputs} outputs, and the oracle returned {len(parts)} lists: return {outputs}"
+        )
+    return [_list_of(part, f"for output {number}, the oracle", form) for number, part in enumerate(parts)]
+
+
+def _list_of(said: Any, who: str, form: str) -> list[Any]:
+    if inspect.iscoroutine(said):
+        said.close()
+        raise ValueError(f"{who} returned a coroutine: make it a function without async, which returns {form}")
+    if not isinstance(said, Iterable) or isinstance(said, str | bytes | bytearray | Mapping):
+        what = "None" if said is None else f"a value of type {type(said).__name__}"
+        raise ValueError(f"{who} returned {what}: return {form}")
+    return list(said)
+
+
+def _same_in_any_order(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    left = list(other)
+    for item in one:
+        place = next((place for place, twin in enumerate(left) if same(item, twin)), None)
+        if place is None:
+            return False
+        del left[place]
+    return not left

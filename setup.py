@@ -1,0 +1,18 @@
+"""Says where the two rooms at the top of the repository are; all else is in pyproject.toml.
+
+Rule: a build takes them from where they are, so that it never depends on the links malstrom_py/workers and
+malstrom_py/rescale. An editable install goes by the links, where there are any: then it is one line in a .pth file,
+which type checkers of other projects follow. Without them it is an import hook, which they cannot see through.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+ROOMS = {"malstrom_py.workers": "workers", "malstrom_py.rescale": "rescale"}
+
+linked = all(Path(*room.split("."), "__init__.py").is_file() for room in ROOMS)
+setup(package_dir={"": "."} if linked and "editable_wheel" in sys.argv else ROOMS)

@@ -1,0 +1,164 @@
+"""Whatever a row takes: what is to be looked at waits for a tenth of a second, and what stands before it is short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.rescale.channel import OPEN
+from malstrom_py.testing import VirtualClock
+from tests.unit.workers.slowly import Slowly, endless, into_slow_sink
+
+ROW_S = [0.0004, 0.005]
+ENTERS_S = 0.1
+PASSES_S = 1.2
+
+
+def test_snapshots_keep_their_interval_though_a_function_is_slow() -> None:
+    def build(stream: Any, slowly: Slowly) -> None:
+        stream.map("slow", slowly).key_by("key", lambda n: n % 9).count("n").sink("out", sinks.Memory())
+
+    slowly = Slowly(build, 0.002, interval_s=1.0)
+    gaps = slowly.gaps_s(30.0)
+    assert len(gaps) >= 25
+    assert max(gaps) < 1.3
+    assert slowly.longest_s <= ENTERS_S
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("row_s", [0.0005, 0.002, 0.02])
+def test_a_barrier_enters_within_a_tenth_of_a_second_where_a_function_is_slow(row_s: float, workers: int) -> None:
+    def build(stream: Any, slowly: Slowly) -> None:
+        stream.key_by("key", lambda n: n % 9).map("slow", slowly).count("n").sink("out", sinks.Memory())
+
+    slowly = Slowly(build, row_s, workers=workers).go(5.0)
+    slowly.longest_s = 0.0
+    slowly.go(5.0)
+    assert slowly.longest_s <= ENTERS_S + workers * row_s
+
+
+@pytest.mark.parametrize("row_s", ROW_S)
+def test_barriers_and_rescales_pass_a_slow_sink(row_s: float) -> None:
+    slowly = Slowly(into_slow_sink, row_s, workers=3, rows_max=200).go(3.0)
+    assert max(slowly.snapshot_s() for _ in range(3)) <= PASSES_S
+    for size in (2, 3, 4, 1, 3):
+        assert slowly.rescale_s(size) <= 10.0
+        assert slowly.snapshot_s() <= PASSES_S
+
+
+def test_they_pass_though_a_sink_that_was_fast_has_become_slow() -> None:
+    slowly = Slowly(into_slow_sink, 1e-6, workers=3).go(1.0)
+    fast = slowly.rows
+    assert fast > 100_000
+    slowly.row_s = 0.0004
+    slowly.go(10.0)  # what had been let in while it was fast is worked off
+    slowly.longest_s = 0.0
+    assert slowly.snapshot_s() <= PASSES_S
+    assert slowly.rescale_s(2) <= 10.0
+    assert slowly.longest_s <= ENTERS_S
+    slowly.row_s = 1e-6
+    slowly.go(1.0)
+    before = slowly.rows
+    slowly.go(1.0)
+    assert slowly.rows - before > 0.7 * fast, "it does not become fast again"
+
+
+def test_they_pass_one_slow_receiver_of_three() -> None:
+    def build(stream: Any, slowly: Slowly) -> None:
+        # Almost all rows are of one key.
+        keyed = stream.key_by("key", lambda n: 7 if n % 20 else n)
+        keyed.count("n").sink("out", sinks.Callable(slowly))
+
+    slowly = Slowly(build, 0.0004, workers=3).go(3.0)
+    assert max(slowly.snapshot_s() for _ in range(3)) <= PASSES_S
+    assert slowly.rescale_s(2) <= 10.0
+
+
+def test_they_pass_where_each_row_becomes_many() -> None:
+    def build(stream: Any, slowly: Slowly) -> None:
+        many = stream.flat_map("many", lambda n: [n] * 100)
+        many.key_by("key", lambda n: n % 1000).sink("out", sinks.Callable(slowly))
+
+    slowly = Slowly(build, 0.0004, workers=3).go(4.0)
+    assert max(slowly.snapshot_s() for _ in range(3)) <= PASSES_S
+    assert slowly.rescale_s(2) <= 10.0
+
+
+def test_they_pass_two_exchanges_in_a_row() -> None:
+    def build(stream: Any, slowly: Slowly) -> None:
+        first = stream.key_by("key", lambda n: n % 1000).map("same", lambda n: n)
+        first.key_by("again", lambda n: n % 100).sink("out", sinks.Callable(slowly))
+
+    slowly = Slowly(build, 0.0004, workers=3).go(6.0)
+    assert max(slowly.snapshot_s() for _ in range(3)) <= 2 * PASSES_S
+    assert slowly.rescale_s(2) <= 10.0
+
+
+def test_they_pass_a_slow_sink_of_columns() -> None:
+    import polars as pl
+
+    frame = pl.DataFrame({"n": range(1_000_000)})
+
+    def build(stream: Any, slowly: Slowly) -> None:
+        chosen = stream.filter("some", pl.col("n") >= 0).key_by("key", "n")
+        chosen.sink("out", sinks.Callable(slowly.by_batch, batch=True))
+
+    slowly = Slowly(build, 0.0001, workers=3, source=sources.Memory(frame.to_dicts(), parts=3)).go(3.0)
+    assert max(slowly.snapshot_s() for _ in range(3)) <= PASSES_S
+    assert slowly.rescale_s(2) <= 10.0
+
+
+def test_a_sink_that_takes_as_long_for_one_row_as_for_many_gets_many() -> None:
+    def build(stream: Any, slowly: Slowly) -> None:
+        def write(batch: Any) -> None:
+            slowly.rows += len(batch)
+            slowly.clock.advance(0.1)
+
+        stream.key_by("key", lambda n: n % 1000).sink("out", sinks.Callable(write, batch=True))
+
+    slowly = Slowly(build, 0.0, workers=2).go(20.0)
+    before = slowly.rows
+    slowly.go(10.0)
+    assert slowly.rows - before > 10 / 0.1 * 200
+
+
+def test_what_is_fast_is_not_limited() -> None:
+    def build(stream: Any, slowly: Slowly) -> None:
+        stream.key_by("key", lambda n: n % 1000).count("n").sink("out", sinks.Callable(slowly.by_batch, batch=True))
+
+    slowly = Slowly(build, 1e-7, workers=3).go(0.1)
+    slowly.largest = 0
+    slowly.go(0.1)
+    workers = slowly.crew._workers.values()
+    windows = [channel.window for w in workers for r in w._graph.routers.values() for channel in r.channels.values()]
+    assert windows == [OPEN] * 6
+    assert slowly.largest >= 1024
+
+
+def test_where_the_clock_stands_still_nothing_is_limited() -> None:
+    slowly = Slowly(into_slow_sink, 0.0, workers=3, source=endless(3))
+    for _ in range(50):
+        slowly.crew.step()
+    sources_read = [w._graph.operators["in"] for w in slowly.crew._workers.values()]
+    portion = min(reader.portion.rows for read in sources_read for reader in read._readers)  # type: ignore[attr-defined]
+    assert portion >= 1024
+
+
+def test_a_part_that_is_slow_to_poll_does_not_have_the_others_read_in_small_pieces() -> None:
+    clock, at_s = VirtualClock(start_s=1e6), dict[int, float]()
+
+    def rows(part: int, start: int) -> Iterator[int]:
+        for row in range(start, 20_000 if part else 400):
+            if not part:
+                clock.advance(0.03)
+            yield row
+        at_s[part] = clock.monotonic_s()
+
+    job, began_s = mp.Job("parts"), clock.monotonic_s()
+    job.source("in", sources.Generator(rows, parts=2)).sink("out", sinks.Callable(lambda _: None))
+    mp.InProcess(1, clock=clock, progress=False).run(job)
+    assert at_s[1] - began_s < 3.0
