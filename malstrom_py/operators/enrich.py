@@ -49,7 +49,7 @@ from malstrom_py.state import Migrate
 _HELD_S: Final = 0.25
 """For how long there is to be something in the queue, beside the calls that may be under way."""
 
-_ANSWERED_MAX: Final = 1024
+ANSWERED_MAX: Final = 1024
 """How many records may wait for an earlier one whose call takes long, beside the calls under way."""
 
 
@@ -156,7 +156,7 @@ class Enrich(Operator):
         may = concurrency + min(self._rows_largest, self._room)
         # What has its answer waits for an earlier record alone, and leaves with it at once.
         return held > may and (
-            self._calls.under_way > may or held > concurrency + max(self._rows_largest, _ANSWERED_MAX)
+            self._calls.under_way > may or held > concurrency + max(self._rows_largest, ANSWERED_MAX)
         )
 
     @property

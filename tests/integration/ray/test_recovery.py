@@ -15,7 +15,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, PeerError, SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.store import MemoryStore
-from tests.integration.ray.chaos import PATIENCE_S, Row, chaotic, check, ravage, rows_in, until
+from tests.integration.ray.chaos import KEYS, PATIENCE_S, Row, chaotic, check, ravage, rows_in, until
 from tests.integration.ray.leftovers import pids
 from tests.unit.snapshot.in_sqlite import SqliteCheckpointer
 
@@ -42,7 +42,8 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
             file.write(json.dumps(row) + "\n")
 
     handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out", tell))
-    first = handle.snapshot()
+    until(lambda: handle.status().counts.read > 100 * KEYS, handle.status)
+    first = handle.snapshot()  # behind records of each key
     savepoint = handle.savepoint(str(copied))
     last = mp.JobHandle.attach("goes-on").stop(timeout_s=PATIENCE_S)
     assert last is not None
