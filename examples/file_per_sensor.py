@@ -10,7 +10,7 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 
 INPUT = Path(__file__).parent / "input"
 

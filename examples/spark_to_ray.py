@@ -22,7 +22,7 @@ from examples.flights.pace import Paced
 from examples.flights.report import make_console
 from examples.flights.view import View
 from malstrom_py import sinks, sources
-from malstrom_py.extras import pip_install
+from malstrom_py.errors import pip_install
 from malstrom_py.spark.java import find_java
 
 if TYPE_CHECKING:

@@ -29,8 +29,24 @@ except ModuleNotFoundError as _error:
     ) from None
 
 from malstrom_py import agg, partitioners, sinks, sources
-from malstrom_py.cache import Cache
-from malstrom_py.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
+from malstrom_py.builder.job import Job
+from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+from malstrom_py.builder.plan import Plan
+from malstrom_py.builder.stream import StreamBuilder
+from malstrom_py.data.epochs import EpochGenerator, EpochTracker, limit_out_of_orderness
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    AbsBarrier,
+    Acquire,
+    Collect,
+    DataMessage,
+    DeadLetter,
+    Epoch,
+    Interrogate,
+    PersistenceBackend,
+    Rescale,
+    SuspendMarker,
+)
 from malstrom_py.errors import (
     CodecError,
     ControlError,
@@ -54,38 +70,21 @@ from malstrom_py.errors import (
     SourceError,
     SparkError,
 )
-from malstrom_py.job import Job
-from malstrom_py.keyed_stream import KeyedStreamBuilder
-from malstrom_py.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
-from malstrom_py.messages import (
-    MAX_EPOCH,
-    AbsBarrier,
-    Acquire,
-    Collect,
-    DataMessage,
-    DeadLetter,
-    Epoch,
-    Interrogate,
-    PersistenceBackend,
-    Rescale,
-    SuspendMarker,
-)
-from malstrom_py.plan import Plan
-from malstrom_py.rescale.channel import Credit
-from malstrom_py.resources import PerWorker, per_worker
-from malstrom_py.signposts import MODULE, no_name
+from malstrom_py.errors.signposts import MODULE, no_name
+from malstrom_py.operators.enrich.cache import Cache
+from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
+from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.stream import StreamBuilder
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.handle import JobHandle
-from malstrom_py.workers.in_process import InProcess, collect, run
-from malstrom_py.workers.job_status import JobStatus, SnapshotStatus
-from malstrom_py.workers.on_ray.runtime import RayRuntime
-from malstrom_py.workers.rescale_report import RescaleReport
-from malstrom_py.workers.restart import Restart
-from malstrom_py.workers.result import RunResult, StepCounts
-from malstrom_py.workers.simulation import SimulatedResult, Simulation
+from malstrom_py.worker_context import PerWorker, per_worker
+from malstrom_py.workers.coordinator.restart_policy import Restart
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.ray.runtime import RayRuntime
+from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport, SnapshotStatus
+from malstrom_py.workers.reports.result import RunResult, StepCounts
+from malstrom_py.workers.runtime.in_process import InProcess, collect, run
+from malstrom_py.workers.runtime.job_handle import JobHandle
+from malstrom_py.workers.simulator.simulation import SimulatedResult, Simulation
 
 __version__ = "0.1.0"
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final, Generic, TypeVar
 
-from malstrom_py.arguments import is_coroutine_function
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.failures import describe_function
+from malstrom_py.validation import is_coroutine_function
 
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from malstrom_py.errors import CodecError, OperatorError, PlanError
 from malstrom_py.operators.failures import describe_function, said
-from malstrom_py.rescale.key_check import check_key, check_keys
-from malstrom_py.rescale.key_hash import int64_of
-from malstrom_py.rescale.slot_cache import SlotCache
-from malstrom_py.rescale.slots import StableSlots, check_slots
+from malstrom_py.rescale.keys.key_hash import int64_of
+from malstrom_py.rescale.keys.key_types import check_key, check_keys
+from malstrom_py.rescale.slots import SlotCache, StableSlots, check_slots
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,9 +140,9 @@ class _IndexSlots:
         return [self.slot_of(key) for key in keys]
 
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
-        from malstrom_py.rescale.arrow_slots import slots_of_arrow
+        from malstrom_py.rescale.slots import column_slots
 
-        return slots_of_arrow(
+        return column_slots(
             keys, slots_of=self.slots_of, slots_of_vector=lambda vector: vector % self._slots, step=self._step
         )
 
@@ -165,9 +164,9 @@ class _OwnSlots:
         return self._cache.slots_of(keys)
 
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
-        from malstrom_py.rescale.arrow_slots import slots_of_arrow
+        from malstrom_py.rescale.slots import column_slots
 
-        return slots_of_arrow(keys, slots_of=self.slots_of, slots_of_vector=None, step=self._step)
+        return column_slots(keys, slots_of=self.slots_of, slots_of_vector=None, step=self._step)
 
     def _find(self, key: Any) -> tuple[int, int]:
         try:

@@ -16,8 +16,8 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
 
-from malstrom_py.batches import Batch
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.data.batch import Batch
+from malstrom_py.worker_context import WorkerInfo
 
 BUCKET_NS: Final = 10_000_000
 BINS: Final = 20

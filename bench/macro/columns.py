@@ -23,8 +23,8 @@ import malstrom_py as mp
 from bench.micro import machine, memory
 from bench.micro.timing import interleave, ratios, spread
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.worker_context import WorkerInfo
 
 BUDGET: Final = 0.5
 GROUP_ROWS: Final = 500_000

@@ -21,7 +21,7 @@ from bench.macro.arrivals import Arrivals
 from bench.macro.feeding import PARTS, Paced, Stamped
 from bench.micro.workloads import key_of
 from malstrom_py.codec import Codec
-from malstrom_py.rescale.placement import first_table
+from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.slots import slot_of
 
 STATE_BYTES: Final = 1000

@@ -30,9 +30,9 @@ from bench.micro.inputs import Pair
 from bench.micro.timing import ratios, spread
 from bench.micro.workloads import add, key_of
 from malstrom_py import partitioners
-from malstrom_py.rescale.channel import Credit
-from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.router import Router
+from malstrom_py.rescale.channels.channel import Credit
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.placement import first_table
 
 WORK_US: Final = 5.0
 ROWS: Final = 1 << 16

@@ -18,10 +18,10 @@ from bench.micro.inputs import SEED
 from bench.micro.state import BATCH_ROWS, a_step, asking, filling
 from bench.micro.timing import Spread, WrongResult, ratios, spread
 from malstrom_py.codec import Codec
-from malstrom_py.messages import AbsBarrier
+from malstrom_py.data.messages import AbsBarrier
 from malstrom_py.rescale.slots import StableSlots
-from malstrom_py.snapshot.keyed import merged
-from malstrom_py.state import KeyedState
+from malstrom_py.state.artefact import merged
+from malstrom_py.state.keyed_state import KeyedState
 
 KEYS: Final = 100_000
 CHANGED: Final = (1_000, 10_000)

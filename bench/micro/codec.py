@@ -17,9 +17,9 @@ from typing import Any
 
 import msgpack
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
-from malstrom_py.codec.columns import decode_column, encode_column
+from malstrom_py.codec.in_flight import decode_column, encode_column
+from malstrom_py.data.batch import Batch
 
 ROWS = 8192
 DISTINCT = 5000

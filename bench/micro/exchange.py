@@ -18,14 +18,14 @@ from bench.micro.inputs import Pair
 from bench.micro.timing import WrongResult, interleave, ratios, spread
 from bench.micro.workloads import Check, Tally, add, key_of
 from malstrom_py import partitioners, sources
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
 from malstrom_py.partitioners import KeySlots
-from malstrom_py.rescale.channel import ChannelId, ChannelIn, Grant, Loopback
-from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.router import Router
+from malstrom_py.rescale.channels.channel import ChannelId, ChannelIn, Grant, Loopback
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.slots import slots_of
-from malstrom_py.workers.exchange import Lane
+from malstrom_py.workers.engine.exchange import Lane
 
 BUDGET_US: Final = 0.45
 ROWS_PER_BATCH: Final = (256, 1024, 8192)

@@ -6,10 +6,10 @@ from time import perf_counter
 from typing import Final
 
 from bench.micro.timing import Spread, WrongResult, spread
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.data.batch import Batch
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.map import Map
+from malstrom_py.operators.stateless import Map
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 
 BUDGET_US: Final = 15.0
 CHAIN: Final = 20

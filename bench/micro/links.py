@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import zmq
 
-from malstrom_py.rescale.channel import ChannelId, Frame
-from malstrom_py.workers.transport.secret import JobSecret
-from malstrom_py.workers.transport.waker import Waker
+from malstrom_py.rescale.channels.channel import ChannelId, Frame
+from malstrom_py.workers.transport.base import JobSecret
+from malstrom_py.workers.transport.peers import Waker
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 
 SECRET = JobSecret(b"of a benchmark, and of nothing else")

@@ -21,10 +21,10 @@ from typing import Any, Final
 import malstrom_py as mp
 from bench.micro import machine
 from bench.micro.timing import WrongResult
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.files import Files
 from malstrom_py.sources.generator import Generator
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 BUDGET_MB: Final = 300.0
 TEXT_BYTES: Final = 960

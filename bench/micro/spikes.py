@@ -50,8 +50,8 @@ from bench.micro.spike_loops import (
 )
 from bench.micro.timing import Variant, WrongResult, interleave, ratios, spread
 from bench.micro.workloads import in_euros, of_interest
-from malstrom_py.logic import Output
-from malstrom_py.messages import DataMessage
+from malstrom_py.data.messages import DataMessage
+from malstrom_py.operators.logic import Output
 
 
 def batches_of(rows: list[Any]) -> Batches:

@@ -23,8 +23,8 @@ from typing import Any, Final, Literal
 from bench.micro import machine
 from bench.micro.inputs import SEED
 from bench.micro.timing import Spread, WrongResult, ratios, spread
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MIN_EPOCH, Control
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MIN_EPOCH, Control
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.stateful_map import StatefulMap
 

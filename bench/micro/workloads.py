@@ -13,8 +13,8 @@ import malstrom_py as mp
 from bench.micro import inputs
 from bench.micro.inputs import Bid, Pair, Reading
 from malstrom_py import agg, sources
-from malstrom_py.batches import Batch
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.data.batch import Batch
+from malstrom_py.worker_context import WorkerInfo
 
 Check = tuple[int, int]
 BOUND_MS = 1_500

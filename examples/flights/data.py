@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from malstrom_py.extras import pip_install
+from malstrom_py.errors import pip_install
 
 FLIGHTS = 336_776
 

@@ -27,7 +27,7 @@ from examples.flights.data import FLIGHTS, airline_names, monthly_files
 from examples.flights.jobs import delays_job
 from examples.flights.report import make_console, print_accounts, print_comparison, print_statistics
 from examples.flights.view import Rescale, View
-from malstrom_py.extras import pip_install
+from malstrom_py.errors import pip_install
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -1,19 +1,194 @@
-"""Batches and state between the workers of one job: as fast as possible, and back as exactly the types they were (S8).
+"""Batches and state between the workers of one job: as fast as possible, and back as exactly the types they were.
+
+Values of any type between the workers of one job: pickle 5, and cloudpickle where pickle gives up (lambdas, classes
+made inside functions). Never at rest.
+
+One column of a batch as bytes, and back: packed where all values are of one plain type, pickle otherwise.
+
+What is in Arrow already goes as an Arrow IPC stream.
+
+``docs/codec.md`` has what each candidate costs.
+
+A frame around what travels between the workers of one job: version, byte order, and a checksum.
+
+Rule: what is inside a frame may be pickle, so it is opened only behind a checksum. That finds damage, not malice:
+the workers of one job trust each other, and the transport makes sure that nobody else speaks.
+
+Batches and state between the workers of one job: as fast as possible, and back as exactly the types they were (S8).
 
 A batch is a frame: rows, what columns there are, the part; then per column one byte of tag, its size, its bytes.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 import struct
-from typing import Any, Final
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.codec import pickles
-from malstrom_py.codec.columns import ARROW, decode_arrow, decode_column, encode_arrow, encode_column
-from malstrom_py.codec.frames import close_frame, open_frame
+import xxhash
+
 from malstrom_py.codec.refusal import Malformed, Refused, cannot_decode, cannot_encode
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import CodecError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PROTOCOL: Final = 5
+
+
+def dump(value: Any) -> bytes:
+    """``value`` as pickle. `Refused` if neither pickle nor cloudpickle takes it."""
+    try:
+        return pickle.dumps(value, _PROTOCOL)
+    except Exception:
+        try:
+            return _by_cloudpickle(value)
+        except Exception as error:
+            why = f"neither pickle nor cloudpickle takes it ({type(error).__name__}). Send what it is made of instead"
+            raise Refused(type(value), why) from error
+
+
+def _by_cloudpickle(value: Any) -> bytes:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not annotated
+        def reducer_override(self, obj: Any) -> Any:
+            # cloudpickle would send it as bytes, and a value must come back as what it was.
+            if type(obj) is memoryview:
+                raise TypeError("a memoryview would come back as bytes")
+            return super().reducer_override(obj)
+
+    buffer = io.BytesIO()
+    Pickler(buffer, _PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def load(data: bytes | memoryview) -> Any:
+    """The inverse of `dump`. Runs what the pickle says: only for what a worker of the same job has sent."""
+    return pickle.loads(data)
+
+
+def first_refused(values: Sequence[Any]) -> int | None:
+    """The index of the first of ``values`` that cannot be dumped on its own; None if each can."""
+    for index, value in enumerate(values):
+        try:
+            dump(value)
+        except Refused:
+            return index
+    return None
+
+
+PICKLED: Final = ord("p")
+INTS: Final = ord("q")  # int64, native byte order
+FLOATS: Final = ord("d")  # float64, native byte order
+STRINGS: Final = ord("s")  # UTF-8 with NUL between them
+ARROW: Final = ord("a")  # an Arrow IPC stream of one record batch
+
+_NUL: Final = "\0"
+
+
+def encode_column(column: list[Any]) -> tuple[int, bytes]:
+    r"""The tag of a column, and its bytes. `Refused` if a value can be neither packed nor pickled.
+
+    >>> encode_column(["UA", "B6"])
+    (115, b'UA\x00B6')
+    """
+    rows = len(column)
+    if rows:
+        kind = type(column[0])
+        # Of all ways to ask whether a column is of one exact type this is the fastest. Subclasses do not count: a
+        # bool in a column of ints is to come back as a bool.
+        if (kind is str or kind is int or kind is float) and list(map(type, column)).count(kind) == rows:
+            if kind is str:
+                text = _NUL.join(column)
+                if text.count(_NUL) == rows - 1:
+                    return STRINGS, text.encode("utf-8", "surrogatepass")
+            elif kind is float:
+                return FLOATS, struct.pack(f"{rows}d", *column)
+            else:
+                try:
+                    return INTS, struct.pack(f"{rows}q", *column)
+                except struct.error:
+                    """Beyond 64 bits: pickle takes it."""
+    return PICKLED, dump(column)
+
+
+def decode_column(tag: int, data: memoryview, rows: int) -> list[Any]:
+    """The column of ``rows`` rows that `encode_column` made these bytes of."""
+    if tag == STRINGS:
+        column: Any = str(data, "utf-8", "surrogatepass").split(_NUL)
+    elif tag == INTS:
+        column = data.cast("q").tolist()
+    elif tag == FLOATS:
+        column = list(struct.unpack(f"{len(data) // 8}d", data))
+    elif tag == PICKLED:
+        column = load(data)
+    else:
+        raise Malformed(f"columns of kind {tag} are unknown")
+    if type(column) is not list or len(column) != rows:
+        raise Malformed("a column has another length than its batch")
+    return column
+
+
+def encode_arrow(column: pa.RecordBatch | pa.Array) -> bytes:
+    """A record batch, or one column, as an Arrow IPC stream."""
+    import pyarrow as pa
+
+    batch = column if isinstance(column, pa.RecordBatch) else pa.RecordBatch.from_arrays([column], names=[""])
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = stream.getvalue().to_pybytes()
+    return data
+
+
+def decode_arrow(data: memoryview, rows: int) -> pa.RecordBatch:
+    """The record batch that `encode_arrow` made these bytes of; a column alone is the only one of it."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        batch = reader.read_next_batch()
+    batch.validate()
+    if batch.num_rows != rows:
+        raise Malformed("a column has another length than its batch")
+    return batch
+
+
+_VERSION: Final = 0x21 if sys.byteorder == "little" else 0x22
+_HEADER: Final = struct.Struct("<BBQ")  # version and byte order, kind of contents, checksum of all that follows
+
+HEADER_BYTES: Final = _HEADER.size
+
+
+def close_frame(kind: int, parts: Sequence[bytes]) -> bytes:
+    """One frame with ``parts`` in it, joined.
+
+    >>> open_frame(7, close_frame(7, [b"ab", b"c"])).tobytes()
+    b'abc'
+    """
+    checksum = xxhash.xxh3_64()
+    for part in parts:
+        checksum.update(part)
+    return b"".join((_HEADER.pack(_VERSION, kind, checksum.intdigest()), *parts))
+
+
+def open_frame(kind: int, frame: bytes | memoryview) -> memoryview:
+    """What is in a frame, without a copy. `Malformed` if it is not what a worker like this one has closed."""
+    data = memoryview(frame)
+    if len(data) < HEADER_BYTES:
+        raise Malformed("it ends too soon")
+    version, found, checksum = _HEADER.unpack_from(data)
+    if version != _VERSION or found != kind:
+        raise Malformed("it was made by another version, for another purpose, or on a machine of another byte order")
+    body = data[HEADER_BYTES:]
+    if xxhash.xxh3_64_intdigest(body) != checksum:
+        raise Malformed("its checksum is wrong")
+    return body
+
 
 _BATCH: Final = ord("B")
 _VALUE: Final = ord("V")
@@ -103,7 +278,7 @@ def _batch_of(keys: Any, timestamps: Any, values: Any, part: str | None) -> Batc
 def encode_in_flight(value: Any, *, step: str, key: Any = None) -> bytes:
     """Any one value (keyed state that moves) for another worker of this job. `CodecError` if it has no pickle."""
     try:
-        return close_frame(_VALUE, [pickles.dump(value)])
+        return close_frame(_VALUE, [dump(value)])
     except Refused as refused:
         raise cannot_encode(refused, step=step, key=key, action="sent to another worker") from refused
 
@@ -111,14 +286,14 @@ def encode_in_flight(value: Any, *, step: str, key: Any = None) -> bytes:
 def decode_in_flight(data: bytes | memoryview, *, step: str = "", key: Any = None) -> Any:
     """The value that `encode_in_flight` made ``data`` of. `CodecError` if it is damaged or something else."""
     try:
-        return pickles.load(open_frame(_VALUE, data))
+        return load(open_frame(_VALUE, data))
     except Exception as error:
         raise _unreadable(error, step, key) from error
 
 
 def _blame(batch: Batch, column: list[Any], refused: Refused, step: str) -> CodecError:
     """Which row it was. Only now is a row looked at on its own."""
-    index = pickles.first_refused(column)
+    index = first_refused(column)
     if index is None:
         return cannot_encode(refused, step=step, key=None, action="sent to another worker")
     key = batch.keys[index] if batch.keys is not None and column is not batch.keys else None

@@ -1,12 +1,43 @@
-"""What cannot be encoded or decoded, and how that is said: step, key and type, never the value."""
+"""What cannot be encoded or decoded: the limits of a stored value, and the errors, with step, key and type.
+
+How large and how deep a stored value may be. One over a limit is refused when written, and when read.
+
+What cannot be encoded or decoded, and how that is said: step, key and type, never the value.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from malstrom_py.errors import CodecError, shown
+
+DEPTH_MAX: Final = 500
+"""Values nested this deep are stored. Deeper ones are refused by msgpack's own limits (511 or 1024, by version), when
+written; what is refused there is never stored, so whatever was written can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one encoded value.
+
+    ``bytes_max`` is the size of the encoded form; ``items_max`` the number of values inside a value, when writing,
+    and of items in any one container, when reading (each costs at least one byte, so ``bytes_max`` bounds their sum).
+    Reading allocates at most 200 bytes per byte that is read and some 256 KiB, whatever those bytes claim.
+
+    >>> Limits(bytes_max=1 << 20).items_max
+    67108864
+    """
+
+    bytes_max: int = (1 << 31) - 1
+    items_max: int = 1 << 26
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes_max < 1 << 32 or not 0 < self.items_max < 1 << 31:
+            raise ValueError("bytes_max is between 1 and 2**32 - 1, items_max between 1 and 2**31 - 1")
+
 
 _BUILTINS = (bool, int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
 

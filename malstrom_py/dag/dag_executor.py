@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec, TypeTable, can_register
 from malstrom_py.dag.events import batches_of, batches_of_all, split_late, time_of
@@ -20,11 +19,12 @@ from malstrom_py.dag.registration import Kind, Registered, registration_of
 from malstrom_py.dag.restoring import restored, watermarks_of
 from malstrom_py.dag.running import Means, Running
 from malstrom_py.dag.topology import Dag, NodeType
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, DeadLetter
 from malstrom_py.errors import DagError, PlanError
-from malstrom_py.messages import MIN_EPOCH, AbsBarrier, DeadLetter
 from malstrom_py.operators.base import OnError
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.resources import Resources
+from malstrom_py.worker_context import Resources
 
 C = TypeVar("C", bound=type)
 

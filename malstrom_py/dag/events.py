@@ -10,9 +10,9 @@ from itertools import groupby
 from operator import index
 from typing import Any, Final
 
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
 from malstrom_py.errors import DagError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
 
 _INTS: Final = frozenset((int,))
 _ALWAYS_KEYS: Final = frozenset((type(None), str, int, bytes, bool))

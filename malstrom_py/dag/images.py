@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Control, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import CodecError, InternalError, RestoreFailed
-from malstrom_py.messages import Control, Epoch, PartFinished, PartOpened
 
 _MAGIC: Final = b"malstrom-dag\x00\x01"
 _DIGEST_BYTES: Final = 32

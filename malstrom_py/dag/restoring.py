@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from malstrom_py.dag.collected import Collected
 from malstrom_py.dag.events import time_of
 from malstrom_py.dag.images import Image, restore_failed
-from malstrom_py.dag.outlets import Nowhere
 from malstrom_py.dag.registration import Registered
-from malstrom_py.dag.running import Means, Running, keeps_parts
+from malstrom_py.dag.running import Collected, Means, Nowhere, Running, keeps_parts
 from malstrom_py.dag.topology import Dag, DagNode
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import DagError, MalstromError, OperatorError, RestoreFailed
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.stateful_op import StatefulOp

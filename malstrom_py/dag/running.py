@@ -1,5 +1,9 @@
 """A DAG while it runs: the one executor over the nodes of a graph.
 
+A sink of a DAG: keeps the records that reach it until they are taken.
+
+Outlets that an operator is given when its image is taken, or put back: what it sends then goes no further.
+
 Rule: nodes are numbered as they stand in the `Dag`. Each source is one part of its own name, so that steps that keep
 something per part work here too.
 """
@@ -9,20 +13,130 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Final
 
-from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
-from malstrom_py.dag.collected import Collected
-from malstrom_py.dag.executor import Executor, NodeSpec
 from malstrom_py.dag.images import Image
-from malstrom_py.dag.outlets import BarrierStops, KeptStates
 from malstrom_py.dag.registration import Registered, context_of
 from malstrom_py.dag.topology import LATE, MAIN, UNTIMED, Dag, DagNode, NodeType
-from malstrom_py.messages import MAX_EPOCH, AbsBarrier, Epoch, PartFinished, PartOpened
-from malstrom_py.operators.base import Counters, Operator
-from malstrom_py.resources import Resources
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    AbsBarrier,
+    Control,
+    DataMessage,
+    Epoch,
+    PartFinished,
+    PartMessage,
+    PartOpened,
+    StateMessage,
+)
+from malstrom_py.operators.base import Counters, Operator, Outlet, StepContext
+from malstrom_py.worker_context import Resources
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
+
+
+class Collected(Operator):
+    """Keeps batches in the order they came. ``waiting`` are the names of the sinks that have some, for all to share."""
+
+    takes_columns = True
+
+    def __init__(self, context: StepContext, waiting: set[str]) -> None:
+        super().__init__(context)
+        self._waiting = waiting
+        self._batches: list[Batch] = []
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self._batches.append(batch)
+        self._waiting.add(self.context.step)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        """The graph ends here."""
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        """The graph ends here."""
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        """The graph ends here."""
+
+    def take(self) -> list[Any]:
+        """The values that came since the last call, in order."""
+        return [value for batch in self._drained() for value in batch.values]
+
+    def take_messages(self) -> list[DataMessage[Any, Any]]:
+        """The records that came since the last call, in order, with their keys and timestamps."""
+        return [
+            DataMessage(key, value, timestamp)
+            for batch in self._drained()
+            for key, value, timestamp in zip(
+                batch.keys or repeat(None), batch.values, batch.timestamps or repeat(None), strict=False
+            )
+        ]
+
+    def kept(self) -> list[Batch]:
+        """What would be taken, left where it is."""
+        return list(self._batches)
+
+    def _drained(self) -> list[Batch]:
+        batches, self._batches = self._batches, []
+        self._waiting.discard(self.context.step)
+        return batches
+
+
+class BarrierStops:
+    """Sends on all but the barrier itself, which each node is given in its turn, upstream first."""
+
+    def __init__(self, out: Outlet) -> None:
+        self._out = out
+
+    def send(self, message: Batch | Control, port: int = 0) -> None:
+        """Queue what is no barrier at the successors."""
+        if not isinstance(message, AbsBarrier):
+            self._out.send(message, port)
+
+    def forward(self, message: Control) -> None:
+        """The same, for control messages."""
+        if not isinstance(message, AbsBarrier):
+            self._out.forward(message)
+
+    def drain(self) -> None:
+        """Nothing runs while images are taken: what is queued is in them."""
+
+    def passed(self) -> int:
+        """What has been passed on."""
+        return self._out.passed()
+
+
+class Nowhere:
+    """Forgets what it is given: it was sent before, where the image was taken."""
+
+    def send(self, message: Batch | Control, port: int = 0) -> None:
+        """Forget it."""
+
+    def forward(self, message: Control) -> None:
+        """Forget it."""
+
+    def drain(self) -> None:
+        """There is nothing."""
+
+    def passed(self) -> int:
+        """Nothing."""
+        return MIN_EPOCH
+
+
+class KeptStates:
+    """The backend of a barrier: keeps what is persisted, by operator."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, bytes] = {}
+
+    def persist(self, operator: str, state: bytes) -> None:
+        """Keep it."""
+        self.states[operator] = state
+
 
 _WATCH_S: Final = 0.1
 """How often calls that are under way are looked at, for having taken too long."""

@@ -1,18 +1,40 @@
-"""``aggregate``: several running figures per key at once.
+"""The running figures of a key: ``aggregate``, ``count``, ``sum``, ``reduce``, ``fold`` and their like.
+
+``aggregate``: several running figures per key at once.
 
 Rule: what can raise comes before what changes a state, and a key's states are assigned together, so that a record that
 fails leaves all of them as they were.
+
+``count``: how many records a key has had.
+
+``sum``: the running sum per key.
+
+``min``: the smallest value per key so far.
+
+``max``: the largest value per key so far.
+
+``mean``: the running mean per key.
+
+``fold``: accumulates the values of a key into something else, running.
+
+``reduce``: combines all values of a key into one, running.
+
+``distinct``: each value once per key.
+
+``top_n``: the largest values per key so far.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from malstrom_py.agg import Aggregation, expression_of
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.forgotten_return import silence_of
 from malstrom_py.operators.keyed import KeyedOperator, Rows
 
 Loop = Callable[[Rows, list[Any], dict[Any, Any]], None]
@@ -140,3 +162,241 @@ def _fields(
             lines.append((f"{variables[same]} = {looked_up}", blamed(one)))
         taken[number] = "value" if field is None else variables[same]
     return taken
+
+
+class Count(KeyedOperator):
+    """Per record the number of records of its key so far, this one included.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("words", sources.Memory(["a", "b", "a"])).key_by("word", str).count("seen"))
+    [1, 1, 2]
+    """
+
+    needs_values = False
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states = self.states
+        get = states.get
+        for key, _ in rows:
+            states[key] = count = get(key, 0) + 1
+            results.append(count)
+
+
+class Sum(KeyedOperator):
+    """Per record the sum of its key's values so far, or of what ``by`` (function or column name) takes of them.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> sales = job.source("sales", sources.Memory([{"shop": "a", "n": 2}, {"shop": "a", "n": 3}]))
+    >>> mp.collect(sales.key_by("shop", "shop").sum("sold", by="n"))
+    [2, 5]
+    """
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states = self.states
+        get = states.get
+        for key, value in rows:
+            states[key] = total = get(key, 0) + value
+            results.append(total)
+
+
+_ABSENT: Any = object()
+
+
+class Min(KeyedOperator):
+    """Per record the smallest of its key's values so far, or of what ``by`` (function or column name) takes of
+    them. Of equal values the first stays.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> numbers = job.source("numbers", sources.Memory([4, 2, 6])).key_by("parity", lambda n: n % 2)
+    >>> mp.collect(numbers.min("smallest"))
+    [4, 2, 2]
+    """
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states = self.states
+        get = states.get
+        for key, value in rows:
+            best = get(key, _ABSENT)
+            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+            if value < (value if best is _ABSENT else best) or best is _ABSENT:
+                states[key] = best = value
+            results.append(best)
+
+
+class Max(KeyedOperator):
+    """Per record the largest of its key's values so far, or of what ``by`` (function or column name) takes of
+    them. Of equal values the first stays.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> numbers = job.source("numbers", sources.Memory([4, 2, 6])).key_by("parity", lambda n: n % 2)
+    >>> mp.collect(numbers.max("largest"))
+    [4, 4, 6]
+    """
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states = self.states
+        get = states.get
+        for key, value in rows:
+            best = get(key, _ABSENT)
+            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+            if value > (value if best is _ABSENT else best) or best is _ABSENT:
+                states[key] = best = value
+            results.append(best)
+
+
+class Mean(KeyedOperator):
+    """Per record the mean of its key's values so far, or of what ``by`` (function or column name) takes of them.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> numbers = job.source("numbers", sources.Memory([2, 4, 9])).key_by("all", lambda n: "all")
+    >>> mp.collect(numbers.mean("mean"))
+    [2.0, 3.0, 5.0]
+    """
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states = self.states
+        get = states.get
+        for key, value in rows:
+            count, total = get(key, (0, 0))
+            count, total = count + 1, total + value
+            mean = total / count
+            states[key] = (count, total)
+            results.append(mean)
+
+
+class Fold(KeyedOperator):
+    """Per record ``fn(accumulated, value)``, from ``default()`` on. ``fn`` returns a new accumulation.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> words = job.source("words", sources.Memory(["ab", "x", "acd"])).key_by("first", lambda word: word[0])
+    >>> mp.collect(words.fold("letters", lambda total, word: total + len(word), default=int))
+    [2, 1, 5]
+    """
+
+    def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
+        super().__init__(context, function=fn)
+        self._fn = fn
+        self._silence = silence_of(context, fn, "fold")
+        self._default = default
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states, fn, default = self.states, self._fn, self._default
+        get = states.get
+        for key, value in rows:
+            accumulated = get(key, _ABSENT)
+            if accumulated is _ABSENT:
+                accumulated = default()
+            states[key] = accumulated = fn(accumulated, value)
+            results.append(accumulated)
+
+    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
+        super().emit(batch, results, out)
+
+
+class Reduce(KeyedOperator):
+    """Per record the key's values so far, combined: the first as it is, then ``fn(accumulated, value)``.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> words = job.source("words", sources.Memory(["ab", "xy", "ac"])).key_by("first", lambda word: word[0])
+    >>> mp.collect(words.reduce("joined", lambda joined, word: joined + word))
+    ['ab', 'xy', 'abac']
+    """
+
+    def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any]) -> None:
+        super().__init__(context, function=fn)
+        self._fn = fn
+        self._silence = silence_of(context, fn, "reduce")
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states, fn = self.states, self._fn
+        get = states.get
+        for key, value in rows:
+            accumulated = get(key, _ABSENT)
+            states[key] = combined = value if accumulated is _ABSENT else fn(accumulated, value)
+            results.append(combined)
+
+    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
+        if self._silence is not None and self._silence.over_after(sum(result is None for result in results)):
+            self._silence = None
+        super().emit(batch, results, out)
+
+
+class Distinct(KeyedOperator):
+    """Passes the first record of each value per key, or of each ``by`` (function or column name); the others are
+    counted as filtered. What has been seen is kept as long as the job runs.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> words = job.source("words", sources.Memory(["ant", "ape", "ant"])).key_by("letter", lambda w: w[0])
+    >>> mp.collect(words.distinct("new"))
+    ['ant', 'ape']
+    """
+
+    def __init__(self, context: StepContext, *, by: Callable[[Any], Any] | None) -> None:
+        super().__init__(context, function=by, by=by)
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states = self.states
+        for key, value in rows:
+            seen = states.get(key)
+            if seen is None:
+                states[key] = {value}
+                results.append(True)
+            else:
+                new = value not in seen
+                if new:
+                    seen.add(value)
+                    states[key] = seen  # state changes by assignment only
+                results.append(new)
+
+    def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
+        kept = batch.compress(results)
+        self.counters.filtered += len(batch) - len(kept)
+        out.send(kept)
+
+
+class TopN(KeyedOperator):
+    """Per record the list of its key's ``n`` largest values so far, by ``by`` (function, column name, or the value
+    itself), largest first. Of equal ones the first stays ahead.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> numbers = job.source("numbers", sources.Memory([4, 9, 5])).key_by("all", lambda n: "all")
+    >>> mp.collect(numbers.top_n("top", 2))
+    [[4], [9, 4], [9, 5]]
+    """
+
+    def __init__(self, context: StepContext, *, n: int, by: Callable[[Any], Any] | None) -> None:
+        super().__init__(context, function=by)
+        self._n = n
+        self._rank = by
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        states, n, rank_of = self.states, self._n, self._rank
+        for key, value in rows:
+            rank = value if rank_of is None else rank_of(value)
+            # Ranks beside their values, ascending, the later of equals first: the end is the top.
+            ranks, best = states.get(key, ((), ()))
+            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+            place = bisect_left(ranks or (rank,), rank)
+            ranks, best = [*ranks[:place], rank, *ranks[place:]][-n:], [*best[:place], value, *best[place:]][-n:]
+            states[key] = (ranks, best)
+            results.append(best[::-1])

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Control, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import Control, Epoch, PartMessage, StateMessage
 
 OnError = Literal["fail", "skip", "dead-letter"]
 

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, Epoch, StateMessage
+from malstrom_py.data.messages import Collect as CollectMessage
 from malstrom_py.errors import CodecError
-from malstrom_py.messages import MAX_EPOCH, AbsBarrier, Acquire, Epoch, StateMessage
-from malstrom_py.messages import Collect as CollectMessage
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
-from malstrom_py.state import Migrate
+from malstrom_py.state.keyed_state import Migrate
 
 
 class Collect(StatefulOperator):

@@ -12,11 +12,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeGuard
 
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import DeadLetter
 from malstrom_py.errors import CodecError, MalstromError, OperatorError, shown
-from malstrom_py.messages import DeadLetter
+from malstrom_py.errors.text import NO_FIELD, fields_told, is_ours, system_words, words_of
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.tellable import NO_FIELD, fields_told, is_ours, system_words, words_of
 
 PER_WORKER: Final = "per_worker"
 """The ``rule`` of an `OperatorError` that says that a worker lacks what its records need: no policy covers that."""

@@ -1,4 +1,9 @@
-"""``key_by``: gives each record a key and distributes by it. The exchange between workers stands here."""
+"""``key_by`` and ``key_local``: give each record a key; ``key_by`` distributes by it.
+
+``key_by``: gives each record a key and distributes by it. The exchange between workers stands here.
+
+``key_local``: gives each record a key without distributing by it. No stateful step may follow (R11).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,13 @@ from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.column_rows import python_values
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.columns_to_rows import python_values
+from malstrom_py.data.messages import PartMessage
 from malstrom_py.errors import CodecError
-from malstrom_py.messages import PartMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each
-from malstrom_py.operators.returning import silence_of
+from malstrom_py.operators.forgotten_return import silence_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -119,3 +124,32 @@ def keys_to_check(column: pa.Array) -> list[Any]:
     except pa.ArrowNotImplementedError:
         """Of nested types Arrow does not know what is distinct: all of them, then."""
     return python_values(column, "the key")
+
+
+class KeyLocal(Operator):
+    """Keys each record by ``fn(value)`` where it is: records of one key stay on as many workers as before.
+
+    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or goes the way of ``on_error``.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> job.source("words", sources.Memory(["ant", "bee"])).key_local("letter", lambda w: w[0]).sink("out", out)
+    >>> _ = mp.run(job)
+    >>> out.by_key
+    {'a': ['ant'], 'b': ['bee']}
+    """
+
+    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
+        super().__init__(context)
+        self._fn = fn
+        self._failures = Failures(context)
+        self._silence = silence_of(context, fn, "key_local")
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        batch, keys = call_each(self._fn, batch, self._failures, out)
+        batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
+        # Unlike at an exchange the part stays known, so generate_epochs may still follow.
+        out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

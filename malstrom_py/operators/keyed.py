@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import StateMessage
 from malstrom_py.errors import InternalError, OperatorError, lasting
-from malstrom_py.messages import StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures, call_each, column_of
-from malstrom_py.state import KeyedState, Migrate
+from malstrom_py.state.keyed_state import KeyedState, Migrate
 
 Rows = Iterator[tuple[Any, Any]]
 

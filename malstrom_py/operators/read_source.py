@@ -1,4 +1,13 @@
-"""``source``: reads the parts of a source that live on this worker, one batch at a time.
+"""``source``: reads the parts of a source that are assigned to this worker, one batch at a time.
+
+Which parts a source has, which of them have been read, and what is pinned of it.
+
+Rule: a source that reads what is new (`GrowingSource`) is asked with what the snapshot knows of it; every other one as
+if there were no snapshot.
+
+One part of a source while it is read: how much it is asked for, when again, and what it gives as a batch.
+
+``source``: reads the parts of a source that live on this worker, one batch at a time.
 
 Every part opened is announced with `PartOpened`, every part at its end with `PartFinished`; when all are
 finished the maximum epoch follows (T5). A part that was asked again and again and had nothing is told of with
@@ -7,14 +16,14 @@ finished the maximum epoch follows (T5). A part that was asked again and again a
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from sys import getsizeof
 from typing import Any, Final, NamedTuple, NoReturn
 
-from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.clock import Clock
-from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting, shown
-from malstrom_py.messages import (
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
     AbsBarrier,
@@ -26,12 +35,155 @@ from malstrom_py.messages import (
     PartReleased,
     StateMessage,
 )
+from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting, shown
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, said
-from malstrom_py.operators.part_reader import PartReader, batch_of, row_bytes
-from malstrom_py.operators.source_parts import check_parts, is_read, parts_of, pin, reads_new
-from malstrom_py.sources.base import Part, PartitionedSource, PinnedSource, Source, SourcePart
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.operators.batch_sizing import Portion
+from malstrom_py.operators.failures import Failures, describe_function, said
+from malstrom_py.sources.base import (
+    GrowingSource,
+    Part,
+    PartitionedSource,
+    PinnedGrowingSource,
+    PinnedSource,
+    Source,
+    SourcePart,
+)
+from malstrom_py.worker_context import WorkerId, WorkerInfo
+
+
+def reads_new(source: object) -> bool:
+    """Whether a finished job goes on with what is new in ``source``."""
+    return isinstance(source, GrowingSource) and source.reads_new is True
+
+
+def is_read(source: object, position: Any) -> bool:
+    """Whether nothing is left of a part of ``source`` that ended at ``position``.
+
+    A drain ends parts where they are. A source that reads what is new reads the rest of them in the next run.
+    """
+    return source.has_read(position) if isinstance(source, GrowingSource) and source.reads_new else True
+
+
+def pin(source: object, job: str, record: Any, *, was_read: bool) -> None:
+    """Have ``source`` hold still what ``job`` is to read, if it can.
+
+    ``record``: what an earlier run had pinned, or None. ``was_read``: that run has read all of it.
+    """
+    if was_read and record is not None and reads_new(source) and isinstance(source, PinnedGrowingSource):
+        source.pin_next(job, record)
+    elif isinstance(source, PinnedSource):
+        source.pin(job, record)
+
+
+def parts_of(source: PartitionedSource[Any], known: Mapping[Part, Any] | None) -> list[Part]:
+    """The parts of ``source``. ``known``: those of the snapshot that the job goes on from, with their positions."""
+    if known is not None and isinstance(source, GrowingSource) and source.reads_new:
+        return list(source.list_parts_after(known))
+    return list(source.list_parts())
+
+
+def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None:
+    """`SourceError` unless ``parts`` are names of parts, each there once."""
+    for part in parts:
+        if not isinstance(part, str):
+            raise SourceError(
+                f"source {step!r} lists a part of type {type(part).__name__}: the name of a part is a str, such as a "
+                f"path (in {describe_function(getattr(source, 'list_parts', source))})"
+            )
+    for part, times in Counter(parts).items():
+        if times > 1:
+            raise SourceError(f"source {step!r} lists part {part!r} twice: parts go by their names")
+
+
+_BACKOFF_MIN_S: Final = 0.001
+_BACKOFF_MAX_S: Final = 0.5
+_POLL_MAX_S: Final = 0.1
+
+ROWS_FIRST: Final = 4
+"""How many rows a part is asked for at first."""
+
+
+class PartReader:
+    """One part while it is read here."""
+
+    __slots__ = (
+        "gives_columns",
+        "name",
+        "part",
+        "poll_at_s",
+        "portion",
+        "quiet_since_s",
+        "row_bytes",
+        "rows",
+        "source_part",
+        "wait_s",
+    )
+
+    def __init__(self, part: Part, name: str, source_part: SourcePart[Any]) -> None:
+        self.part = part
+        self.name = name
+        self.source_part = source_part
+        self.poll_at_s = 0.0
+        self.wait_s = 0.0
+        self.quiet_since_s: float | None = None
+        self.rows = ROWS_FIRST
+        self.portion = Portion(ROWS_FIRST)
+        self.row_bytes = 1
+        self.gives_columns = False
+
+    def poll(self, rows_max: int, *, frames: bool = False) -> Any:
+        """What the part gives. ``frames``: by the way that is fastest for frames of Polars, where it has one."""
+        poll = getattr(self.source_part, "poll_columns", None) if frames and self.gives_columns else None
+        return self.source_part.poll(rows_max) if poll is None else poll(rows_max)
+
+    def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
+        """How many rows to ask for next, after a poll that took ``took_s``."""
+        rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
+        self.rows = max(1, min(rows, rows_max, bytes_max // self.row_bytes))
+
+    def came(self) -> None:
+        """Something came: ask again at once."""
+        self.poll_at_s = self.wait_s = 0.0
+        self.quiet_since_s = None
+
+    def delay(self, now_s: float, linger_s: float) -> float:
+        """Nothing came: ask again after ``linger_s``, twice as late each time up to half a second.
+
+        Returns for how long nothing has come: 0 at first.
+        """
+        self.wait_s = max(linger_s, min(max(self.wait_s * 2, _BACKOFF_MIN_S), _BACKOFF_MAX_S))
+        self.poll_at_s = now_s + self.wait_s
+        if self.quiet_since_s is None:
+            self.quiet_since_s = now_s
+        return now_s - self.quiet_since_s
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a value takes: its own, and those of its items one level down.
+
+    >>> size_of("x" * 1000) > 1000, size_of({"column": "x" * 1000}) > 1000
+    (True, True)
+    """
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return getsizeof(value, 64) + sum(getsizeof(item, 64) for item in items)
+
+
+def batch_of(polled: Any, part: str) -> Batch:
+    """What a part has polled as a batch: columns stay columns."""
+    if isinstance(polled, ColumnBatch):
+        polled.part, polled.named = part, True
+        return polled
+    if hasattr(polled, "schema"):  # an Arrow RecordBatch, told without importing Arrow
+        return ColumnBatch(polled, part=part, named=True)
+    return Batch(polled if isinstance(polled, list) else list(polled), part=part)
+
+
+def row_bytes(batch: Batch) -> int:
+    """About how many bytes a row of ``batch`` takes."""
+    if isinstance(batch, ColumnBatch):
+        return max(1, batch.size // len(batch))
+    return size_of(batch.values[-1])
+
 
 _COLUMN_BYTES: Final = 16
 _OPEN_MAX: Final = 256

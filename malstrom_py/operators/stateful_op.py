@@ -1,5 +1,9 @@
 """``stateful_op``: the general keyed step, driven by a user's `StatefulLogic`.
 
+The states of a step as hooks over all keys are given them: it is known afterwards which keys were assigned.
+
+Rule: to read costs what a dict costs, and what follows an assignment costs by the keys that were assigned, not by all.
+
 Rules it enforces: an output keeps its input's key; no output at or below the last epoch passed on; a record
 its logic raised on leaves state, timers and outputs as they were. T6: timers fire at the step's own frontier.
 """
@@ -7,23 +11,99 @@ its logic raised on leaves state, timers and outputs as they were. T6: timers fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapping, Sequence, Set, ValuesView
 from itertools import islice, repeat
 from operator import is_
 from typing import Any, Final
 
-from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
-from malstrom_py.errors import OperatorError, shown
-from malstrom_py.logic import Output, hooks_of
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
-from malstrom_py.operators.assigned import Assigned
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.errors import OperatorError, own_words, shown
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.failures import describe_function
+from malstrom_py.operators.forgotten_return import silence_of_states, silence_of_timers
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
-from malstrom_py.operators.outputs import CheckedOutput
-from malstrom_py.operators.returning import silence_of_states, silence_of_timers
-from malstrom_py.state import Defaulting
+from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
+from malstrom_py.state.keyed_state import Defaulting
+
+
+class Assigned(MutableMapping[Any, Any]):
+    """``values``, key -> state. ``changed``: the keys that were assigned or dropped; ``made``: of these, those that had
+    no state before.
+
+    >>> values = {"a": 1, "b": 2}
+    >>> states = Assigned(values)
+    >>> states["a"], states["c"] = 5, 6
+    >>> del states["b"]
+    >>> values, sorted(states.changed), states.made
+    ({'a': 5, 'c': 6}, ['a', 'b', 'c'], {'c'})
+    """
+
+    __slots__ = ("_values", "changed", "made")
+
+    def __init__(self, values: dict[Any, Any]) -> None:
+        self._values = values
+        self.changed: set[Any] = set()
+        self.made: set[Any] = set()
+
+    @property
+    def before(self) -> Set[Any]:
+        """The keys that had state before."""
+        keys = self._values.keys()
+        return (keys | self.changed) - self.made if self.changed else keys
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._values[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._change(key)
+        self._values[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        if key in self._values:
+            self._change(key)
+        del self._values[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._values.get(key, default)
+
+    def keys(self) -> KeysView[Any]:
+        return self._values.keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._values.values()
+
+    def items(self) -> ItemsView[Any, Any]:
+        return self._values.items()
+
+    def popitem(self) -> tuple[Any, Any]:
+        for key in reversed(self._values):
+            return key, self.pop(key)
+        raise own_words(KeyError("there is no state left"))
+
+    def clear(self) -> None:
+        self.changed |= self._values.keys()
+        self._values.clear()
+
+    def _change(self, key: Any) -> None:
+        if key not in self.changed:
+            self.changed.add(key)
+            if key not in self._values:
+                self.made.add(key)
+
 
 _RUNG_AT_END_MAX: Final = 10_000
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import DataMessage, Epoch
 from malstrom_py.errors import OperatorError
-from malstrom_py.logic import Output, stateless_hooks_of
-from malstrom_py.messages import DataMessage, Epoch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import Failures
-from malstrom_py.operators.outputs import CheckedOutput
+from malstrom_py.operators.logic import CheckedOutput, Output, stateless_hooks_of
 
 
 class StatelessOp(Operator):

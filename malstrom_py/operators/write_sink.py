@@ -1,16 +1,34 @@
-"""``sink``: hands batches to the writer of a sink on this worker."""
+"""``sink``: hands batches to the writers of a sink on this worker.
+
+``sink``: hands batches to the writer of a sink on this worker.
+
+``sink`` with a `PartitionedSink`: one writer per part, each on the worker that owns the part's slot.
+
+The stream is keyed by the part's name on its way here, so a part's writer moves like any key's state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
-from malstrom_py.batches import Batch
-from malstrom_py.errors import SinkError, SparkError
-from malstrom_py.messages import AbsBarrier, Epoch, PartMessage, StateMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
+from malstrom_py.errors import OperatorError, SinkError, SparkError
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import said
-from malstrom_py.sinks.base import CommitContext, SinkWriter, SnapshotId, StatelessSink, TransactionalSink
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.operators.failures import Failures, describe_function, said
+from malstrom_py.operators.keyed import StatefulOperator, keys_of
+from malstrom_py.sinks.base import (
+    CommitContext,
+    PartitionedSink,
+    SinkPart,
+    SinkWriter,
+    SnapshotId,
+    StatelessSink,
+    TransactionalSink,
+)
+from malstrom_py.state.keyed_state import Migrate
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 
 class WriteSink(Operator):
@@ -96,3 +114,154 @@ class WriteSink(Operator):
         """``error`` as a `SinkError` that names this step; for the caller to raise."""
         text = str(error) if isinstance(error, SinkError | SparkError) else said(error)
         return SinkError(f"sink {self.context.step!r} {what}: {text}")
+
+
+class KeyByPart(Operator):
+    """Keys each record by the part that ``assign_part`` puts it in, and keeps its own key beside its value."""
+
+    def __init__(self, context: StepContext, *, sink: PartitionedSink) -> None:
+        super().__init__(context)
+        self._sink = sink
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        keys = batch.keys or [None] * len(batch)
+        times: list[Any] = batch.timestamps or [None] * len(batch)
+        parts: list[str] = []
+        try:
+            for key, value, timestamp in zip(keys, batch.values, times, strict=True):
+                parts.append(self._sink.assign_part(DataMessage(key, value, timestamp)))
+        except Exception as error:
+            raise self._failures.error(error, self._sink.assign_part, policy=False) from error
+        for kind in set(map(type, parts)) - {str}:
+            raise OperatorError(
+                f"step {self.context.step!r}: assign_part gave a part of type {kind.__name__}: the name of a part is a "
+                f"str (in {describe_function(self._sink.assign_part)})",
+                step=self.context.step,
+            )
+        pairs = list(zip(keys, batch.values, strict=True)) if batch.keys is not None else batch.values
+        out.send(batch.with_values(pairs).with_keys(parts))
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        """Parts of sources belong to the source region, which ends here."""
+
+
+class WriteParts(StatefulOperator):
+    """Writes each record to the writer of its part, opened when the part is first seen or acquired.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> class Lists:
+    ...     def __init__(self): self.parts = {}
+    ...     def assign_part(self, message): return "even" if message.value % 2 == 0 else "odd"
+    ...     def build_part(self, part, state): return ListPart(self.parts.setdefault(part, []))
+    >>> class ListPart:
+    ...     def __init__(self, rows): self.rows = rows
+    ...     def write(self, batch): self.rows.extend(batch.values)
+    ...     def snapshot(self): return len(self.rows)
+    ...     def close(self): pass
+    >>> job, out = mp.Job("docs"), Lists()
+    >>> job.source("numbers", sources.Memory([1, 2, 3])).sink("out", out)
+    >>> _ = mp.run(job)
+    >>> out.parts
+    {'odd': [1, 3], 'even': [2]}
+    """
+
+    def __init__(self, context: StepContext, *, sink: PartitionedSink, keyed: bool) -> None:
+        super().__init__(context)
+        self.sink = sink
+        self._keyed = keyed
+        self._parts: dict[str, SinkPart] = {}
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self.state.note(keys_of(batch, self.context.step))
+        rows: dict[str, list[int]] = {}
+        for index, part in enumerate(keys_of(batch, self.context.step)):
+            rows.setdefault(part, []).append(index)
+        for part, indices in rows.items():
+            taken = batch.take(indices)
+            if self._keyed:
+                keys, values = (list(column) for column in zip(*taken.values, strict=True))
+                taken = Batch(values, keys=keys, timestamps=taken.timestamps)
+            else:
+                taken = Batch(taken.values, timestamps=taken.timestamps)
+            writer = self._part(part)
+            try:
+                writer.write(taken)
+            except Exception as error:
+                raise self._error(error, f"could not write to part {part!r}") from error
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        """The stream ends here."""
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        """A part's state is its writer's position: fetched before it is asked for, opened when it has come."""
+        if isinstance(message, AbsBarrier):
+            self._fetch(self._parts)
+        elif isinstance(message, Collect):
+            self._fetch(message.keys & self._parts.keys())
+        self.state.handle(message)
+        if isinstance(message, Collect):
+            for part in message.keys & self._parts.keys():
+                self._close(part)
+        elif isinstance(message, Acquire):
+            for part in self.state.values.keys() - self._parts.keys():
+                self._part(part)
+
+    def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
+        """Open the writers as well, for what they wrote behind their position is to be undone, whatever comes."""
+        for part in self.take_over(chain, slots, migrate)[0]:
+            self._part(part)
+
+    def close(self) -> None:
+        """Close the writers of all parts; the first error is raised when all have been closed."""
+        errors: list[Exception] = []
+        for part in list(self._parts):
+            try:
+                self._close(part)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _part(self, part: str) -> SinkPart:
+        writer = self._parts.get(part)
+        if writer is None:
+            # True stands for a part without a position yet, so that it counts as a key with state.
+            if part not in self.state.values:
+                self.state.note((part,))
+                self.state.values[part] = _OPENED
+            state = self.state.values[part]
+            try:
+                writer = self.sink.build_part(part, None if state == _OPENED else state)
+            except Exception as error:
+                raise self._error(error, f"could not open part {part!r}") from error
+            self._parts[part] = writer
+        return writer
+
+    def _fetch(self, parts: Iterable[str]) -> None:
+        for part in parts:
+            try:
+                position = self._parts[part].snapshot()
+            except Exception as error:
+                raise self._error(error, f"could not tell the position in part {part!r}") from error
+            position = _OPENED if position is None else position
+            known = self.state.values.get(part)
+            if type(position) not in _PLAIN or type(known) is not type(position) or known != position:
+                self.state.note((part,))
+            self.state.values[part] = position
+
+    def _close(self, part: str) -> None:
+        try:
+            self._parts.pop(part).close()
+        except Exception as error:
+            raise self._error(error, f"could not close part {part!r}") from error
+
+    def _error(self, error: Exception, what: str) -> SinkError:
+        return SinkError(f"sink {self.context.step!r} {what}: {said(error)}")
+
+
+_OPENED = "malstrom_py: part without a position"
+
+_PLAIN = frozenset({int, str, bytes})
+"""Types of positions that are seen to be as they were. Others are persisted each time."""

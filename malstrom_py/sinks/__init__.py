@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from malstrom_py.signposts import SINKS, no_name
+from malstrom_py.errors.signposts import SINKS, no_name
 from malstrom_py.sinks.base import (
     CommitContext,
     PartitionedSink,
@@ -18,7 +18,7 @@ from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.sinks.spark import Spark
 from malstrom_py.sinks.stdout import Stdout
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 __all__ = [
     "Callable",

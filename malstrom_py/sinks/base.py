@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NewType, Protocol, runtime_checkable
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import DataMessage
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import DataMessage
+from malstrom_py.worker_context import WorkerInfo
 
 SnapshotId = NewType("SnapshotId", str)
 """Time-sortable, never reused, matches ``[A-Za-z0-9_-]{1,64}``."""

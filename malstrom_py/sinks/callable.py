@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections.abc
 from typing import Any
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.operators.failures import describe_function
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 
 class Callable:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 
 class Memory:

@@ -15,16 +15,15 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol, runtime_checkable
 
 from malstrom_py.errors import FencedError, SnapshotError
-from malstrom_py.names import check_name
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import log
 from malstrom_py.snapshot.ids import is_snapshot_id, next_snapshot_id
 from malstrom_py.snapshot.log import Claim, Log, LogEntry
-from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path
-from malstrom_py.snapshot.manifest_json import manifest_bytes
-from malstrom_py.snapshot.pruning import ARTEFACTS, COMMITS, Pruned, Pruning, files_of
+from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path, manifest_bytes
+from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS, Pruned, Pruning, files_of
 from malstrom_py.snapshot.store import Store, place_of
-from malstrom_py.snapshot.verifying import faults_of
+from malstrom_py.snapshot.verification import faults_of
+from malstrom_py.validation import check_name
 
 LATEST: Final = "_latest"
 _TRIES: Final = 100
@@ -128,7 +127,7 @@ class Checkpointer(Protocol):
         """Remove what neither the newest ``keep`` whole snapshots nor the savepoints need; return what was removed.
 
         Claims stay. So do artefacts at the paths in ``spare``, which the next snapshot will list, and those of no
-        snapshot that are younger than ``grace_s``. `malstrom_py.snapshot.pruning.Pruning` decides what can go.
+        snapshot that are younger than ``grace_s``. `malstrom_py.snapshot.retention.Pruning` decides what can go.
         """
         ...
 

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from malstrom_py.errors import SnapshotError
-from malstrom_py.snapshot.manifest import FORMAT, Manifest
-from malstrom_py.snapshot.manifest_json import manifest_of
-from malstrom_py.snapshot.sealed import open_seal, seal
+from malstrom_py.snapshot.manifest import FORMAT, Fields, Manifest, manifest_of, open_seal, seal
 from malstrom_py.snapshot.store import Store, is_lost
-from malstrom_py.snapshot.stored_fields import Fields
 
 FOLDER: Final = "log"
 CLAIM: Final = "claim"

@@ -1,20 +1,224 @@
-"""What a manifest says: all that is needed to go on from one snapshot, at any number of workers (S5).
+"""What a manifest says: all that is needed to go on from one snapshot, at any number of workers (S5); and its bytes.
+
+The fields of a JSON object, each asked for by name and type, and none left over.
+
+Rule: nothing is guessed: a field that is missing, of another type or unknown is a ValueError that names it.
+
+One JSON object on a line, and below it the digest of that line: how manifests and claims are written.
+
+Rule: whatever is not byte for byte what was written is refused, before anything in it is looked at (P6).
+
+Values of users in a manifest: as plain JSON where they come back exactly, else as the codec stores them (S8).
+
+Rule: what is not one of JSON's own types, exactly, is packed under ``"$"``; so is a dict that has that key itself.
+
+What a manifest says: all that is needed to go on from one snapshot, at any number of workers (S5).
 
 Rule: it lists every artefact that restoring needs, whole chains, so one manifest is enough, and what no manifest lists
 is needed by nobody. `Manifest.check` holds of all that are written and of all that are read.
+
+Manifests as bytes: JSON, sealed by its digest. docs/snapshot-format.md tells it field by field.
+
+Rule: the format is looked at before anything else, so that a newer one is named; then every field is taken strictly.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.codec import Codec
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.errors import CodecError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import is_snapshot_id
+
+
+class Fields:
+    """The fields of ``stored``, which is said to be ``what``.
+
+    >>> fields = Fields({"slots": 1024}, "a plan")
+    >>> fields.whole("slots")
+    1024
+    >>> Fields({"slots": True}, "a plan").whole("slots")
+    Traceback (most recent call last):
+        ...
+    ValueError: a plan: 'slots' is no whole number
+    """
+
+    def __init__(self, stored: object, what: str) -> None:
+        if not isinstance(stored, dict):
+            raise ValueError(f"{what} is no JSON object")
+        self._left: dict[str, Any] = dict(stored)
+        self._what = what
+
+    def any(self, name: str) -> Any:
+        """A field of any type."""
+        try:
+            return self._left.pop(name)
+        except KeyError:
+            raise ValueError(f"{self._what}: {name!r} is missing") from None
+
+    def text(self, name: str) -> str:
+        """A str."""
+        found = self.any(name)
+        if not isinstance(found, str):
+            raise ValueError(f"{self._what}: {name!r} is no text")
+        return found
+
+    def text_or_none(self, name: str) -> str | None:
+        """A str, or None."""
+        if self._left.get(name, "") is None:
+            del self._left[name]
+            return None
+        return self.text(name)
+
+    def whole(self, name: str) -> int:
+        """An int."""
+        found = self.any(name)
+        if type(found) is not int:
+            raise ValueError(f"{self._what}: {name!r} is no whole number")
+        return found
+
+    def flag(self, name: str) -> bool:
+        """A bool."""
+        found = self.any(name)
+        if type(found) is not bool:
+            raise ValueError(f"{self._what}: {name!r} is neither true nor false")
+        return found
+
+    def items(self, name: str) -> list[Any]:
+        """A list."""
+        found = self.any(name)
+        if not isinstance(found, list):
+            raise ValueError(f"{self._what}: {name!r} is no list")
+        return found
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """An object of any fields."""
+        found = self.any(name)
+        if not isinstance(found, dict):
+            raise ValueError(f"{self._what}: {name!r} is no JSON object")
+        return found
+
+    def tables(self, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """An object whose fields are objects."""
+        for key, inner in self.table(name).items():
+            if not isinstance(inner, dict):
+                raise ValueError(f"{self._what}: {key!r} of {name!r} is no JSON object")
+            yield key, inner
+
+    def end(self) -> None:
+        """Nothing else is there. ValueError: a field that nobody knows."""
+        if self._left:
+            raise ValueError(f"{self._what}: {min(self._left)!r} is unknown")
+
+
+BYTES_MAX: Final = 256 << 20
+"""No sealed line is longer: a manifest holds positions and the payloads of sinks, no state."""
+
+
+def seal(fields: Mapping[str, Any]) -> bytes:
+    r"""``fields``, in JSON's types, as a line and its digest.
+
+    >>> seal({"format": 1})[:14], open_seal(seal({"format": 1}))
+    (b'{"format": 1}\n', {'format': 1})
+
+    Raises:
+        ValueError: they are no JSON, or longer than `BYTES_MAX`.
+    """
+    line = json.dumps(fields, allow_nan=False).encode("ascii")
+    if len(line) > BYTES_MAX:
+        raise ValueError(f"it has {len(line)} bytes, where {BYTES_MAX} are the most")
+    return b"%s\n%s" % (line, _digest_of(line))
+
+
+def open_seal(data: bytes) -> dict[str, Any]:
+    """The fields that `seal` wrote. ValueError: these are not the bytes that were written."""
+    if len(data) > BYTES_MAX + 1024:
+        raise ValueError(f"it has {len(data)} bytes, where {BYTES_MAX} are the most")
+    line, _, below = data.partition(b"\n")
+    if below != _digest_of(line):
+        raise ValueError("it is not what was written: its digest does not fit")
+    try:
+        fields = json.loads(line, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(fields, dict):
+        raise ValueError("it is no JSON object")
+    return fields
+
+
+def _digest_of(line: bytes) -> bytes:
+    return b'{"sha256": "%s"}\n' % hashlib.sha256(line).hexdigest().encode("ascii")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+PACKED: Final = "$"
+DEPTH_MAX: Final = 32
+"""Values nested deeper are packed: a manifest has no deep JSON."""
+
+_WHOLE_MAX: Final = 1 << 63
+
+
+def as_json(value: Any, *, step: str) -> Any:
+    """``value`` in JSON's types.
+
+    >>> as_json({"file": "a.csv", "row": 12}, step="orders")
+    {'file': 'a.csv', 'row': 12}
+    >>> as_json(("a.csv", 12), step="orders")
+    {'$': 'EZPHAAGlYS5jc3YM'}
+
+    Raises:
+        CodecError: it cannot be stored; names ``step``.
+    """
+    if _is_plain(value, DEPTH_MAX):
+        return value
+    return {PACKED: base64.b64encode(Codec().encode_at_rest(value, step=step)).decode("ascii")}
+
+
+def from_json(stored: Any, *, step: str) -> Any:
+    """The value that `as_json` stored. `CodecError` or ValueError if that is damaged.
+
+    >>> from_json({"$": "EZPHAAGlYS5jc3YM"}, step="orders")
+    ('a.csv', 12)
+    """
+    if isinstance(stored, Mapping) and PACKED in stored:
+        packed = stored[PACKED]
+        if len(stored) != 1 or not isinstance(packed, str):
+            raise ValueError(f"a packed value is one text under {PACKED!r}")
+        return Codec().decode_at_rest(base64.b64decode(packed.encode("ascii"), validate=True), step=step)
+    if not _is_plain(stored, DEPTH_MAX):
+        raise ValueError("a value is nested too deep, or is a number that is never stored like this")
+    return stored
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return True
+    if kind is int:
+        return bool(-_WHOLE_MAX <= value < _WHOLE_MAX)
+    if kind is float:
+        return bool(math.isfinite(value))
+    if depth == 0:
+        return False
+    if kind is list:
+        return all(_is_plain(item, depth - 1) for item in value)
+    if kind is dict:
+        return PACKED not in value and all(type(key) is str and _is_plain(value[key], depth - 1) for key in value)
+    return False
+
 
 FORMAT: Final = 1
 """The format of the manifests that this version writes. It reads this one and all before it."""
@@ -159,3 +363,171 @@ def _check_chain(what: str, chain: Sequence[Artefact]) -> None:
 def _demand(holds: bool, otherwise: str) -> None:
     if not holds:
         raise ValueError(otherwise)
+
+
+MANIFEST: Final = "manifest"
+"""The ``kind`` of a manifest among the entries of the log."""
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """``manifest`` as it is stored.
+
+    Raises:
+        ValueError: no snapshot can be like this.
+        CodecError: a position, what a step keeps for a part or a pin cannot be stored; names the step.
+    """
+    manifest.check()
+    return seal(_fields_of(manifest))
+
+
+def manifest_of(stored: Mapping[str, Any]) -> Manifest:
+    """The manifest that these fields tell. ValueError: they tell none."""
+    fields = Fields(stored, "the manifest")
+    found = fields.whole("format")
+    if found != FORMAT:
+        raise ValueError(f"its format is {found}, where this version of malstrom-py knows {FORMAT}: use a newer one")
+    if fields.text("kind") != MANIFEST:
+        raise ValueError("it is no manifest")
+    try:
+        manifest = Manifest(
+            format=found,
+            job=fields.text("job"),
+            id=SnapshotId(fields.text("id")),
+            sequence=fields.whole("sequence"),
+            incarnation=fields.whole("incarnation"),
+            created=fields.text("created"),
+            parent=_id_or_none(fields.text_or_none("parent")),
+            workers=fields.whole("workers"),
+            savepoint=fields.flag("savepoint"),
+            plan=_plan_of(fields.table("plan")),
+            artefacts=tuple(_artefact_of(item) for item in fields.items("artefacts")),
+            sources={
+                step: {part: _part_of(image, step) for part, image in parts.items()}
+                for step, parts in fields.tables("sources")
+            },
+            parts={
+                step: {part: from_json(kept, step=step) for part, kept in parts.items()}
+                for step, parts in fields.tables("parts")
+            },
+            frontiers=_whole_numbers(fields.table("frontiers")),
+            sinks={step: _payloads_of(payloads) for step, payloads in fields.table("sinks").items()},
+            pins={step: from_json(pin, step=step) for step, pin in fields.table("pins").items()},
+            result=_result_of(fields.any("result")),
+        )
+    except CodecError as error:
+        raise ValueError(str(error)) from error
+    fields.end()
+    manifest.check()
+    return manifest
+
+
+def _fields_of(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "format": manifest.format,
+        "kind": MANIFEST,
+        "job": manifest.job,
+        "id": manifest.id,
+        "sequence": manifest.sequence,
+        "incarnation": manifest.incarnation,
+        "created": manifest.created,
+        "parent": manifest.parent,
+        "workers": manifest.workers,
+        "savepoint": manifest.savepoint,
+        "plan": {
+            "slots": manifest.plan.slots,
+            "steps": {step: asdict(image) for step, image in manifest.plan.steps.items()},
+        },
+        "artefacts": [asdict(artefact) for artefact in manifest.artefacts],
+        "sources": {
+            step: {
+                part: {"position": as_json(image.position, step=step), "finished": image.finished}
+                for part, image in parts.items()
+            }
+            for step, parts in manifest.sources.items()
+        },
+        "parts": {
+            step: {part: as_json(kept, step=step) for part, kept in parts.items()}
+            for step, parts in manifest.parts.items()
+        },
+        "frontiers": dict(manifest.frontiers),
+        "sinks": {
+            step: [base64.b64encode(payload).decode("ascii") for payload in payloads]
+            for step, payloads in manifest.sinks.items()
+        },
+        "pins": {step: as_json(pin, step=step) for step, pin in manifest.pins.items()},
+        "result": None if manifest.result is None else as_json(dict(manifest.result), step="result"),
+    }
+
+
+def _plan_of(stored: Mapping[str, Any]) -> PlanImage:
+    fields = Fields(stored, "its plan")
+    plan = PlanImage(
+        slots=fields.whole("slots"), steps={step: _step_of(image, step) for step, image in fields.tables("steps")}
+    )
+    fields.end()
+    return plan
+
+
+def _step_of(stored: Mapping[str, Any], step: str) -> StepImage:
+    fields = Fields(stored, f"step {step!r} of its plan")
+    image = StepImage(
+        kind=fields.text("kind"),
+        keyed=fields.flag("keyed"),
+        stateful=fields.flag("stateful"),
+        partitioner=fields.text_or_none("partitioner"),
+        migrate=fields.text_or_none("migrate"),
+    )
+    fields.end()
+    return image
+
+
+def _artefact_of(stored: object) -> Artefact:
+    fields = Fields(stored, "an artefact")
+    artefact = Artefact(
+        operator=fields.text("operator"),
+        partition=fields.whole("partition"),
+        kind=_kind_of(fields.text("kind")),
+        snapshot=SnapshotId(fields.text("snapshot")),
+        path=fields.text("path"),
+        size=fields.whole("size"),
+        sha256=fields.text("sha256"),
+    )
+    fields.end()
+    return artefact
+
+
+def _kind_of(text: str) -> Kind:
+    kinds: dict[str, Literal["full", "delta"]] = {"full": "full", "delta": "delta"}
+    if text not in kinds:
+        raise ValueError("an artefact is neither full nor a delta")
+    return kinds[text]
+
+
+def _part_of(stored: object, step: str) -> PartImage:
+    fields = Fields(stored, f"a part of source {step!r}")
+    image = PartImage(position=from_json(fields.any("position"), step=step), finished=fields.flag("finished"))
+    fields.end()
+    return image
+
+
+def _payloads_of(stored: object) -> tuple[bytes, ...]:
+    if not isinstance(stored, list) or not all(isinstance(payload, str) for payload in stored):
+        raise ValueError("what a sink has pre-committed is no list of texts")
+    return tuple(base64.b64decode(payload.encode("ascii"), validate=True) for payload in stored)
+
+
+def _whole_numbers(stored: Mapping[str, Any]) -> dict[str, int]:
+    if not all(type(epoch) is int for epoch in stored.values()):
+        raise ValueError("a frontier is no whole number")
+    return dict(stored)
+
+
+def _result_of(stored: object) -> Mapping[str, Any] | None:
+    result = None if stored is None else from_json(stored, step="result")
+    if not isinstance(result, dict | None):
+        raise ValueError("its result is no table")
+    return result
+
+
+def _id_or_none(text: str | None) -> SnapshotId | None:
+    return None if text is None else SnapshotId(text)

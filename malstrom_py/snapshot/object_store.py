@@ -11,8 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.errors import PlanError, SnapshotError
-from malstrom_py.extras import pip_install
+from malstrom_py.errors import PlanError, SnapshotError, pip_install
 from malstrom_py.snapshot.store import check_path
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from malstrom_py.errors import MalstromError, PlanError, SnapshotError
-from malstrom_py.local_path import local_path
+from malstrom_py.local_files import local_path
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
-from malstrom_py.snapshot.guarded import Guarded, said_of
 from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.manifest import CHAIN_MAX
 from malstrom_py.snapshot.object_store import ObjectStore
 from malstrom_py.snapshot.store import Store
+from malstrom_py.snapshot.user_checkpointer import Guarded, said_of
 
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 

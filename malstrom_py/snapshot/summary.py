@@ -9,9 +9,8 @@ from typing import Any
 from malstrom_py.errors import SnapshotError
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import made_at_s
-from malstrom_py.snapshot.json_values import as_json
 from malstrom_py.snapshot.log import LogEntry
-from malstrom_py.snapshot.manifest import Artefact, Manifest
+from malstrom_py.snapshot.manifest import Artefact, Manifest, as_json
 from malstrom_py.snapshot.store import Store, place_of
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from malstrom_py.signposts import SOURCES, no_name
+from malstrom_py.errors.signposts import SOURCES, no_name
 from malstrom_py.sources.base import (
     GrowingSource,
     Part,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NewType, Protocol, TypeVar, runtime_checkable
 
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 Part = NewType("Part", str)
 """The stable name of one part of a source, for instance a file's path."""

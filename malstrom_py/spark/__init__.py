@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from malstrom_py.spark.failures import spark_errors
-from malstrom_py.spark.pythons import check_reads_jobs
-from malstrom_py.spark.session import spark_session
+from malstrom_py.spark.session import check_reads_jobs, spark_session
 
 __all__ = ["register"]
 

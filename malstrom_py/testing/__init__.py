@@ -6,14 +6,13 @@ checkpointers. Neither needs pytest;
 ``check_operator`` and ``malstrom_py.testing.strategies`` need hypothesis.
 """
 
+from malstrom_py.clock import VirtualClock
 from malstrom_py.testing import contracts
 from malstrom_py.testing.check_operator import LawReport, check_operator
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws import LAWS
 from malstrom_py.testing.lone_step import as_step
-from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted
-from malstrom_py.testing.tester import OperatorTester
-from malstrom_py.virtual_clock import VirtualClock
+from malstrom_py.testing.tester import CapturingPersistenceBackend, OperatorTester, Persisted
 
 __all__ = [
     "LAWS",

@@ -10,7 +10,7 @@ from malstrom_py.errors import OperatorError
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, Subject
 from malstrom_py.testing.laws.oracle import ORACLE, PROMISE, Agreement, Oracle, OracleFailed
-from malstrom_py.testing.laws.shrink import shrunk
+from malstrom_py.testing.laws.scenario import shrunk
 from malstrom_py.testing.lone_step import StreamFactory
 
 if TYPE_CHECKING:

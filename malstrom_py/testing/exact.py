@@ -1,6 +1,10 @@
-"""Exact comparison and deep copies of users' values: 1 is not 1.0 here, and a tuple is not a list.
+"""Exact comparison and deep copies of users' values, and the test mode's watch over what must not change.
+
+Exact comparison and deep copies of users' values: 1 is not 1.0 here, and a tuple is not a list.
 
 Rule: two values are the same if nobody could tell one from the other by its type or its contents.
+
+Test mode: what a step took in and sent out must not change afterwards.
 """
 
 from __future__ import annotations
@@ -8,9 +12,11 @@ from __future__ import annotations
 import copy
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.testing.law_error import LawError
 
 
 def same(one: Any, other: Any) -> bool:
@@ -89,3 +95,38 @@ def _equal(one: Any, other: Any) -> bool:
         return bool(answer)
     except ValueError:  # arrays answer element by element
         return bool(answer.all())
+
+
+NO_MUTATION = "no mutation of inputs"
+
+
+class MutationWatch:
+    """Keeps deep copies of batches and tells when one of them is no longer as it was."""
+
+    def __init__(self) -> None:
+        self._watched: list[tuple[str, Batch, Batch]] = []
+
+    def add(self, what: str, batch: Batch) -> None:
+        """Watch ``batch``, which is ``what`` in an error."""
+        with suppress(Exception):  # what cannot be copied cannot be compared
+            self._watched.append((what, batch, copy_batch(batch)))
+
+    def check(self) -> None:
+        """`LawError` if a batch has changed since it was added."""
+        for what, batch, before in self._watched:
+            if not same_batch(batch, before):
+                raise LawError(
+                    NO_MUTATION,
+                    f"values are shared between branches and must not be changed, but {what} was",
+                    case=f"  before  {shown(before)}\n  after   {shown(batch)}",
+                )
+
+    def clear(self) -> None:
+        """Watch nothing."""
+        self._watched.clear()
+
+
+def shown(batch: Batch) -> str:
+    """The rows of a batch for people."""
+    columns = [column for column in (batch.keys, batch.values, batch.timestamps) if column is not None]
+    return repr(batch.values if len(columns) == 1 else list(zip(*columns, strict=True)))

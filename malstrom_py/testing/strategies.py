@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from malstrom_py.extras import pip_install
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.errors import pip_install
 from malstrom_py.testing.laws.scenario import CHUNK_MAX, SLOTS, Atom, Move, Scenario, Tick
 
 try:

@@ -1,16 +1,24 @@
-"""`OperatorTester`: one step alone, fed by hand, with fake remote workers and captured persistence."""
+"""`OperatorTester`: one step alone, fed by hand, with fake remote workers and captured persistence.
+
+Where the state of a step under test goes at a barrier, and where it comes from when it is restored.
+
+How tests write rows: as the stream has them. And batches as the messages they are made of.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from malstrom_py.batches import Batch
+from malstrom_py.clock import VirtualClock
 from malstrom_py.codec import Codec
-from malstrom_py.messages import (
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import (
+    MIN_EPOCH,
     AbsBarrier,
     Acquire,
     Collect,
@@ -22,16 +30,102 @@ from malstrom_py.messages import (
     PartReleased,
 )
 from malstrom_py.operators.keyed import StatefulOperator
-from malstrom_py.rescale.channel import InLine
-from malstrom_py.state import KeyedState
-from malstrom_py.testing.lone_step import LoneStep, StreamFactory, lone_step
-from malstrom_py.testing.persistence import CapturingPersistenceBackend, Persisted, chain_of
-from malstrom_py.testing.rows import batch_of, messages_of
-from malstrom_py.testing.stage import Stage, part_of
-from malstrom_py.testing.watch import MutationWatch
-from malstrom_py.virtual_clock import VirtualClock
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.checks import check_returns
+from malstrom_py.rescale.channels.channel import InLine
+from malstrom_py.state.artefact import is_delta
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.testing.exact import MutationWatch
+from malstrom_py.testing.lone_step import LoneStep, Stage, StreamFactory, lone_step, part_of
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.test_mode import check_returns
+
+
+class CapturingPersistenceBackend:
+    """Keeps what operators persist, in memory: ``states``, operator -> its encoded state.
+
+    >>> backend = CapturingPersistenceBackend()
+    >>> backend.persist("count", b"state")
+    >>> backend.states, backend.calls
+    ({'count': b'state'}, ['count'])
+    """
+
+    def __init__(self) -> None:
+        self.states: dict[str, bytes] = {}
+        self.calls: list[str] = []
+
+    def persist(self, operator: str, state: bytes) -> None:
+        """Keep the state of one operator; ``calls`` lists who asked, in order."""
+        self.calls.append(operator)
+        self.states[operator] = state
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """What `OperatorTester.barrier` gives: the states of the steps by name, and the epoch the input had reached."""
+
+    states: Mapping[str, bytes] = field(default_factory=dict)
+    epoch: int = MIN_EPOCH
+
+
+def chain_of(persisted: Sequence[Persisted], step: str) -> list[bytes]:
+    """What it takes to restore ``step`` where the last of ``persisted`` was: a full artefact, and deltas behind it.
+
+    >>> from malstrom_py.state.artefact import artefact
+    >>> full, delta = ({"count": artefact({}, delta=kind)} for kind in (False, True))
+    >>> len(chain_of([Persisted(full), Persisted(full), Persisted(delta)], "count"))
+    2
+    """
+    chain: list[bytes] = []
+    for one in persisted:
+        state = one.states.get(step)
+        if state is not None:
+            chain = [*chain, state] if is_delta(state) else [state]
+    return chain
+
+
+def batch_of(rows: Sequence[Any], *, keyed: bool, timed: bool, part: str | None = None) -> Batch:
+    """A batch of rows written as ``(key, value, timestamp)``, without what the stream has not.
+
+    A `DataMessage` is a row of any stream. ValueError for a row that is written otherwise.
+
+    >>> batch_of([("a", 1), ("b", 2)], keyed=True, timed=False).keys, batch_of([1, 2], keyed=False, timed=False).values
+    (['a', 'b'], [1, 2])
+    """
+    messages = [_message_of(row, keyed=keyed, timed=timed) for row in rows]
+    return Batch(
+        [message.value for message in messages],
+        keys=[message.key for message in messages] if keyed else None,
+        timestamps=cast("list[int]", [message.timestamp for message in messages]) if timed else None,
+        part=part,
+    )
+
+
+def messages_of(batch: Batch) -> list[DataMessage[Any, Any]]:
+    """The rows of a batch as messages.
+
+    >>> messages_of(Batch([1], keys=["a"]))
+    [DataMessage(key='a', value=1, timestamp=None)]
+    """
+    nothing = [None] * len(batch)
+    columns = zip(batch.keys or nothing, batch.values, batch.timestamps or nothing, strict=True)
+    return [DataMessage(key, value, timestamp) for key, value, timestamp in columns]
+
+
+def _message_of(row: Any, *, keyed: bool, timed: bool) -> DataMessage[Any, Any]:
+    message = row if isinstance(row, DataMessage) else _written(row, keyed=keyed, timed=timed)
+    if timed and type(message.timestamp) is not int:
+        raise ValueError("the stream is timed: each row needs a timestamp, an int")
+    return message
+
+
+def _written(row: Any, *, keyed: bool, timed: bool) -> DataMessage[Any, Any]:
+    form = [name for name, there in (("key", keyed), ("value", True), ("timestamp", timed)) if there]
+    if len(form) == 1:
+        return DataMessage(None, row)
+    if not isinstance(row, tuple) or len(row) != len(form):
+        raise ValueError(f"a row of this stream is a tuple ({', '.join(form)}) or a DataMessage, got {row!r}")
+    named = dict(zip(form, row, strict=True))
+    return DataMessage(named.get("key"), named["value"], named.get("timestamp"))
+
 
 Message = DataMessage[Any, Any] | Control
 """What comes out of a step, one by one."""

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from malstrom_py.rescale import region_machine, switch_machine
-from malstrom_py.workers import coordinator_machine, snapshot_machine
+from malstrom_py.rescale.moves import receiving_machine as region_machine
+from malstrom_py.rescale.moves import sending_machine as switch_machine
+from malstrom_py.workers.coordinator import machine as coordinator_machine
+from malstrom_py.workers.coordinator import snapshot_machine
 from tests.tree import ROOT
 
 PAGE = ROOT / "docs" / "protocol.md"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from malstrom_py.logic import HOOKS
+from malstrom_py.operators.logic import HOOKS
 from malstrom_py.testing import LAWS
 from tests.tree import ROOT
 

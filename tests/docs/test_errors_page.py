@@ -12,14 +12,14 @@ from ray.exceptions import RayActorError
 
 from malstrom_py import errors
 from malstrom_py.errors import ControlError, DeadlineError, FencedError, InternalError, PeerError, SnapshotError
-from malstrom_py.loop_thread import LoopThread
-from malstrom_py.rescale.channel import ChannelId, ChannelIn, Frame
+from malstrom_py.rescale.channels.channel import ChannelId, ChannelIn, Frame
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
+from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import OperatorTester
-from malstrom_py.workers.control_files import check_directory
-from malstrom_py.workers.on_ray.hands import died
+from malstrom_py.worker_context import LoopThread
+from malstrom_py.workers.control.registry import check_directory
+from malstrom_py.workers.ray.worker_handle import died
 from tests.pages import blocks_of, headings_of
 from tests.tree import ROOT
 from tests.unit.snapshot.taken import JOB, Start

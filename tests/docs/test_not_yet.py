@@ -13,7 +13,8 @@ import pytest
 import typer.main
 
 import malstrom_py
-from malstrom_py import cli, sinks, sources
+from malstrom_py import sinks, sources
+from malstrom_py.cli import app as cli
 from malstrom_py.errors import PlanError
 from tests.pages import PAGES, shown
 from tests.tree import ROOT, modules
@@ -127,7 +128,7 @@ def test_what_a_section_names_is_not_there(section: str) -> None:
     "name",
     [
         *("StreamBuilder.map", "KeyedStreamBuilder.stateful_map", "sources.Files", "JobHandle.rescale"),
-        *("malstrom_py.rescale.slots", "malstrom_py.workers.batching.Batching", "malstrom run"),
+        *("malstrom_py.rescale.slots", "malstrom_py.workers.engine.flow_limits.Batching", "malstrom run"),
         *("malstrom snapshots list", 'sources.Files("in/*.csv")', "sources.Memory"),
     ],
 )

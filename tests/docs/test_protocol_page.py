@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from malstrom_py.rescale.protocol import Bye, Marker, OpenSlots, Parcel, PartHandedOver, Rescale, Shipped
+from malstrom_py.rescale.moves.protocol import Bye, Marker, OpenSlots, Parcel, PartHandedOver, Rescale, Shipped
 from tests.docs.diagrams import MACHINES, PAGE, diagram, updated
 from tests.sim.runs import play
 from tests.sim.setups import Request, Setup

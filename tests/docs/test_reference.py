@@ -116,7 +116,7 @@ def test_the_reference_has_what_users_import() -> None:
 
 
 def test_a_name_that_is_imported_is_found_where_it_is_defined() -> None:
-    assert origins_of("malstrom_py")["MAX_EPOCH"] == "malstrom_py.messages"
+    assert origins_of("malstrom_py")["MAX_EPOCH"] == "malstrom_py.data.messages"
     assert set(origins_of("malstrom_py").values()) <= set(modules())
 
 

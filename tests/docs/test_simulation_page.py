@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from malstrom_py.workers.witness import HARD_CASES, SNAPSHOT_CASES
+from malstrom_py.workers.simulator.coverage import HARD_CASES, SNAPSHOT_CASES
 from tests.tree import ROOT
 
 

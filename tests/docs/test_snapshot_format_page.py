@@ -6,7 +6,7 @@ import json
 import re
 
 from malstrom_py.snapshot.log import path_of
-from malstrom_py.snapshot.sealed import open_seal
+from malstrom_py.snapshot.manifest import open_seal
 from tests.pages import blocks_of
 from tests.tree import ROOT
 from tests.vectors.golden_snapshot import FOLDER, JOB

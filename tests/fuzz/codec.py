@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Access, Colour, Frozen, Pair, Stats, Word, table
 

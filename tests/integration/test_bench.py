@@ -13,7 +13,7 @@ from bench.macro import columns
 from bench.micro import __main__ as micro
 from bench.micro import changes, exchange, inputs, memory, spikes, state, timing
 from bench.micro.workloads import WORKLOADS, Workload
-from malstrom_py.workers.exchange import Lane
+from malstrom_py.workers.engine.exchange import Lane
 from tests.tree import ROOT
 
 

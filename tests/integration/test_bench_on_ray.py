@@ -15,11 +15,11 @@ from bench.macro.feeding import PARTS, Paced
 from bench.macro.keeping import SLOTS, OnShelf, Shelf, payload_of, read_states
 from bench.macro.rescale import SIZES
 from bench.macro.throughput import LAYOUTS
-from malstrom_py.batches import Batch
-from malstrom_py.rescale.placement import first_table
+from malstrom_py.data.batch import Batch
+from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.slots import slot_of
 from malstrom_py.sources import Part
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.tree import ROOT
 
 

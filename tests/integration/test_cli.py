@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import malstrom_py as mp
-from malstrom_py.cli import load_job
-from malstrom_py.cli_telling import UserCodeFailed, WrongCommand
+from malstrom_py.cli.app import load_job
+from malstrom_py.cli.output import UserCodeFailed, WrongCommand
 from tests.tree import ROOT
 
 JOBS = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from malstrom_py.doctor import (
+from malstrom_py.cli.doctor import (
     CORE,
     OPTIONAL,
     Wanted,
@@ -23,8 +23,8 @@ from malstrom_py.doctor import (
     examine_spark_python,
     examine_store,
 )
-from malstrom_py.extras import pip_install
-from malstrom_py.workers.on_ray.cluster import RAY_MIN
+from malstrom_py.errors import pip_install
+from malstrom_py.workers.ray.cluster import RAY_MIN
 from tests.tree import ROOT, pyproject
 
 
@@ -61,7 +61,7 @@ def test_doctor_ends_with_1_where_nothing_can_be_written() -> None:
         "import sys, tempfile\n"
         "tempfile.tempdir = '/nowhere'\n"
         "sys.argv = ['malstrom', 'doctor']\n"
-        "from malstrom_py.cli import main\n"
+        "from malstrom_py.cli.app import main\n"
         "main()\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -74,7 +74,7 @@ def test_doctor_ends_with_1_where_nothing_can_be_written() -> None:
 def test_doctor_imports_no_optional_package() -> None:
     code = (
         "import sys\n"
-        "from malstrom_py.doctor import examine\n"
+        "from malstrom_py.cli.doctor import examine\n"
         "examine()\n"
         "print({'ray', 'zmq', 'pyspark'} & set(sys.modules))\n"
     )

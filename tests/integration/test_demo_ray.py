@@ -20,8 +20,8 @@ from examples.flights.pace import AT_ONCE_S, BEHIND_S, Paced
 from examples.flights.view import Rescale, View
 from malstrom_py import sources
 from malstrom_py.testing.contracts import check_source
-from malstrom_py.workers.rescale_report import Moving
-from malstrom_py.workers.result import StepCounts
+from malstrom_py.workers.reports.job_status import Moving
+from malstrom_py.workers.reports.result import StepCounts
 from tests.tree import ROOT
 
 

@@ -17,8 +17,8 @@ from examples.flights.pace import Paced
 from examples.flights.view import View
 from examples.spark_to_ray import add
 from malstrom_py import sources
-from malstrom_py.workers.job_status import JobStatus
-from malstrom_py.workers.result import RunResult, StepCounts
+from malstrom_py.workers.reports.job_status import JobStatus
+from malstrom_py.workers.reports.result import RunResult, StepCounts
 from tests.tree import ROOT
 
 DEADLINE_S = 480

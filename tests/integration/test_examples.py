@@ -29,7 +29,7 @@ from examples import (
     word_count,
 )
 from examples.flights import jobs
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.testing import check_operator
 from tests.tree import ROOT
 

@@ -37,7 +37,7 @@ for module in pkgutil.walk_packages(malstrom_py.__path__, "malstrom_py."):
 
 TYPED_JOB = """
 import malstrom_py as mp
-from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.engine.flow_limits import Batching
 
 reveal_type(mp.Job("x"))
 reveal_type(mp.InProcess(2, batch=Batching(rows_max=5)))

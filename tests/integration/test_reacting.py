@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from malstrom_py.workers.on_ray.lookout import reacting
+from malstrom_py.workers.ray.node_watch import reacting
 
 
 @pytest.fixture

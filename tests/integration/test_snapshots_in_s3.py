@@ -8,8 +8,8 @@ import pytest
 
 from malstrom_py.errors import FencedError, SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
 from malstrom_py.snapshot.object_store import ObjectStore
+from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
 from tests.integration.small_s3 import SmallS3, small_s3
 from tests.unit.snapshot.taken import JOB, Start

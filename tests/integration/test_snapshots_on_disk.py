@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from malstrom_py.snapshot.choosing import latest_manifest
+from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.verifying import verify
+from malstrom_py.snapshot.verification import verify
 from tests.tree import ROOT
 from tests.unit.snapshot.taken import JOB, Start, restored
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.operators.logic import KeyedLogic, Output
 
 
 def running_total(key: Any, value: int, total: int) -> tuple[int, int]:

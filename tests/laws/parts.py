@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import DataMessage, Epoch, StateMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import DataMessage, Epoch, StateMessage
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.write_parts import WriteParts
+from malstrom_py.operators.write_sink import WriteParts
 
 
 class CountingPart:

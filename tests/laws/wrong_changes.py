@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, MutableMap
 from functools import partial
 from typing import Any
 
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.operators.aggregate import Distinct
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.collect import Collect
-from malstrom_py.operators.distinct import Distinct
+from malstrom_py.operators.logic import KeyedLogic, Output
+from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.operators.ttl_map import TtlMap
-from malstrom_py.snapshot.changes import Changes, SlotsOf
-from malstrom_py.state import KeyedState, Timers
+from malstrom_py.state.change_log import Changes, SlotsOf
+from malstrom_py.state.keyed_state import KeyedState, Timers
 from malstrom_py.testing import as_step
 from tests.laws.logics import Latest, Scores, Slow, running_op, running_total
 from tests.laws.parts import NumberingParts

@@ -6,13 +6,13 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
-from malstrom_py.batches import Batch
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import Acquire, DataMessage, Epoch, StateMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Acquire, DataMessage, Epoch, StateMessage
+from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.count import Count
+from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.state import KeyedState
+from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing import as_step
 from tests.laws.logics import Deadlines
 from tests.laws.wrong_operators import Factory, WrongState, op

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from malstrom_py.batches import Batch
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MIN_EPOCH, AbsBarrier, DataMessage, Epoch, Interrogate, Rescale, StateMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, DataMessage, Epoch, Interrogate, Rescale, StateMessage
+from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.count import Count
+from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.state import KeyedState
+from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing import as_step
 from tests.laws.logics import Deadlines
 

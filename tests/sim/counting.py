@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 
-from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.data.messages import MIN_EPOCH
 from tests.sim.oracle import Oracle, Seen
 from tests.sim.records import WINDOW, ChannelKey, Record
 

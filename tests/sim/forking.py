@@ -6,11 +6,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from malstrom_py.rescale.region_machine import Phase, RegionMachine, _Side
-from malstrom_py.rescale.switch_machine import Phase as SwitchPhase
-from malstrom_py.rescale.switch_machine import SwitchMachine
-from malstrom_py.workers.coordinator_machine import CoordinatorMachine
-from malstrom_py.workers.coordinator_machine import Phase as CoordinatorPhase
+from malstrom_py.rescale.moves.receiving_machine import Phase, RegionMachine, _Side
+from malstrom_py.rescale.moves.sending_machine import Phase as SwitchPhase
+from malstrom_py.rescale.moves.sending_machine import SwitchMachine
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine
+from malstrom_py.workers.coordinator.machine import Phase as CoordinatorPhase
 from tests.sim.channel import Channel
 from tests.sim.counting import Counting, KeyState
 from tests.sim.oracle import Oracle

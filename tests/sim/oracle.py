@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from tests.sim.records import AHEAD, PartName, Record
 from tests.sim.shapes import Shape
 

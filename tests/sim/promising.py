@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from malstrom_py.messages import MAX_EPOCH
-from malstrom_py.rescale.protocol import Report
-from malstrom_py.rescale.region_machine import RegionMachine
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.rescale.moves.protocol import Report
+from malstrom_py.rescale.moves.receiving_machine import RegionMachine
 from tests.sim.counting import Counting
 from tests.sim.oracle import Oracle
 from tests.sim.reading import Reading

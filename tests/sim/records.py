@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
-from malstrom_py.rescale.protocol import InBand
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.rescale.moves.protocol import InBand
 
 WINDOW: Final = 4
 """Windows are this wide in event time."""

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from malstrom_py.errors import PeerError
-from malstrom_py.workers import coordinator_machine as cm
+from malstrom_py.workers.coordinator import machine as cm
 from tests.sim.oracle import Violation
 from tests.sim.setups import Fault, Machines, Request, Setup, draw
 from tests.sim.world import Action, Stale, World

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from malstrom_py.rescale.placement import plan_moves
-from malstrom_py.rescale.region_machine import RegionMachine
-from malstrom_py.rescale.switch_machine import SwitchMachine
-from malstrom_py.workers.coordinator_machine import CoordinatorMachine
+from malstrom_py.rescale.moves.placement import plan_moves
+from malstrom_py.rescale.moves.receiving_machine import RegionMachine
+from malstrom_py.rescale.moves.sending_machine import SwitchMachine
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine
 from tests.sim.channel import Channel
 from tests.sim.counting import Counting
 from tests.sim.reading import Reading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malstrom_py.rescale.protocol import Bye
+from malstrom_py.rescale.moves.protocol import Bye
 from tests.sim import exhaustive
 from tests.sim.exhaustive import INSTANCES, Broken, Instance, search
 from tests.sim.forking import ForkingWorld, cloned

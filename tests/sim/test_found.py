@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from malstrom_py.errors import InternalError
-from malstrom_py.rescale import switch_machine as sm
-from malstrom_py.rescale.protocol import PartHandedOver
+from malstrom_py.rescale.moves import sending_machine as sm
+from malstrom_py.rescale.moves.protocol import PartHandedOver
 from tests.sim.runs import play
 from tests.sim.scenarios import SHRINKS
 from tests.sim.setups import Machines

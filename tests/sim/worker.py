@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-from malstrom_py.messages import MIN_EPOCH
-from malstrom_py.rescale import region_events as re
-from malstrom_py.rescale import switch_machine as sm
-from malstrom_py.rescale.protocol import (
+from malstrom_py.data.messages import MIN_EPOCH
+from malstrom_py.rescale.moves import receiving_machine as re
+from malstrom_py.rescale.moves import sending_machine as sm
+from malstrom_py.rescale.moves.protocol import (
     Bye,
     InBand,
     Leave,
@@ -22,7 +22,7 @@ from malstrom_py.rescale.protocol import (
     Shipped,
     Table,
 )
-from malstrom_py.rescale.region_machine import Phase
+from malstrom_py.rescale.moves.receiving_machine import Phase
 from tests.sim.counting import HeldRows
 from tests.sim.promising import Net, Promising
 from tests.sim.records import ChannelKey, EpochItem, Item, Part, PartName, Record, Rows

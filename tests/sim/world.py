@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PeerError
-from malstrom_py.messages import MAX_EPOCH
-from malstrom_py.rescale.pacing import Pacing
-from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.protocol import InBand, Marker, Report, Rescale
-from malstrom_py.rescale.region_machine import Phase
-from malstrom_py.workers import coordinator_events as ce
-from malstrom_py.workers import coordinator_machine as cm
+from malstrom_py.rescale.moves.move_sizing import Pacing
+from malstrom_py.rescale.moves.placement import first_table
+from malstrom_py.rescale.moves.protocol import InBand, Marker, Report, Rescale
+from malstrom_py.rescale.moves.receiving_machine import Phase
+from malstrom_py.workers.coordinator import machine as ce
+from malstrom_py.workers.coordinator import machine as cm
 from tests.sim.channel import Channel, Frame
 from tests.sim.oracle import Oracle, Violation
 from tests.sim.records import ChannelKey, EpochItem, Item, Part, Rows

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from malstrom_py.rescale.placement import first_table, plan_moves
-from malstrom_py.rescale.protocol import (
+from malstrom_py.rescale.moves.placement import first_table, plan_moves
+from malstrom_py.rescale.moves.protocol import (
     ByeTaken,
     Leave,
     MarkersIn,
@@ -19,8 +19,8 @@ from malstrom_py.rescale.protocol import (
     ShippedIn,
     Table,
 )
-from malstrom_py.workers import coordinator_events as ce
-from malstrom_py.workers import coordinator_machine as cm
+from malstrom_py.workers.coordinator import machine as ce
+from malstrom_py.workers.coordinator import machine as cm
 
 
 class Coordinator(cm.CoordinatorMachine):

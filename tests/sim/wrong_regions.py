@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from malstrom_py.messages import MIN_EPOCH
-from malstrom_py.rescale.protocol import Marker, Move, Parcel, RegionDone, Shipped, ShippedIn
-from malstrom_py.rescale.region_events import Advance, Effect, EpochTaken, Pass, RowsTaken, SendShipped, Ship, Tell
-from malstrom_py.rescale.region_machine import Phase, RegionMachine
+from malstrom_py.data.messages import MIN_EPOCH
+from malstrom_py.rescale.moves.protocol import Marker, Move, Parcel, RegionDone, Shipped, ShippedIn
+from malstrom_py.rescale.moves.receiving_machine import (
+    Advance,
+    Effect,
+    EpochTaken,
+    Pass,
+    Phase,
+    RegionMachine,
+    RowsTaken,
+    SendShipped,
+    Ship,
+    Tell,
+)
 
 
 class Region(RegionMachine):

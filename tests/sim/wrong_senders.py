@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
-from malstrom_py.rescale import region_events as re
-from malstrom_py.rescale import switch_machine as sm
-from malstrom_py.rescale.protocol import InBand, Marker, Move, PartHandedOver, Table
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.rescale.moves import receiving_machine as re
+from malstrom_py.rescale.moves import sending_machine as sm
+from malstrom_py.rescale.moves.protocol import InBand, Marker, Move, PartHandedOver, Table
 from tests.sim.channel import Channel, Frame
 from tests.sim.counting import Counting
 from tests.sim.records import ChannelKey, EpochItem, Record

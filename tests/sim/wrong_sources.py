@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malstrom_py.messages import MAX_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH
 from tests.sim.oracle import Oracle
 from tests.sim.reading import Reading
 from tests.sim.records import AHEAD, Part, PartName, Record, frontier

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import malstrom_py as mp
 from malstrom_py import agg
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from tests.simulation.layouts import Stage
 from tests.simulation.records import NOTHING, Fired, Passed, Tally, counted, ident, is_poison
 from tests.simulation.seen import Seen

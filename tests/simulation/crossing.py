@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import malstrom_py as mp
-from malstrom_py.regions import regions_of
-from malstrom_py.rescale.region_machine import Phase
+from malstrom_py.builder.regions import regions_of
+from malstrom_py.rescale.moves.receiving_machine import Phase
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.outgoing import COORDINATOR
-from malstrom_py.workers.witness import Witness
-from malstrom_py.workers.worker import Worker
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.simulator.coverage import Witness
+from malstrom_py.workers.transport.messages import COORDINATOR
 from tests.simulation.driving import Driven, Steered
 from tests.simulation.feeding import Fed
 from tests.simulation.layouts import Head, Layout, Stage, Timing, Way

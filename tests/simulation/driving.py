@@ -10,13 +10,12 @@ from typing import Final, TypeVar
 
 import malstrom_py as mp
 from malstrom_py.errors import MalstromError
-from malstrom_py.workers.beginning import Keeping
-from malstrom_py.workers.chance import Chance
-from malstrom_py.workers.rescale_report import RescaleReport
-from malstrom_py.workers.simulated_background import Work
-from malstrom_py.workers.simulated_crew import Queues, SimulatedCrash, SimulatedCrew
-from malstrom_py.workers.simulated_saving import SimulatedSaving
-from malstrom_py.workers.witness import Witness
+from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.reports.job_status import RescaleReport
+from malstrom_py.workers.simulator.coverage import Witness
+from malstrom_py.workers.simulator.random_schedule import Chance
+from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSaving, Work
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedCrew
 from tests.simulation.feeding import Fed
 from tests.simulation.jobs import Case
 from tests.simulation.layouts import Layout

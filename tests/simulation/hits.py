@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from malstrom_py.workers.witness import HARD_CASES as RUNTIME_CASES
-from malstrom_py.workers.witness import SNAPSHOT_CASES
+from malstrom_py.workers.simulator.coverage import HARD_CASES as RUNTIME_CASES
+from malstrom_py.workers.simulator.coverage import SNAPSHOT_CASES
 from tests.simulation.counting import KINDS
 from tests.simulation.jobs import SHAPES, Case
 from tests.simulation.lateness import IDLE_POLLS, judged, late_by_itself

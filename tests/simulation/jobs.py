@@ -9,7 +9,7 @@ from typing import Final
 
 import malstrom_py as mp
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.building import build
 from tests.simulation.counting import KINDS, MAY_FAIL
 from tests.simulation.inputs import Input, draw_input

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.data.messages import MIN_EPOCH
 from tests.simulation.inputs import Entry
 from tests.simulation.layouts import Head, Timing
 from tests.simulation.records import FUTURE, Record, is_sifted, is_unreadable

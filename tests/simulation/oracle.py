@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from malstrom_py.messages import MAX_EPOCH
-from malstrom_py.workers.result import RunResult
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.inputs import Input
 from tests.simulation.lateness import check_late, furthest, judged
 from tests.simulation.layouts import End, Head, Layout, Stage, Tail, Way

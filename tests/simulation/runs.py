@@ -11,7 +11,7 @@ from typing import Literal
 
 import malstrom_py as mp
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.hits import hits_of
 from tests.simulation.jobs import Case, draw
 from tests.simulation.seen import Outcome

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 
 class Row(NamedTuple):

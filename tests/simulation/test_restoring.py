@@ -6,7 +6,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.snapshotting import SAVE_DEADLINE_S
+from malstrom_py.workers.coordinator.snapshot_coordinator import SAVE_DEADLINE_S
 from tests.simulation.driving import Driven, Steered
 from tests.simulation.feeding import Fed
 from tests.simulation.restoring import LAYOUT, PARTS, crossed, feed, until

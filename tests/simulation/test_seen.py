@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.simulation.inputs import Input
 from tests.simulation.records import Passed, made
 from tests.simulation.seen import Committed, Parts, Seen, Written

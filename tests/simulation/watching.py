@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MIN_EPOCH, Epoch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.testing import as_step
 from tests.simulation.records import Passed, ident

@@ -13,17 +13,19 @@ from unittest.mock import patch
 
 import malstrom_py as mp
 from malstrom_py.operators.collect import Collect
-from malstrom_py.operators.enrich import Enrich
+from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.log import Claim, next_incarnation
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.state import KeyedState
-from malstrom_py.workers import beginning, crew, simulated_crew
-from malstrom_py.workers.beginning import Resumption
-from malstrom_py.workers.commit import SinkCommits
-from malstrom_py.workers.feed import Feed
-from malstrom_py.workers.snapshotting import Snapshotting
-from malstrom_py.workers.worker import Worker
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.workers.coordinator import recovery as beginning
+from malstrom_py.workers.coordinator.recovery import Resumption
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.coordinator.snapshot_coordinator import Snapshotting
+from malstrom_py.workers.engine.region_input import Feed
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.runtime import local_workers as crew
+from malstrom_py.workers.simulator import simulated_workers as simulated_crew
 from tests.simulation.jobs import draw
 
 

@@ -59,11 +59,11 @@ def test_import_linter_keeps_its_peace_with_the_tree_as_it_is(tree: Path) -> Non
 @pytest.mark.parametrize(
     ("file", "planted"),
     [
-        ("malstrom_py/names.py", "import malstrom_py.workers"),
-        ("malstrom_py/names.py", "import malstrom_py.rescale"),
+        ("malstrom_py/validation.py", "import malstrom_py.workers"),
+        ("malstrom_py/validation.py", "import malstrom_py.rescale"),
         ("rescale/__init__.py", "import malstrom_py.workers"),
         ("rescale/__init__.py", "import threading"),
-        ("workers/__init__.py", "import malstrom_py.cli"),
+        ("workers/__init__.py", "import malstrom_py.cli.app"),
         ("malstrom_py/unlisted.py", "import math"),
     ],
 )

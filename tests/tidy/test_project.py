@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from malstrom_py import __version__
-from malstrom_py.extras import EXTRAS as ADVISED
+from malstrom_py.errors import EXTRAS as ADVISED
 from tests.tree import ROOT, modules, pyproject
 
 PROJECT = pyproject()["project"]

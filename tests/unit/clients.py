@@ -9,7 +9,7 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.resources import PerWorker, per_worker
+from malstrom_py.worker_context import PerWorker, per_worker
 
 
 class Client:

@@ -10,9 +10,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import agg, sources
-from malstrom_py.arguments import function_of, is_coroutine_function
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.testing import OperatorTester
+from malstrom_py.validation import function_of, is_coroutine_function
 from tests.ids import shown
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.column_rows import rows_of
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.columns_to_rows import rows_of
 
 Columns = tuple[list[Any], list[Any] | None, list[int] | None, str | None]
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.column_rows import python_values, rows_of
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.columns_to_rows import python_values, rows_of
 from malstrom_py.errors import CodecError
 
 ROWS = st.lists(st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1) | st.none()), max_size=8)

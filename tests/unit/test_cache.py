@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.cache import ABSENT, Answers, Cache
 from malstrom_py.errors import PlanError
+from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
 
 
 @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), 5, "5s"])

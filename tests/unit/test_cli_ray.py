@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.cli import app
-from malstrom_py.cli_ray import ray_options, start_detached
-from malstrom_py.cli_telling import WrongCommand, telling
+from malstrom_py.cli.app import app, ray_options, start_detached
+from malstrom_py.cli.output import WrongCommand, telling
 
 
 def test_nothing_said_is_nothing_given() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from malstrom_py import cli_tables
-from malstrom_py.cli import app
-from malstrom_py.cli_snapshots import kept, store_of
-from malstrom_py.cli_telling import WrongCommand
+from malstrom_py.cli import output as cli_tables
+from malstrom_py.cli.app import app
+from malstrom_py.cli.output import WrongCommand
+from malstrom_py.cli.snapshots import kept, store_of
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.object_store import ObjectStore

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from malstrom_py import cli_jobs
-from malstrom_py.cli import app
+from malstrom_py.cli import jobs as cli_jobs
+from malstrom_py.cli.app import app
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import OperationInProgress
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from malstrom_py.column_types import plain, plain_type, recast, wider_type
+from malstrom_py.data.schema import plain, plain_type, recast, wider_type
 
 
 @pytest.mark.parametrize(

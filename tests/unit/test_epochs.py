@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.epochs import SpanTracker, idle_after_s, limit_out_of_orderness, max_ahead_of
+from malstrom_py.data.epochs import SpanTracker, idle_after_s, limit_out_of_orderness, max_ahead_of
+from malstrom_py.data.messages import MIN_EPOCH
+from malstrom_py.data.time import Unit
 from malstrom_py.errors import PlanError
-from malstrom_py.messages import MIN_EPOCH
-from malstrom_py.time import Unit
 
 TIMES = st.lists(st.integers(-50, 50), min_size=1, max_size=20)
 

@@ -8,8 +8,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.data.messages import DeadLetter
 from malstrom_py.errors import PlanError
-from malstrom_py.messages import DeadLetter
 from tests.ids import shown
 
 

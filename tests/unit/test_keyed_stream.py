@@ -9,9 +9,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 from malstrom_py.errors import PlanError
-from malstrom_py.keyed_stream import KeyedStreamBuilder
-from malstrom_py.logic import KeyedLogic
+from malstrom_py.operators.logic import KeyedLogic
 
 
 def keyed() -> KeyedStreamBuilder[int, int]:

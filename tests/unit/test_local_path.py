@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.local_path import local_path
+from malstrom_py.local_files import local_path
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from malstrom_py.data.messages import DataMessage, Epoch
 from malstrom_py.errors import PlanError
-from malstrom_py.logic import KeyedLogic, Output, hooks_of, stateless_hooks_of
-from malstrom_py.messages import DataMessage, Epoch
+from malstrom_py.operators.logic import KeyedLogic, Output, hooks_of, stateless_hooks_of
 
 
 class OnlyData(KeyedLogic[str, int, int, int]):

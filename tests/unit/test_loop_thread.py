@@ -9,9 +9,9 @@ from contextvars import ContextVar
 
 import pytest
 
-from malstrom_py import loop_thread
+from malstrom_py import worker_context as loop_thread
 from malstrom_py.errors import DeadlineError, OperatorError
-from malstrom_py.loop_thread import LoopThread
+from malstrom_py.worker_context import LoopThread
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import cloudpickle
 import pytest
 
-from malstrom_py.messages import (
+from malstrom_py.data.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
     AbsBarrier,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.names import check_name
+from malstrom_py.validation import check_name
 
 
 @pytest.mark.parametrize("name", ["a", "A-1_z", "-", "0", "x" * 64])

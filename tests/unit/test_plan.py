@@ -8,8 +8,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.builder.plan import Plan, Step, StreamRef, ancestors
 from malstrom_py.errors import PlanError
-from malstrom_py.plan import Plan, Step, StreamRef, ancestors
 
 
 def numbers(job: mp.Job, name: str = "numbers") -> mp.StreamBuilder[None, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from malstrom_py.portions import UNLIMITED, Portion, Speed
+from malstrom_py.operators.batch_sizing import UNLIMITED, Portion, Speed
 
 
 def settled(takes_s: Callable[[int], float], *, most: int = 1024, times: int = 60, first: int = 4) -> Portion:

@@ -8,8 +8,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.builder.regions import Region, is_exchanged, regions_of
 from malstrom_py.errors import PlanError
-from malstrom_py.regions import Region, is_exchanged, regions_of
 
 Stream = mp.StreamBuilder[Any, Any]
 

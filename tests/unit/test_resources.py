@@ -13,8 +13,8 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, PlanError
-from malstrom_py.resources import Resources, per_worker
 from malstrom_py.testing import OperatorTester
+from malstrom_py.worker_context import Resources, per_worker
 from tests.unit.clients import Client, client, run
 
 # Making.

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import resources, sources
+from malstrom_py import sources
+from malstrom_py import worker_context as resources
 from malstrom_py.errors import DeadlineError, OperatorError
-from malstrom_py.resources import Resources, per_worker
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import Resources, WorkerInfo, per_worker
 from tests.ids import shown
 from tests.unit.clients import AsyncClient, Client, client, run
 

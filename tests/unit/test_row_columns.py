@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.column_rows import python_values, rows_of
+from malstrom_py.data.columns_to_rows import python_values, rows_of
+from malstrom_py.data.rows_to_columns import RowColumns, check_names, fields_of
 from malstrom_py.errors import PlanError, SinkError, SourceError
-from malstrom_py.row_columns import RowColumns, check_names, fields_of
 
 
 @dataclasses.dataclass

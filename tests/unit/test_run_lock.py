@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from malstrom_py.run_lock import RunLock, locked
+from malstrom_py.local_files import RunLock, locked
 
 
 def test_only_one_holds_a_folder_until_it_lets_go(tmp_path: Path) -> None:

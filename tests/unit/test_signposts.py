@@ -13,8 +13,9 @@ import cloudpickle
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import signposts, sinks, sources
-from malstrom_py.signposts import JOB, MODULE, SINKS, SOURCES, STREAM, Table, answer, page_of
+from malstrom_py import sinks, sources
+from malstrom_py.errors import signposts
+from malstrom_py.errors.signposts import JOB, MODULE, SINKS, SOURCES, STREAM, Table, answer, page_of
 from tests.pages import anchors_of
 from tests.tree import ROOT
 

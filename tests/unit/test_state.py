@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.codec import Codec
+from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, Rescale, SuspendMarker
 from malstrom_py.errors import CodecError, InternalError
-from malstrom_py.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, Rescale, SuspendMarker
-from malstrom_py.state import KeyedState, Timers
+from malstrom_py.state.keyed_state import KeyedState, Timers
 from malstrom_py.testing import CapturingPersistenceBackend
 
 
@@ -124,8 +124,8 @@ class Counted:
             self.pushes += 1
             heappush(queue, entry)
 
-        monkeypatch.setattr("malstrom_py.state.heapify", rebuilt)
-        monkeypatch.setattr("malstrom_py.state.heappush", pushed)
+        monkeypatch.setattr("malstrom_py.state.keyed_state.heapify", rebuilt)
+        monkeypatch.setattr("malstrom_py.state.keyed_state.heappush", pushed)
 
 
 def queue_of(timers: Timers) -> int:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.codec import Codec, Limits
+from malstrom_py.data.messages import AbsBarrier, Acquire, Collect
 from malstrom_py.errors import CodecError, InternalError, SnapshotError
-from malstrom_py.messages import AbsBarrier, Acquire, Collect
-from malstrom_py.snapshot.keyed import artefact, contents, is_delta, merged
-from malstrom_py.state import KeyedState
+from malstrom_py.state.artefact import artefact, contents, is_delta, merged
+from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing import CapturingPersistenceBackend
 
 SLOTS = 4

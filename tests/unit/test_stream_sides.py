@@ -8,8 +8,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
+from malstrom_py.data.messages import DataMessage
 from malstrom_py.errors import PlanError
-from malstrom_py.messages import DataMessage
 
 
 def numbers() -> mp.StreamBuilder[None, int]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.time import Frontier, Unit, check_unit, from_clock, from_time, to_span, to_time
 from malstrom_py.errors import PlanError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
-from malstrom_py.time import Frontier, Unit, check_unit, from_clock, from_time, to_span, to_time
 
 UNITS = get_args(Unit)
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

@@ -11,11 +11,11 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
+from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+from malstrom_py.builder.plan import Step
+from malstrom_py.builder.state_migration import migration_of
+from malstrom_py.builder.stream import KEYED_METHODS
 from malstrom_py.errors import PlanError
-from malstrom_py.keyed_stream import KeyedStreamBuilder
-from malstrom_py.plan import Step
-from malstrom_py.stream import KEYED_METHODS
-from malstrom_py.upgrades import migration_of
 from tests.ids import shown
 
 

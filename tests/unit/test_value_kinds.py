@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from malstrom_py.data.rows_to_columns import Kinds
 from malstrom_py.errors import PlanError
-from malstrom_py.value_kinds import Kinds
 
 DAY, AT = dt.date(2013, 1, 1), dt.datetime(2013, 1, 1)  # noqa: DTZ001
 ZONED = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)

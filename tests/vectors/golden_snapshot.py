@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from malstrom_py import partitioners
 from malstrom_py.codec import Codec
-from malstrom_py.messages import AbsBarrier, Collect
+from malstrom_py.data.messages import AbsBarrier, Collect
 from malstrom_py.rescale.partitioners import partitioner_of
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.keyed import merged
 from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.log import Claim, claim_bytes, path_of
 from malstrom_py.snapshot.manifest import Artefact, Kind, Manifest, PartImage, PlanImage, StepImage, artefact_path
-from malstrom_py.state import KeyedState
+from malstrom_py.state.artefact import merged
+from malstrom_py.state.keyed_state import KeyedState
 
 FOLDER: Final = Path(__file__).with_name("snapshot-1")
 JOB: Final = "orders"

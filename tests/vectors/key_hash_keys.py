@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from malstrom_py.rescale.key_hash import encode_key, hash_key
+from malstrom_py.rescale.keys.key_hash import encode_key, hash_key
 from malstrom_py.rescale.slots import slot_of
 
 FILE = Path(__file__).with_name("key_hash.json")

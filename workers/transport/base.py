@@ -1,15 +1,24 @@
-"""The seam: what workers and their coordinator ask of the streams between them.
+"""The seam: what workers and their coordinator ask of the streams between them, and the secret they share.
+
+The seam: what workers and their coordinator ask of the streams between them.
 
 Rule: everything that is sent to a peer arrives once and in order, or `receive` says that the peer is lost. There is no
 connecting again behind anybody's back: what was under way would be missing.
+
+What the workers of one job share, so that nobody else can speak to them. Made anew at each start of a job.
+
+Rule: it travels over the control plane only, and never shows in a message, a log or a repr.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from malstrom_py.workers.outgoing import COORDINATOR, Content
+from malstrom_py.workers.transport.messages import COORDINATOR, Content
 
 LOSS_S: Final = 5.0
 """A connected peer that is gone is reported within about so long, in seconds."""
@@ -77,3 +86,34 @@ def peer_name(peer: int) -> str:
     ('worker 3', 'the coordinator')
     """
     return "the coordinator" if peer == COORDINATOR else f"worker {peer}"
+
+
+_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class JobSecret:
+    """A secret of one start of a job; ``JobSecret.new()`` makes one. Can be pickled.
+
+    >>> secret = JobSecret.new()
+    >>> secret
+    JobSecret()
+    >>> len(secret.derive("stream")), secret.derive("stream") == secret.derive("call")
+    (32, False)
+    """
+
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def new(cls) -> JobSecret:
+        """A secret that nobody else has."""
+        return cls(secrets.token_bytes(_BYTES))
+
+    @property
+    def token(self) -> str:
+        """What files of this start of the job are named by; nothing follows from it."""
+        return self.derive("token").hex()[:16]
+
+    def derive(self, purpose: str) -> bytes:
+        """32 bytes for ``purpose`` (at most 16 letters). Nothing else that is derived follows from them."""
+        return hashlib.blake2b(key=self.key, digest_size=_BYTES, person=purpose.encode()).digest()

@@ -15,11 +15,9 @@ from time import monotonic
 from typing import Any, Final
 
 from malstrom_py.errors import InternalError
-from malstrom_py.workers.outgoing import Content
-from malstrom_py.workers.transport.base import peer_name
-from malstrom_py.workers.transport.peers import Peers
-from malstrom_py.workers.transport.secret import JobSecret
-from malstrom_py.workers.transport.waker import Waker
+from malstrom_py.workers.transport.base import JobSecret, peer_name
+from malstrom_py.workers.transport.messages import Content
+from malstrom_py.workers.transport.peers import Peers, Waker
 from malstrom_py.workers.transport.wire import InStreams, OutStream
 
 _MESSAGES_MAX: Final = 256

@@ -14,13 +14,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from malstrom_py.codec import pickles
+from malstrom_py.codec import in_flight as pickles
 from malstrom_py.codec.refusal import Refused, cannot_decode, cannot_encode
 from malstrom_py.errors import PeerError
-from malstrom_py.rescale.channel import ChannelId, Frame, Grant, PlacedEpoch
-from malstrom_py.rescale.protocol import PartHandedOver
-from malstrom_py.workers.outgoing import Content
+from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, PlacedEpoch
+from malstrom_py.rescale.moves.protocol import PartHandedOver
 from malstrom_py.workers.transport.base import peer_name
+from malstrom_py.workers.transport.messages import Content
 
 _FORMAT: Final = 0x4D50_0002
 _ENVELOPE: Final = struct.Struct(

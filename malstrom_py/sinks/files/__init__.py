@@ -13,18 +13,16 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from malstrom_py.errors import PlanError
-from malstrom_py.local_path import local_path
+from malstrom_py.local_files import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.sinks.files.hive import checked_columns
 from malstrom_py.sinks.files.json_lines import JsonEncoder
+from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.files.publishing import discard, hold, publish, staged_files
-from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
-from malstrom_py.sinks.files.writer import FilesWriter
-from malstrom_py.sinks.output_record import StepOutput, begin_record, record_output, recorded
-from malstrom_py.sinks.targets import Target
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
+from malstrom_py.sinks.output_record import StepOutput, Target, begin_record, record_output, recorded
+from malstrom_py.worker_context import WorkerInfo
 
 _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
     "csv": CsvEncoder,
@@ -70,7 +68,7 @@ class Files:
     written, the disk is full, values do not go into one column.
 
     >>> import tempfile
-    >>> from malstrom_py.batches import Batch
+    >>> from malstrom_py.data.batch import Batch
     >>> from malstrom_py.sinks import CommitContext, SnapshotId, WorkerId, WorkerInfo
     >>> folder = tempfile.mkdtemp()
     >>> sink = Files(folder, format="csv")

@@ -11,14 +11,12 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.rows_to_columns import RowColumns, check_names, fields_of
 from malstrom_py.errors import SinkError
-from malstrom_py.row_columns import RowColumns, check_names, fields_of
-from malstrom_py.sinks.files.columns import KeyRule, check_present
-from malstrom_py.sinks.files.encoders import Piece
-from malstrom_py.sinks.files.held import GROUP_BYTES
+from malstrom_py.sinks.files.encoding import GROUP_BYTES, KeyRule, Piece, check_present
 from malstrom_py.sinks.files.partitions import split
-from malstrom_py.sinks.files.rolling import RollingFiles
+from malstrom_py.sinks.files.writer import RollingFiles
 
 
 class JsonEncoder:

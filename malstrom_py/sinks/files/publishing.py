@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from malstrom_py.errors import InternalError, SinkError
-from malstrom_py.run_lock import RunLock
+from malstrom_py.local_files import RunLock
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.staging import (
     ATTEMPTS,

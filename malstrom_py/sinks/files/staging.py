@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final
 
 from malstrom_py.errors import InternalError, SinkError
-from malstrom_py.run_lock import RunLock, locked
+from malstrom_py.local_files import RunLock, locked
 from malstrom_py.sinks.base import CommitContext
 
 if TYPE_CHECKING:

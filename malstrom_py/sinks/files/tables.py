@@ -8,15 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from malstrom_py.batches import Batch
-from malstrom_py.column_types import stored_type
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.schema import stored_type
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.columns import Columns, Converter
-from malstrom_py.sinks.files.encoders import Piece
-from malstrom_py.sinks.files.held import GROUP_BYTES, GROUP_ROWS, HELD_BYTES_MAX
+from malstrom_py.sinks.files.encoding import GROUP_BYTES, GROUP_ROWS, HELD_BYTES_MAX, Columns, Converter, Piece
 from malstrom_py.sinks.files.partitions import split
-from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.staging import WrittenFile
+from malstrom_py.sinks.files.writer import RollingFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa

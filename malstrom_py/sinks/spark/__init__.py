@@ -17,32 +17,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.local_path import local_path
+from malstrom_py.local_files import local_path
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.sinks.files.hive import checked_columns
+from malstrom_py.sinks.files.partitions import checked_columns
 from malstrom_py.sinks.files.publishing import StagedFile, discard, hold, staged_files
-from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
-from malstrom_py.sinks.files.writer import FilesWriter
-from malstrom_py.sinks.output_record import begin_record
+from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
+from malstrom_py.sinks.output_record import Target, begin_record
 from malstrom_py.sinks.spark.encoding import SparkEncoder, SparkWriter
-from malstrom_py.sinks.spark.folders import Folder
-from malstrom_py.sinks.spark.over_snapshots import OverSnapshots
-from malstrom_py.sinks.spark.pending import settle_pending
+from malstrom_py.sinks.spark.folders import Folder, OutcomeUnknown, remove_work
 from malstrom_py.sinks.spark.publication import (
     Intent,
+    OverSnapshots,
     Publication,
     folder_of,
     is_intended,
     locked_publication,
     publications,
+    settle_pending,
 )
-from malstrom_py.sinks.spark.swapping import OutcomeUnknown, remove_work
+from malstrom_py.sinks.spark.schema import given_schema
 from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_there
-from malstrom_py.sinks.spark.types import given_schema
-from malstrom_py.sinks.targets import Target
-from malstrom_py.spark.own_folder import make_own, own_folder
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.spark.session import make_own, own_folder
+from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,22 +1,146 @@
-"""Parquet files that Spark reads: the encoder of `sinks.Files`, with Spark's types and columns that never drift."""
+"""Parquet files that Spark reads: the encoder of `sinks.Files`, with Spark's types and columns that never drift.
+
+Rows and columns into the columns of a schema that was given: what does not fit it is refused, nothing is guessed.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.rows_to_columns import Column, Kinds, fields_of
+from malstrom_py.data.schema import plain, recast
+from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.sinks.files.rolling import RollingFiles
 from malstrom_py.sinks.files.tables import ParquetEncoder
-from malstrom_py.sinks.files.writer import FilesWriter
-from malstrom_py.sinks.spark.given_columns import GivenColumns
-from malstrom_py.sinks.spark.types import joined_schema, schema_for_spark, without_nulls
+from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
+from malstrom_py.sinks.spark.schema import joined_schema, schema_for_spark, without_nulls
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class GivenColumns:
+    """As `RowColumns`, of the ``schema`` that was given: a field that a row lacks is None, one it has besides an error.
+
+    Ints go into columns of floats and Decimals, and numbers into narrower columns that hold them. A column ``key`` of
+    the stream's keys is left out where the schema has none.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._kinds = Kinds(SinkError)
+
+    def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+        """See `RowColumns.convert`."""
+        rows = fields_of(values)
+        given = {name: column for name, column in (leading or {}).items() if name in self._schema.names}
+        self._check(set().union(*rows))
+        columns = (given.get(name) or [row.get(name) for row in rows] for name in self._schema.names)
+        return self._batch(columns)
+
+    def admit(self, columns: pa.RecordBatch, *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+        """See `RowColumns.admit`."""
+        names = columns.schema.names
+        if len(set(names)) < len(names):
+            raise SinkError("two columns have the same name: rename one")
+        self._check(set(names))
+        there: dict[str, Column] = {**(leading or {}), **dict(zip(names, columns.columns, strict=True))}
+        return self._batch(there.get(name, [None] * len(columns)) for name in self._schema.names)
+
+    def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """See `RowColumns.widened`: there is nothing to widen."""
+        return batch if batch.schema.equals(schema) else batch.cast(schema)
+
+    def _check(self, names: set[Any]) -> None:
+        if extra := names.difference(self._schema.names):
+            told = ", ".join(sorted(map(repr, extra)))
+            raise SinkError(f"columns {told} are not in the schema that was given: leave them out in a map step")
+
+    def _batch(self, columns: Any) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        arrays = [self._array(field, column) for field, column in zip(self._schema, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, field: pa.Field, column: Column) -> pa.Array:
+        import pyarrow as pa
+
+        if isinstance(column, list) and pa.types.is_map(field.type):
+            column = [list(value.items()) if isinstance(value, dict) else value for value in column]
+        elif isinstance(column, list):
+            self._kinds.check(field.name, column)
+        try:
+            if isinstance(column, list) and _has_map(field.type):
+                return pa.array(column, field.type)
+            found = pa.array(column) if isinstance(column, list) else plain(column)
+            if not _fits(found.type, field.type):
+                raise pa.ArrowInvalid("another kind of value")
+            return pa.array(column, field.type) if isinstance(column, list) else recast(found, field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            if isinstance(column, list):
+                what = ", ".join(sorted({type(value).__name__ for value in column if value is not None}))
+            else:
+                what = str(column.type)
+            raise SinkError(
+                f"column {field.name!r} holds values ({what}) that do not fit {field.type}, as the schema has it: "
+                f"convert them in a map step"
+            ) from None
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        return True
+    return any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _fits(found: pa.DataType, known: pa.DataType) -> bool:
+    """Whether values of ``found`` are of the kind of ``known``: its width decides when they are cast."""
+    import pyarrow as pa
+
+    types = pa.types
+    if found == known or types.is_null(found):
+        return True
+    if types.is_list(known):
+        is_list = types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found)
+        return bool(is_list) and _fits(found.value_type, known.value_type)
+    if types.is_struct(known):
+        names = {field.name: field.type for field in known}
+        return bool(types.is_struct(found)) and all(
+            field.name in names and _fits(field.type, names[field.name]) for field in found
+        )
+    if types.is_map(known):
+        return bool(types.is_map(found)) and _fits(found.key_type, known.key_type)
+    if types.is_timestamp(known):
+        return bool(types.is_timestamp(found)) and (found.tz is None) == (known.tz is None)
+    if types.is_integer(found):
+        return bool(types.is_integer(known) or types.is_floating(known) or types.is_decimal(known))
+    alike = (
+        (types.is_floating, types.is_floating),
+        (types.is_decimal, types.is_decimal),
+        (types.is_string, _is_text),
+        (types.is_binary, _is_bytes),
+        (types.is_date, types.is_date),
+    )
+    return any(is_known(known) and is_found(found) for is_known, is_found in alike)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 
 class SparkEncoder(ParquetEncoder):

@@ -1,5 +1,11 @@
 """Publishing through Spark: tables, formats that it writes itself, and functions that are given a DataFrame.
 
+Tables that must not be there before: made with a property that tells, after a crash, whose they are.
+
+Rule: a table without that property is somebody else's, and is never touched.
+
+What is to go into a table of Spark's, compared with the table.
+
 Rule: what Spark answered with an error, nobody will see; what it did not answer at all, is done again.
 """
 
@@ -11,24 +17,132 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, record_output, recorded
-from malstrom_py.sinks.spark.new_tables import create_table, is_created
-from malstrom_py.sinks.spark.swapping import OutcomeUnknown, check_folder, swap
-from malstrom_py.sinks.spark.tables import check_table, conformed
-from malstrom_py.sinks.spark.types import without_nulls
-from malstrom_py.sinks.spark.unifying import bring_to, schema_of_payloads
-from malstrom_py.spark.arrow_types import spark_schema
+from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder, swap
+from malstrom_py.sinks.spark.schema import bring_to, schema_of_payloads, without_nulls
 from malstrom_py.spark.failures import spark_errors, told_of
 from malstrom_py.spark.session import existing_session, spark_session
-from malstrom_py.spark.types import arrow_schema
+from malstrom_py.spark.types import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+PROPERTY: Final = "malstrom.commit"
+
+
+def create_table(
+    frame: Any,
+    table: str,
+    context: CommitContext,
+    *,
+    format: str,
+    partition_by: Sequence[str],
+    options: Mapping[str, str],
+) -> None:
+    """Make ``table`` of ``frame``, as ``context``'s; Spark refuses that if it is there."""
+    from pyspark.sql.functions import col
+
+    writer = frame.writeTo(table).using(format).options(**options).tableProperty(PROPERTY, _named(context))
+    if partition_by:
+        writer = writer.partitionedBy(*(col(f"`{name.replace('`', '``')}`") for name in partition_by))
+    writer.create()
+
+
+def is_created(session: Any, frame: Any, table: str, context: CommitContext) -> bool:
+    """Whether ``context`` has made ``table`` of ``frame`` already. One that Spark made and never filled is dropped.
+
+    Raises:
+        SinkError: it is there, and not by ``context``.
+    """
+    if not session.catalog.tableExists(table):
+        return False
+    found = {row.key: row.value for row in session.sql(f"show tblproperties {table}").collect()}
+    if found.get(PROPERTY) == _named(context):
+        if frame.isEmpty() or not session.table(table).isEmpty():
+            return True
+        session.sql(f"drop table {table}")
+        return False
+    raise SinkError(
+        f"table {table!r} is there, and another program made it (its property {PROPERTY!r} is not "
+        f"{_named(context)!r}), so mode 'error' leaves it as it is: rename or drop it, to have this "
+        f"job's rows in a table of that name"
+    )
+
+
+def _named(context: CommitContext) -> str:
+    return f"{context.job}/{context.step}/{context.snapshot}"
+
+
+_WIDER: Final = {
+    "tinyint": ("smallint", "int", "bigint", "float", "double"),
+    "smallint": ("int", "bigint", "float", "double"),
+    "int": ("bigint", "double"),
+    "bigint": (),
+    "float": ("double",),
+}
+
+
+def check_table(session: Any, table: str, mode: str, partition_by: Sequence[str], schema: pa.Schema | None) -> None:
+    """`SinkError` if ``table`` is there and is not to be, or rows of ``schema`` (None: unknown) do not go into it."""
+    if mode == "overwrite" or not session.catalog.tableExists(table):
+        return
+    if mode == "error":
+        raise SinkError(f"table {table!r} is there already, and mode is 'error': drop it, or use another mode")
+    if partition_by:
+        there = [column.name for column in session.catalog.listColumns(table) if column.isPartition]
+        if there != list(partition_by):
+            raise SinkError(
+                f"table {table!r} is partitioned by {there}, and partition_by is {list(partition_by)}: give the same, "
+                f"or leave it out"
+            )
+    if schema is not None:
+        _targets(session, table, schema)
+
+
+def conformed(session: Any, frame: Any, table: str, schema: pa.Schema) -> Any:
+    """``frame``, which holds rows of ``schema``, with the columns of ``table`` in their order and types."""
+    from pyspark.sql.functions import col
+
+    return frame.select(
+        *(
+            col(f"`{name.replace('`', '``')}`").cast(field.dataType).alias(field.name)
+            for name, field in _targets(session, table, schema)
+        )
+    )
+
+
+def _targets(session: Any, table: str, schema: pa.Schema) -> list[tuple[str, Any]]:
+    """The columns of ``schema`` and those of ``table`` that they go to, in the order of the table."""
+    there = {field.name.lower(): field for field in session.table(table).schema}
+    mine = {field.name.lower(): field for field in schema}
+    wrong = [f"{field.name!r} (only in the table)" for name, field in there.items() if name not in mine]
+    wrong += [f"{field.name!r} (not in the table)" for name, field in mine.items() if name not in there]
+    for name, field in there.items():
+        if name in mine and (told := _misfit(mine[name], field.dataType.simpleString())):
+            wrong.append(f"{field.name!r} ({told})")
+    if wrong:
+        raise SinkError(
+            f"the columns do not go into table {table!r}: {', '.join(wrong)}. Make them alike in a map step, or write "
+            f"another table"
+        )
+    return [(mine[name].name, field) for name, field in there.items()]
+
+
+def _misfit(field: pa.Field, there: str) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_null(field.type):
+        return ""
+    (found,) = spark_schema(pa.schema([(field.name, without_nulls(field.type))]))
+    kind = found.dataType.simpleString()
+    if kind == there or there in _WIDER.get(kind, ()):
+        return ""
+    return f"{there} there, {kind} now"
 
 
 @dataclass(slots=True)

@@ -13,22 +13,20 @@ from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.base import Part, SourcePart
-from malstrom_py.sources.files.csv_types import ColumnType
-from malstrom_py.sources.files.follow_part import FollowPart
-from malstrom_py.sources.files.lazy_part import LazyPart, OpenedFile
+from malstrom_py.sources.files.csv import ColumnType
+from malstrom_py.sources.files.follow import FollowPart, KnownFiles, identity_of, watched_folders
 from malstrom_py.sources.files.listing import (
     FileFormat,
     Pattern,
+    Section,
     check_patterns,
     format_of_parts,
     format_of_patterns,
     list_files,
+    section_of,
 )
-from malstrom_py.sources.files.new_files import KnownFiles, identity_of
 from malstrom_py.sources.files.options import checked_options
-from malstrom_py.sources.files.reading import TYPES_FILES, Reading, Types, source_errors
-from malstrom_py.sources.files.sections import Section, section_of
-from malstrom_py.sources.files.watching import watched_folders
+from malstrom_py.sources.files.reading import TYPES_FILES, LazyPart, OpenedFile, Reading, Types, source_errors
 
 V_co = TypeVar("V_co", covariant=True)
 

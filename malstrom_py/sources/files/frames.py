@@ -1,17 +1,138 @@
-"""Cuts a file into frames: runs of whole records, of at most about 1 MiB, so that memory is bounded by the frame.
+"""Files of records while they are read: cut into frames of whole records of about 1 MiB, each decoded as a whole.
+
+Which records belong to a range of bytes: those whose first byte lies in it, so that every record is in one range.
+
+A record begins behind a line end, at the start of the file, or behind the header. A range is therefore read from the
+first line end at or behind the byte before it, and one record beyond its last byte.
+
+What became of the records of one frame: runs of good rows, and records that could not be read, in order.
+
+Cuts a file into frames: runs of whole records, of at most about 1 MiB, so that memory is bounded by the frame.
 
 Which records there are depends on nothing but the bytes from a frame's offset on, never on the sizes of the frames:
 who starts again at the offset of a frame gets the same records, in frames of any size. That makes (offset of a frame,
 records taken from there) an exact position.
+
+Records of one csv, json or text file while they are read: frame by frame, each decoded as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
-from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.errors import MalformedRecord, SourceError
+from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, file_changed, why_unreadable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CHUNK_BYTES: Final = 1 << 16
+
+LINE_END: Final = re.compile(rb"\n")
+CSV_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+
+
+def record_bounds(path: Path, start: int, stop: int, *, begin: int, line_end: re.Pattern[bytes]) -> tuple[int, int]:
+    """Where the first record of the range begins, and where the last one ends; equal if there is none.
+
+    ``begin`` is where the first record of the file stands. `SourceError` if the file ends before the range.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if start and start >= size:
+            raise SourceError(
+                f"it has {size} bytes, and its part begins at byte {start}: the file changed since it was split. "
+                f"Restore the file, or start the job without resuming"
+            )
+        first = begin if start <= begin else _behind_line_end(file, start - 1, line_end)
+        return first, begin if stop <= begin else _behind_line_end(file, stop - 1, line_end)
+
+
+def _behind_line_end(file: IO[bytes], offset: int, line_end: re.Pattern[bytes]) -> int:
+    """Where the first line end at or behind ``offset`` ends; the end of the file if there is none."""
+    offset = min(file.seek(0, 2), offset)
+    file.seek(offset)
+    while chunk := file.read(_CHUNK_BYTES):
+        if chunk.endswith(b"\r"):
+            # It may be the first half of \r\n.
+            chunk += file.read(1)
+        if match := line_end.search(chunk):
+            return offset + match.end()
+        offset += len(chunk)
+    return offset
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """One record that could not be read: ``why`` in words without its content, and what was read."""
+
+    why: str
+    record: object
+
+    def __len__(self) -> int:
+        return 1
+
+
+Run: TypeAlias = "Malformed | list[Any] | pa.RecordBatch | ColumnBatch"
+
+
+class Cursor:
+    """Takes rows out of ``runs``, and lets go of each run that has been taken. ``taken`` counts malformed ones too."""
+
+    def __init__(self, runs: Sequence[Run] = ()) -> None:
+        self._runs = deque(run for run in runs if len(run))
+        self._start = 0
+        self.taken = 0
+
+    def is_empty(self) -> bool:
+        """Whether everything has been taken."""
+        return not self._runs
+
+    def skip(self, count: int) -> int:
+        """Leave out the next ``count`` records, or all there are; how many were left out."""
+        before = self.taken
+        while count and not self.is_empty():
+            size = min(count, len(self._runs[0]) - self._start)
+            self._advance(size)
+            count -= size
+        return self.taken - before
+
+    def take(self, rows_max: int, where: str, rows_before: int) -> Any:
+        """The next rows of one run, at most ``rows_max``; a malformed record is raised, the cursor past it."""
+        run = self._runs[0]
+        if isinstance(run, Malformed):
+            self._advance(1)
+            raise MalformedRecord(f"{where}, record {rows_before + 1}: {run.why}.", record=run.record)
+        start, size = self._start, min(rows_max, len(run) - self._start)
+        self._advance(size)
+        if size == len(run):
+            return run
+        if isinstance(run, ColumnBatch):
+            return run.cut(start, start + size)
+        return run[start : start + size] if isinstance(run, list) else run.slice(start, size)
+
+    def _advance(self, size: int) -> None:
+        self._start += size
+        self.taken += size
+        if self._start == len(self._runs[0]):
+            self._runs.popleft()
+            self._start = 0
+
+
+def text_of(record: bytes) -> str | bytes:
+    """A record for the dead-letter stream: text without its line end, or the bytes where they are no text."""
+    record = record.rstrip(b"\r\n")
+    try:
+        return record.decode()
+    except UnicodeDecodeError:
+        return record
+
 
 FRAME_BYTES: Final = 1 << 20
 FRAME_BYTES_MIN: Final = 1 << 14
@@ -98,3 +219,74 @@ class Framer:
         self.offset += line
         del self._buffer[:line]
         return Frame(start, self.offset, head, f"a line is longer than {RECORD_BYTES_MAX >> 20} MiB")
+
+
+class FramedPart:
+    """The position is (offset of a frame, records taken from there): exact, whatever the sizes of the polls.
+
+    ``framer`` stands where ``position`` says; ``remembered`` goes into each position as it is. A frame holds
+    hardly more records than a poll asks for, so that many parts that are read in turn hold little each in between.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        framer: Framer,
+        *,
+        decode: Callable[[bytes], list[Run]],
+        position: dict[str, Any],
+        remembered: dict[str, Any],
+    ) -> None:
+        self._name = name
+        self._framer = framer
+        self._decode = decode
+        self._remembered = remembered
+        self._cursor = Cursor()
+        self._rows_before: int = position["rows"] - position["records"]
+        self._skip: int = position["records"]
+        self._finished = False
+        self._begin = self._end = framer.offset
+        self._record_bytes = 0
+
+    def poll(self, rows_max: int) -> Any:
+        try:
+            while self._cursor.is_empty():
+                if self._finished or not self._load(rows_max):
+                    return None
+        except READ_ERRORS as error:
+            raise SourceError(
+                f"{self._name} failed after {self._rows()} records were read: {why_unreadable(error)}."
+            ) from error
+        return self._cursor.take(rows_max, self._name, self._rows())
+
+    def is_finished(self) -> bool:
+        return self._finished
+
+    def snapshot(self) -> dict[str, Any]:
+        # What a restored part has yet to skip counts as taken.
+        position = {"offset": self._begin, "records": self._cursor.taken + self._skip}
+        if self._cursor.is_empty() and not self._skip:
+            position = {"offset": self._end, "records": 0}
+        return {**self._remembered, **position, "rows": self._rows() + self._skip, "finished": self._finished}
+
+    def close(self) -> None:
+        self._framer.close()
+
+    def _rows(self) -> int:
+        return self._rows_before + self._cursor.taken
+
+    def _load(self, rows_max: int) -> bool:
+        """Go on to the next frame; False, and finished, if there is none."""
+        frame = self._framer.next_frame(FRAME_BYTES if self._skip else rows_max * self._record_bytes * 15 // 16)
+        self._rows_before, self._cursor = self._rows(), Cursor()
+        if frame is None:
+            if self._skip:
+                raise file_changed(self._name)
+            self._finished = True
+            return False
+        runs = self._decode(frame.data) if frame.flaw is None else [Malformed(frame.flaw, text_of(frame.data))]
+        self._begin, self._end = frame.offset, frame.end
+        self._record_bytes = len(frame.data) // max(1, sum(map(len, runs)))
+        self._cursor = Cursor(runs)
+        self._skip -= self._cursor.skip(self._skip)
+        return True

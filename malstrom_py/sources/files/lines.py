@@ -9,7 +9,7 @@ from __future__ import annotations
 from json import JSONDecoder
 from typing import Any, Final
 
-from malstrom_py.sources.files.runs import Malformed, Run, text_of
+from malstrom_py.sources.files.frames import Malformed, Run, text_of
 
 _NO_TEXT: Final = "not valid UTF-8 text"
 _decode_json: Final = JSONDecoder().decode

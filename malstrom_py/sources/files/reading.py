@@ -1,32 +1,82 @@
-"""How the files of one source are read: finds the types of their columns, splits them, opens sections of them."""
+"""How the files of one source are read: finds the types of their columns, splits them, opens sections of them.
+
+A part that opens its file when it is first polled: many parts may be built at once, and cost nothing until then.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.byte_ranges import CSV_LINE_END, LINE_END, record_bounds
-from malstrom_py.sources.files.csv_lines import cut_csv_lines
-from malstrom_py.sources.files.csv_records import cut_records
-from malstrom_py.sources.files.csv_rows import CsvDecoder, infer_types, read_header
-from malstrom_py.sources.files.csv_types import with_types
-from malstrom_py.sources.files.footers import Footers, parquet_types, row_group_runs
-from malstrom_py.sources.files.framed_part import FramedPart
-from malstrom_py.sources.files.frames import Cut, Framer
+from malstrom_py.sources.files.csv import CsvDecoder, cut_csv_lines, cut_records, infer_types, read_header, with_types
+from malstrom_py.sources.files.frames import CSV_LINE_END, LINE_END, Cut, FramedPart, Framer, record_bounds
 from malstrom_py.sources.files.lines import cut_lines, json_runs, text_runs
-from malstrom_py.sources.files.options import Options
-from malstrom_py.sources.files.parquet_part import ParquetPart
-from malstrom_py.sources.files.schema import check_columns, merge_types, pack_schema, unpack_schema
-from malstrom_py.sources.files.sections import Section
+from malstrom_py.sources.files.listing import Section
+from malstrom_py.sources.files.options import Options, check_columns, merge_types, pack_schema, unpack_schema
+from malstrom_py.sources.files.parquet import Footers, ParquetPart, parquet_types, row_group_runs
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class OpenedFile(Protocol):
+    """Records of one file while they are read."""
+
+    def poll(self, rows_max: int) -> Any:
+        """The next rows; None at the end."""
+        ...
+
+    def is_finished(self) -> bool:
+        """Whether the end has been reached."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """The position behind the last row."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...
+
+
+class LazyPart:
+    """Stands at ``position`` until ``open_at`` has opened the file there; never opens it if that is the end."""
+
+    def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], OpenedFile]) -> None:
+        self._position = position
+        self._open_at = open_at
+        self._opened: OpenedFile | None = None
+
+    def poll(self, rows_max: int) -> Any:
+        if self._opened is None:
+            if self._position["finished"]:
+                return None
+            self._opened = self._open_at(self._position)
+        return self._opened.poll(rows_max)
+
+    def poll_columns(self, rows_max: int) -> Any:
+        """`poll`, by the way that is fastest where nobody makes rows; what comes may be a `ColumnBatch`."""
+        if self._opened is None:
+            return self.poll(rows_max)
+        poll: Callable[[int], Any] = getattr(self._opened, "poll_columns", self._opened.poll)
+        return poll(rows_max)
+
+    def is_finished(self) -> bool:
+        return self._position["finished"] is True if self._opened is None else self._opened.is_finished()
+
+    def snapshot(self) -> dict[str, Any]:
+        return dict(self._position) if self._opened is None else self._opened.snapshot()
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
 
 TYPES_FILES: Final = 8
 """How many files at most tell the types of the columns."""

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.column_types import plain_type, stored_type
+from malstrom_py.data.schema import plain_type, stored_type
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.schema import adapted
-from malstrom_py.sources.spark.partition_values import constant, is_told_by_text, partition_values
-from malstrom_py.sources.spark.pin import PinnedFile
+from malstrom_py.sources.files.options import adapted
+from malstrom_py.sources.spark.pin import PinnedFile, constant, is_told_by_text, partition_values
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,13 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from malstrom_py.batches import ColumnBatch
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.footers import Footers, KnownFile
-from malstrom_py.sources.files.parquet_part import ParquetPart
+from malstrom_py.sources.files.parquet import Footers, KnownFile, ParquetPart
 from malstrom_py.sources.files.streams import file_replaced
-from malstrom_py.sources.spark.partition_values import constant
-from malstrom_py.sources.spark.pin import Pin, PinnedFile
+from malstrom_py.sources.spark.pin import Pin, PinnedFile, constant
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,32 +1,149 @@
 """Pins what a job is to read of Spark, in the program that starts it; the one place here that speaks to Spark.
 
+Folders that rows are staged in for one start of a job: ``<staging>/<job>/pin-<time>-<random>/``.
+
+Rule: what is removed has been made here. A folder of ours has a name of ours and our record in it; everything else
+that stands beside it is left alone. While a job reads it a folder is locked, so that nobody else removes it.
+
 Parquet files are pinned as they are, where Arrow reads of them what Spark would. All else, a DataFrame that was run
 again might give other rows, or in another order: its rows are written to a folder of this start of the job.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import re
+import secrets
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.spark.asked import Asked
+from malstrom_py.errors import InternalError, PlanError, SourceError
+from malstrom_py.local_files import RunLock, locked
 from malstrom_py.sources.spark.footers import Looked, ReadOtherwiseError, look_at
 from malstrom_py.sources.spark.pin import Pin, new_pin
-from malstrom_py.sources.spark.since import Bound, bounded
-from malstrom_py.sources.spark.staging import PinFolder, new_folder
+from malstrom_py.sources.spark.query import Asked, Bound, bounded
 from malstrom_py.spark.failures import spark_errors
-from malstrom_py.spark.own_folder import make_own, own_folder
-from malstrom_py.spark.session import spark_session
+from malstrom_py.spark.session import make_own, own_folder, spark_session
 from malstrom_py.spark.types import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+RECORD: Final = "malstrom-pin.json"
+ROWS: Final = "rows"
+_NAME: Final = re.compile(r"pin-[0-9]{8}T[0-9]{12}Z-[0-9a-f]{8}")
+_ATTEMPTS: Final = 5
+_LOG: Final = logging.getLogger("malstrom_py.sources.spark")
+
+
+class PinFolder:
+    """The folder of one pin; made by `new_folder`, or known by its path in another process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = RunLock(path)
+
+    @property
+    def rows(self) -> Path:
+        """Where the rows are written: by Spark, which makes the folder."""
+        return self.path / ROWS
+
+    def hold(self) -> None:
+        """Keep others from removing it. `SourceError` if it is gone."""
+        try:
+            self._lock.hold(shared=True)
+        except OSError as error:
+            raise SourceError(
+                f"the rows staged in {self.path} are gone ({error.strerror}): start the job again. With workers on "
+                f"several machines staging= is a folder that all of them share"
+            ) from error
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Write ``record`` into it, in place of the one before."""
+        new = self.path / f"{RECORD}.new"
+        new.write_text(json.dumps(record, indent=1))
+        new.replace(self.path / RECORD)
+
+    def leave(self, *, keep: bool) -> None:
+        """Let go of it; and remove it, unless it is to be kept or somebody else holds it still.
+
+        What cannot be removed is logged: it says nothing of how the job has ended.
+        """
+        self._lock.release()
+        if not keep:
+            try:
+                _remove(self.path)
+            except OSError as error:
+                _LOG.warning("what was staged in %s could not be removed: %s", self.path, error.strerror)
+
+
+def new_folder(staging: Path, job: str, *, keep: bool) -> PinFolder:
+    """A new folder for a start of ``job``, held. What earlier starts of it left behind is removed, unless kept.
+
+    SourceError: it cannot be made.
+    """
+    here = staging / job
+    try:
+        here.mkdir(parents=True, exist_ok=True)
+        if here.is_symlink():
+            raise SourceError(f"rows cannot be staged in {here}: it is a symbolic link, remove it")
+        for left in here.iterdir():
+            if _NAME.fullmatch(left.name):
+                _remove(left)
+        for _ in range(_ATTEMPTS):
+            try:
+                return _made(here, job, keep=keep)
+            except (FileNotFoundError, FileExistsError, BlockingIOError):
+                continue  # another start of the job, which took it for one that was left
+    except OSError as error:
+        raise SourceError(
+            f"rows cannot be staged in {here}: {error.strerror}. Give staging= a folder that this user may write to"
+        ) from error
+    raise InternalError(f"no folder could be made in {here}")
+
+
+def _made(here: Path, job: str, *, keep: bool) -> PinFolder:
+    here.mkdir(parents=True, exist_ok=True)
+    path = here / f"pin-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{secrets.token_hex(4)}"
+    path.mkdir()
+    folder = PinFolder(path)
+    folder._lock.hold(shared=True)
+    folder.note({"job": job, "keep": keep})
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove ``folder`` if it is one of ours that nobody holds and that is not to be kept."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    with locked(folder) as is_free:
+        if is_free and _is_left(folder):
+            # First what is large: the record stays until the rows are gone, so that what is cut short is found again.
+            shutil.rmtree(folder / ROWS, ignore_errors=True)
+            shutil.rmtree(folder)
+    try:
+        folder.parent.rmdir()
+    except OSError:
+        """Other folders are there still."""
+
+
+def _is_left(folder: Path) -> bool:
+    record = folder / RECORD
+    try:
+        return not json.loads(record.read_text())["keep"]
+    except FileNotFoundError:
+        # Cut short before its first record, or Spark has gone on writing for a while after all was removed.
+        return {path.name for path in folder.iterdir()} <= {ROWS}
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
 
 _BLOCK_BYTES: Final = 32 << 20
 _WRITING: Final = {

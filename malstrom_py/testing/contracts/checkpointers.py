@@ -12,11 +12,11 @@ from typing import Any, Final
 from malstrom_py.errors import FencedError, MalstromError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.snapshot.choosing import latest_manifest
-from malstrom_py.snapshot.guarded import methods
 from malstrom_py.snapshot.log import Claim
 from malstrom_py.snapshot.manifest import Artefact, Kind, Manifest, PartImage, PlanImage, StepImage, artefact_path
-from malstrom_py.snapshot.verifying import faults_of
+from malstrom_py.snapshot.selection import latest_manifest
+from malstrom_py.snapshot.user_checkpointer import methods
+from malstrom_py.snapshot.verification import faults_of
 from malstrom_py.testing.contracts.clauses import require
 from malstrom_py.testing.law_error import LawError
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from malstrom_py.column_rows import rows_of
+from malstrom_py.data.columns_to_rows import rows_of
 from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import Part, PartitionedSource, SourcePart, StatelessSource
 from malstrom_py.testing.contracts.clauses import require, require_plain
 from malstrom_py.testing.exact import same
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 NAMES: Final = "stable parts"
 SIZE: Final = "poll obeys rows_max"

@@ -9,21 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from malstrom_py.testing.laws.deltas import deltas
-from malstrom_py.testing.laws.forwarding import forwarding
-from malstrom_py.testing.laws.migration import migration
+from malstrom_py.testing.exact import NO_MUTATION
 from malstrom_py.testing.laws.output_laws import (
     batch_split,
     determinism,
     epoch_order,
+    forwarding,
     key_isolation,
     key_kept,
     no_mutation,
 )
-from malstrom_py.testing.laws.play import Broken, Subject
-from malstrom_py.testing.laws.scenario import Scenario
-from malstrom_py.testing.laws.state_laws import round_trip, scale, snapshot
-from malstrom_py.testing.watch import NO_MUTATION
+from malstrom_py.testing.laws.scenario import Broken, Scenario, Subject
+from malstrom_py.testing.laws.state_laws import deltas, migration, round_trip, scale, snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from malstrom_py.messages import DataMessage
+from malstrom_py.data.messages import DataMessage
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws.output_laws import REKEYING
-from malstrom_py.testing.laws.play import DEAD_LETTERS, Broken, Subject, baseline
-from malstrom_py.testing.laws.scenario import Scenario, Sent
+from malstrom_py.testing.laws.scenario import DEAD_LETTERS, Broken, Scenario, Sent, Subject, baseline
 
 ORACLE: Final = "oracle"
 PROMISE: Final = "what comes out is what the oracle says"

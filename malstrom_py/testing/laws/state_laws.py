@@ -1,19 +1,33 @@
-"""Laws about the state of a step: it can be stored, sent, and restored at any scale."""
+"""The laws of state: it can be stored, sent, moved, and restored at any scale, in full or by deltas.
+
+Laws about the state of a step: it can be stored, sent, and restored at any scale.
+
+The law of deltas: what is persisted in full once, and then where it changed, is all there is, at any scale.
+
+Rule: barriers come wherever the input is cut. Some snapshots are never committed, and in between keys move, so that
+each way in which state changes has to be noted by the step that keeps it.
+
+The law of migration: keys move as in a rescale, at any point and again and again, and nothing else comes out.
+
+Rule: keys wait here for what they wait for in a rescale. Rows of slots under way are kept, in order, while the others
+go on (R5); epochs and the clock wait for all slots (R3); who gets a slot has passed the epoch of the cut, and no other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, MalstromError
-from malstrom_py.state import KeyedState
+from malstrom_py.state.artefact import entries_in
+from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.laws.output_laws import REKEYING
-from malstrom_py.testing.laws.play import Broken, Play, Subject, baseline, difference
-from malstrom_py.testing.laws.scenario import Scenario
-from malstrom_py.testing.tester import OperatorTester
+from malstrom_py.testing.laws.scenario import SLOTS, Broken, Move, Piece, Play, Scenario, Subject, baseline, difference
+from malstrom_py.testing.tester import OperatorTester, Persisted, chain_of
 
 
 def round_trip(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
@@ -116,3 +130,309 @@ def _owns(scenario: Scenario, instance: int, key: Any) -> bool:
 
 def _holds_state(instance: OperatorTester) -> bool:
     return any(state.keys() for state in instance.states.values())
+
+
+def deltas(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+    """A chain of what changed says what there is, and what N instances persisted so restores on M."""
+    if not subject.keyed or subject.kinds & REKEYING:
+        return False
+    return _Run(subject, scenario, broken).holds()
+
+
+class _Run:
+    """One run: barriers at the cuts before ``scenario.at``, then other instances go on."""
+
+    def __init__(self, subject: Subject, scenario: Scenario, broken: Broken) -> None:
+        self._scenario = scenario
+        self._broken = broken
+        self._cuts = scenario.cuts | {scenario.at}
+        self._expected = baseline(subject, scenario, cuts=self._cuts)
+        self._play = Play(subject, scenario, cuts=self._cuts)
+        self._turned = 0
+        self._marks: dict[int, str] = {}
+
+    def holds(self) -> bool:
+        """Whether there was anything to be held against the law; `LawError` where it is broken."""
+        scenario, (before, after) = self._scenario, self._scenario.instances
+        try:
+            givers = [self._play.build().track(self._slots_of) for _ in range(before)]
+            committed = self._persisted(givers)
+            tested = [self._compare(giver, one) for giver, one in zip(givers, committed, strict=True)]
+            takers = [self._play.build() for _ in range(after)]
+            for number, taker in enumerate(takers):
+                for one in committed:
+                    taker.install(one, range(number, SLOTS, after))
+            self._play.run(takers, scenario.at, owner=lambda key: self._slot(key) % after)
+        except MalstromError as error:
+            raise self._broken.because(error, self._marks) from error
+        found = difference(self._expected, self._play.trace)
+        if found:
+            raise self._broken(f"{found}\n  (expected: on one instance throughout)", self._marks)
+        return any(tested)
+
+    def _slot(self, key: Any) -> int:
+        return self._scenario.slots.get(key, 0)
+
+    def _slots_of(self, keys: Sequence[Any]) -> list[int]:
+        return list(map(self._slot, keys))
+
+    def _owner(self, key: Any) -> int:
+        return (self._scenario.before.get(key, 0) + self._turned) % self._scenario.instances[0]
+
+    def _persisted(self, givers: list[OperatorTester]) -> list[list[Persisted]]:
+        """What each of ``givers`` has persisted for the snapshots that were committed."""
+        committed: list[list[Persisted]] = [[] for _ in givers]
+        at, parent, start = self._scenario.at, None, 0
+        places = [*sorted(place for place in self._scenario.cuts if place < at), at]
+        for number, place in enumerate(places):
+            self._play.run(givers, start, place, owner=self._owner)
+            start = place
+            if number % 3 == 1:
+                self._turn(givers)
+            name = f"snapshot-{number}"
+            made = [giver.barrier(name, parent=parent) for giver in givers]
+            lost = number % 3 == 2 and place < at
+            keys = ", behind a move of all keys" if number % 3 == 1 else ""
+            self._marks[place] = f"a barrier{keys}{', whose snapshot is never committed' if lost else ''}"
+            if not lost:
+                parent = name
+                for mine, one in zip(committed, made, strict=True):
+                    mine.append(one)
+        self._marks[at] += f"; {len(givers)} instances are restored on {self._scenario.instances[1]}"
+        return committed
+
+    def _turn(self, givers: list[OperatorTester]) -> None:
+        """All keys move on by one instance; with one, they leave it and come back."""
+        taken = [giver.collect(sorted(giver.interrogate(), key=repr)) for giver in givers]
+        for number, states in enumerate(taken):
+            givers[(number + 1) % len(givers)].acquire(states)
+        self._play.note(givers)
+        self._turned += 1
+
+    def _compare(self, giver: OperatorTester, committed: list[Persisted]) -> bool:
+        """What ``giver`` persisted bit by bit must be what it persists in full. Whether there was a bit of it."""
+        full, partly = giver.barrier("in-full"), False
+        for step in giver.tracked:
+            chain = chain_of(committed, step)
+            expected, got = (
+                {entry.key: (entry.value, list(entry.times)) for entry in entries_in(data, giver.codec, step=step)}
+                for data in ([full.states[step]], chain)
+            )
+            for key in sorted(expected.keys() | got.keys(), key=repr):
+                wanted, found = expected.get(key, "no state"), got.get(key, "no state")
+                if not same(wanted, found):
+                    what = f"  step {step!r}, key {key!r}, as (state, timers):"
+                    why = "a change was not noted"
+                    detail = f"{what}\n    expected  {wanted}\n    got       {found}\n  (expected: in full)"
+                    raise self._broken(detail, self._marks, why=why)
+            partly = partly or (len(chain) > 1 and bool(expected or got))
+        return partly
+
+
+def migration(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+    """Moving slots between instances, in chunks, back and on to others, changes nothing that comes out."""
+    places = {place for move in scenario.moves for place in range(move.at, move.until + 1)}
+    cuts = scenario.cuts | places
+    expected = baseline(subject, scenario, cuts=cuts)
+    play = Play(subject, scenario, cuts=cuts)
+    run = _SlotsMove(play, broken) if subject.keyed else _PartMoves(play, broken)
+    try:
+        run.to_the_end()
+    except MalstromError as error:
+        raise broken.because(error, run.marks) from error
+    found = difference(expected, play.trace)
+    if found:
+        raise broken(f"{found}\n  (expected: without a move)", run.marks)
+    return run.held
+
+
+@dataclass
+class _Chunk:
+    """Keys that leave and arrive together, at these places of the scenario."""
+
+    keys: Sequence[Any]
+    leaves: int
+    arrives: int
+    states: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What goes from one instance to another in one move. ``found``: the keys that have state."""
+
+    giver: OperatorTester
+    taker: OperatorTester
+    keys: Sequence[Any]
+    found: set[Any]
+    chunks: Sequence[_Chunk]
+
+
+class _MigrationRun:
+    """One run of a scenario and its moves. ``marks`` tell of them; ``held``: whether there was anything to move."""
+
+    def __init__(self, play: Play, broken: Broken) -> None:
+        self.play = play
+        self.scenario = play.scenario
+        self.broken = broken
+        self.marks: dict[int, str] = {}
+        self.held = False
+        self.owners = self.scenario.owners
+        # Who has no slot at first joins when it gets one, and is gone with the last that was given to those behind it.
+        self.resident = 1 + max(self.owners)
+        self.instances = [play.build() for _ in range(self.resident)]
+
+    def to_the_end(self) -> None:
+        """All of the scenario."""
+        place = 0
+        for move in self.scenario.moves:
+            self.go_on(place, move.at)
+            self.move(move)
+            place = move.until
+        self.go_on(place, len(self.scenario.atoms))
+
+    def go_on(self, start: int, end: int) -> None:
+        """Play what stands between two moves."""
+        raise NotImplementedError
+
+    def move(self, move: Move) -> None:
+        """Do one move, with the rows that come in the meantime."""
+        raise NotImplementedError
+
+    def mark(self, place: int, what: str) -> None:
+        """Tell what happens before an atom."""
+        before = f"{self.marks[place]}\n       -- " if place in self.marks else ""
+        self.marks[place] = before + what
+
+    def carry(self, ways: Sequence[_Way], place: int) -> None:
+        """R4: what is due leaves by `Collect`, then what is due arrives by `Acquire`: also where there is nothing."""
+        for way in ways:
+            for chunk in way.chunks:
+                if chunk.leaves == place and chunk.keys:
+                    chunk.states = way.giver.collect(chunk.keys)
+                    self.play.note([way.giver])
+        for way in ways:
+            for chunk in way.chunks:
+                if chunk.arrives == place:
+                    way.taker.acquire(chunk.states)
+                    self.play.note([way.taker])
+
+    def arrived(self, ways: Sequence[_Way]) -> None:
+        """All that had state has it still, but elsewhere."""
+        for way in ways:
+            keys = set(way.keys)
+            left = way.giver.interrogate(keys.__contains__)
+            if left:
+                raise self.broken(f"  Collect left {left}", self.marks, why="Collect did not remove what it gave away")
+            if keys and way.giver.collect(way.keys):
+                raise self.broken("", self.marks, why="Collect gave state of keys that have none")
+            there = way.taker.interrogate(keys.__contains__)
+            if there != way.found:
+                said = f"  before {way.found}, after {there}"
+                raise self.broken(said, self.marks, why="other keys have state after Acquire than before")
+            self.held = self.held or bool(way.found)
+
+
+class _SlotsMove(_MigrationRun):
+    """Slots of a keyed step move."""
+
+    def __init__(self, play: Play, broken: Broken) -> None:
+        super().__init__(play, broken)
+        # Where keys are made anew behind the input nothing is known of their slots: all move together.
+        self._slots = {} if play.subject.kinds & REKEYING else self.scenario.slots
+
+    def slot(self, key: Any) -> int:
+        """The slot of a key."""
+        return self._slots.get(key, 0)
+
+    def owner(self, key: Any) -> int:
+        """The instance that has a key."""
+        return self.owners[self.slot(key)]
+
+    def go_on(self, start: int, end: int) -> None:
+        self.play.run(self.instances, start, end, owner=self.owner)
+
+    def move(self, move: Move) -> None:
+        owners = tuple(was if now is None else now for was, now in zip(self.owners, move.owners, strict=True))
+        slots: dict[tuple[int, int], set[int]] = {}
+        for slot, way in enumerate(zip(self.owners, owners, strict=True)):
+            slots.setdefault(way, set()).add(slot)
+        self._join(max(owners), move.at)
+        ways = [self._way(move, *way, slots[way]) for way in slots if way[0] != way[1]]
+        changed = set().union(*(some for (giver, taker), some in slots.items() if giver != taker))
+        waiting: list[Piece] = []
+        for place in range(move.at, move.until):
+            self.carry(ways, place)
+            for piece in self.scenario.pieces(place, place + 1, ()):
+                if any(self.slot(row.key) in changed for row in piece.rows):
+                    waiting.append(piece)
+                else:
+                    self.play.take(piece, self.instances, owner=self.owner)
+        self.carry(ways, move.until)
+        self.arrived(ways)
+        self.owners = owners
+        for piece in waiting:
+            self.play.take(piece, self.instances, owner=self.owner)
+        del self.instances[max(self.resident, 1 + max(self.owners)) :]
+
+    def _join(self, last: int, place: int) -> None:
+        """R3: a joiner passes the epoch of the cut before anything else."""
+        while len(self.instances) <= last:
+            joiner = self.play.build()
+            self.instances.append(joiner)
+            epoch = self.scenario.passed(place)
+            if epoch is not None:
+                joiner.send_local(epoch).step()
+                self.play.note([joiner])
+
+    def _way(self, move: Move, giver: int, taker: int, slots: set[int]) -> _Way:
+        """R4: find what has state, and divide the keys of these slots into chunks, one at least."""
+        found = self.instances[giver].interrogate(lambda key: self.slot(key) in slots)
+        strangers = {key for key in found if self.slot(key) not in slots}
+        if strangers:
+            why = "keys were reported that did not pass"
+            raise self.broken(f"  Interrogate gave {strangers}", self.marks, why=why)
+        known = [key for key in self.scenario.keys if self.slot(key) in slots]
+        keys = list(dict.fromkeys([*known, *sorted(found, key=repr)]))
+        self._tell(move, f"instance {giver}", taker, keys)
+        chunks = [
+            _Chunk(keys[start : start + move.chunk], min(place, move.until), min(place + move.lag, move.until))
+            for place, start in enumerate(range(0, max(1, len(keys)), move.chunk), move.at)
+        ]
+        return _Way(self.instances[giver], self.instances[taker], keys, found, chunks)
+
+    def _tell(self, move: Move, giver: str, taker: int, keys: list[Any]) -> None:
+        what = f"the keys {keys}" if keys else "slots without keys"
+        one_by_one = f", {move.chunk} at a time" if len(keys) > move.chunk else ""
+        if move.until == move.at:
+            self.mark(move.at, f"{what} move from {giver} to {taker}{one_by_one}")
+        else:
+            self.mark(move.at, f"{what} leave {giver} for {taker}{one_by_one}")
+            self.mark(move.until, f"{what} have arrived at instance {taker}, and rows that came for them are let in")
+
+
+class _PartMoves(_MigrationRun):
+    """The source part of an unkeyed step moves (R2), and with it what steps keep for it."""
+
+    def __init__(self, play: Play, broken: Broken) -> None:
+        super().__init__(play, broken)
+        self.instances = [play.build(), play.build()]
+
+    def go_on(self, start: int, end: int) -> None:
+        self.play.run([self.instances[self.owners[0]]], start, end)
+
+    def move(self, move: Move) -> None:
+        owner = self.owners[0] if move.owners[0] is None else min(1, move.owners[0])
+        if owner != self.owners[0]:
+            self.mark(move.at, f"the source part moves from instance {self.owners[0]} to {owner}")
+            giver, taker = self.instances[self.owners[0]], self.instances[owner]
+            states = giver.release_parts()
+            taker.take_parts(states)
+            # Behind an exchange there may be keyed state, which would be reached over it: here it moves as well.
+            found = giver.interrogate()
+            keys = sorted(found, key=repr)
+            ways = [_Way(giver, taker, keys, found, [_Chunk(keys, move.at, move.at)])]
+            self.carry(ways, move.at)
+            self.arrived(ways)
+            self.held = self.held or any(states.values())
+            self.owners = (owner,) * SLOTS
+        self.go_on(move.at, move.until)

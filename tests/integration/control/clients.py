@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from malstrom_py.workers.control_files import socket_path, token_path
-from malstrom_py.workers.control_messages import decode_answer
+from malstrom_py.workers.control.messages import decode_answer
+from malstrom_py.workers.control.registry import socket_path, token_path
 
 PATIENCE_S = 60.0
 

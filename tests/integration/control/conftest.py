@@ -11,9 +11,11 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.workers import control_client, control_messages, control_socket
-from malstrom_py.workers.control_files import server_directory
-from malstrom_py.workers.control_messages import Answer
+from malstrom_py.workers.control import client as control_client
+from malstrom_py.workers.control import messages as control_messages
+from malstrom_py.workers.control import server as control_socket
+from malstrom_py.workers.control.messages import Answer
+from malstrom_py.workers.control.registry import server_directory
 from tests.integration.control.clients import PATIENCE_S
 
 

@@ -20,7 +20,7 @@ from malstrom_py.errors import (
     OperatorError,
     PlanError,
 )
-from malstrom_py.workers.control_client import running_jobs
+from malstrom_py.workers.control.client import running_jobs
 from tests.integration.control.clients import PATIENCE_S, Gate
 
 

@@ -25,16 +25,11 @@ from malstrom_py.errors import (
     JobEnded,
     OperationInProgress,
 )
-from malstrom_py.workers import control_client, control_socket
-from malstrom_py.workers.control_client import RemoteJob, running_jobs
-from malstrom_py.workers.control_files import Claim, socket_path
-from malstrom_py.workers.control_messages import (
-    REQUEST_BYTES_MAX,
-    AskRescale,
-    AskWait,
-    Request,
-    encode_request,
-)
+from malstrom_py.workers.control import client as control_client
+from malstrom_py.workers.control import server as control_socket
+from malstrom_py.workers.control.client import RemoteJob, running_jobs
+from malstrom_py.workers.control.messages import REQUEST_BYTES_MAX, AskRescale, AskWait, Request, encode_request
+from malstrom_py.workers.control.registry import Claim, socket_path
 from tests.integration.control.clients import PATIENCE_S, Gate, answer_of, connected, token_of, until
 
 

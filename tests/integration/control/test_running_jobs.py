@@ -17,8 +17,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py.errors import DeadlineError, JobEnded
-from malstrom_py.workers import control_client
-from malstrom_py.workers.control_client import running_jobs
+from malstrom_py.workers.control import client as control_client
+from malstrom_py.workers.control.client import running_jobs
 from tests.tree import ROOT
 
 JOBS = """
@@ -257,7 +257,7 @@ def test_a_process_that_stands_still_is_waited_for_no_longer_than_its_deadline(
 PROGRAM = """
 import malstrom_py as mp
 from jobs import other
-from malstrom_py.workers.control_client import running_jobs
+from malstrom_py.workers.control.client import running_jobs
 
 handle = mp.InProcess(2).start(other)
 assert running_jobs() == ["other"]

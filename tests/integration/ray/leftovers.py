@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import ray
 
-from malstrom_py.workers.on_ray.attaching import running_at_hand
-from malstrom_py.workers.on_ray.cluster import NAMESPACE
+from malstrom_py.workers.ray.cluster import NAMESPACE
+from malstrom_py.workers.ray.discovery import running_at_hand
 
 PATIENCE_S: Final = 120.0
 WITHIN_S: Final = 60.0

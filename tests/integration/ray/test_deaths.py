@@ -13,10 +13,10 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import MalstromError, OperatorError, PeerError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 from tests.integration.ray.leftovers import PATIENCE_S, WITHIN_S, pids, until
 from tests.integration.ray.traffic import Attendance, Paced, Roll, Sent, Tour, check_counts, traffic
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from malstrom_py.messages import DataMessage
+from malstrom_py.data.messages import DataMessage
 from tests.integration.ray.traffic import PARTS, Attendance, Paced, Sent, Tour
 
 WIDTH: Final = 500

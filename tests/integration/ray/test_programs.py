@@ -161,7 +161,7 @@ import glob, os, sys, time
 from pathlib import Path
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.workers.on_ray import ray_job
+from malstrom_py.workers.ray import ray_job
 ray_job._EXIT_S = 0.2
 entered = Path(sys.argv[1])
 

@@ -6,7 +6,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from malstrom_py.workers.on_ray.setup import Streams
+from malstrom_py.workers.ray.job_config import Streams
 from tests.integration.ray.traffic import (
     KEYS,
     PARTS,

@@ -14,7 +14,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import JobRunning, SinkError
 from malstrom_py.sinks import CommitContext, SnapshotId, WorkerInfo
-from malstrom_py.workers.on_ray import starting
+from malstrom_py.workers.ray import runtime as starting
 from tests.integration.ray.leftovers import actors, until
 from tests.integration.ray.traffic import Attendance, traffic
 

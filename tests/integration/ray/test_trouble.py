@@ -28,8 +28,8 @@ from malstrom_py.errors import (
     SinkError,
 )
 from malstrom_py.sinks import CommitContext, SnapshotId, WorkerInfo
-from malstrom_py.workers.on_ray import starting
-from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.workers.ray import runtime as starting
+from malstrom_py.workers.reports.job_status import RescaleReport
 from tests.integration.ray.leftovers import PATIENCE_S, WITHIN_S, actors, until
 from tests.integration.ray.traffic import Attendance, Tour, check_order, check_rows, memory_rows, traffic
 

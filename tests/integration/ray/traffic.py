@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sources.base import Part
-from malstrom_py.worker_info import WorkerInfo
-from malstrom_py.workers.rescale_report import RescaleReport
+from malstrom_py.worker_context import WorkerInfo
+from malstrom_py.workers.reports.job_status import RescaleReport
 
 KEYS: Final = 500
 GROUPS: Final = 64

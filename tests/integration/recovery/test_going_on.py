@@ -16,7 +16,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import FencedError, JobEnded, OperatorError, PlanError, SnapshotError, SourceError
-from malstrom_py.rescale.channel import Credit
+from malstrom_py.rescale.channels.channel import Credit
 from tests.integration.recovery.jobs import Numbered, Row, check_written, key_of, nth, numbered
 
 

@@ -13,10 +13,10 @@ import pytest
 
 WRITE_WITHOUT_ROOM = """
 import random, resource, signal, sys
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.sinks.files import Files
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -36,9 +36,9 @@ except SinkError as error:
 
 PRINT = """
 import sys
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.sinks.stdout import Stdout
 
 writer = Stdout().build(WorkerInfo("job", "out", 0))

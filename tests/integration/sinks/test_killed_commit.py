@@ -15,10 +15,10 @@ from tests.unit.sinks.writing import context, everything, visible
 
 _DIES_IN_ITS_COMMIT = """
 import os, pathlib, signal, sys
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files import Files
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 folder, renames = sys.argv[1], int(sys.argv[2])
 context = CommitContext("job", "out", "s1", 1)

@@ -11,9 +11,9 @@ from tests.unit.sinks.writing import context, everything, write
 
 _WRITES_AND_WAITS = """
 import sys
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.files import Files
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 writer = Files(sys.argv[1], format="json", file_bytes_max=1).open(WorkerInfo("job", "out", 0))
 writer.write(Batch([{"n": 1}]))

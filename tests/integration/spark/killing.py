@@ -15,7 +15,7 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.sinks.spark.over_snapshots import OverSnapshots
+from malstrom_py.sinks.spark.publication import OverSnapshots
 from malstrom_py.sinks.spark.through_spark import ThroughSpark
 
 ROWS = 50

@@ -10,9 +10,8 @@ import pytest
 
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.sinks.spark.new_tables import PROPERTY
 from malstrom_py.sinks.spark.publication import Publication
-from malstrom_py.sinks.spark.through_spark import ThroughSpark
+from malstrom_py.sinks.spark.through_spark import PROPERTY, ThroughSpark
 from tests.unit.sinks.spark.publishing import Died, pre_committed, run
 from tests.unit.sinks.writing import context, everything
 

@@ -15,10 +15,10 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import ColumnBatch
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.tree import ROOT
 from tests.unit.sinks.spark.publishing import pre_committed, run
 from tests.unit.sinks.writing import context, visible

@@ -16,7 +16,7 @@ from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.workers.on_ray.ray_job import check_detached
+from malstrom_py.workers.ray.ray_job import check_detached
 from tests.integration.ray.traffic import PATIENCE_S, Attendance, Seen, Sent, Tour, check_counts, check_rows, traffic
 from tests.integration.transport.ends import local_ray
 

@@ -15,8 +15,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark, through_spark
-from malstrom_py.sinks.spark.over_snapshots import OverSnapshots
-from malstrom_py.sinks.spark.publication import Publication
+from malstrom_py.sinks.spark.publication import OverSnapshots, Publication
 from malstrom_py.sinks.spark.through_spark import ThroughSpark
 from tests.unit.sinks.spark.publishing import Died, pre_committed, run
 from tests.unit.sinks.writing import context, everything

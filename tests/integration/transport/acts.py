@@ -12,10 +12,10 @@ from time import monotonic, sleep
 from typing import Any
 
 from malstrom_py.errors import PeerError
-from malstrom_py.rescale.channel import ChannelId, Frame
-from malstrom_py.workers.coordinator_events import Connected
-from malstrom_py.workers.outgoing import Content
+from malstrom_py.rescale.channels.channel import ChannelId, Frame
+from malstrom_py.workers.coordinator.machine import Connected
 from malstrom_py.workers.transport.base import Transport
+from malstrom_py.workers.transport.messages import Content
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 from tests.integration.transport.ends import PATIENCE_S
 
@@ -167,8 +167,8 @@ def like(transport: Any) -> Transport:
     """Another transport of the kind of this one, with its secret."""
     if isinstance(transport, ZeroMQTransport):
         return ZeroMQTransport(2, incarnation=1, secret=transport._secret)
+    from malstrom_py.workers.transport.base import JobSecret
     from malstrom_py.workers.transport.calls import RayCallTransport
-    from malstrom_py.workers.transport.secret import JobSecret
 
     other = RayCallTransport(2, incarnation=1, secret=JobSecret.new(), handle=transport.address)
     other._token = transport._token

@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final, Protocol
 
-from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.secret import JobSecret
+from malstrom_py.workers.transport.base import JobSecret, Transport
 from tests.tree import ROOT
 
 PATIENCE_S: Final = 60.0

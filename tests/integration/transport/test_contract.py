@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import InternalError, PeerError
-from malstrom_py.rescale.channel import Barrier, ChannelId, Frame, Grant, PlacedEpoch, Suspend
-from malstrom_py.rescale.protocol import (
+from malstrom_py.rescale.channels.channel import Barrier, ChannelId, Frame, Grant, PlacedEpoch, Suspend
+from malstrom_py.rescale.moves.protocol import (
     Bye,
     ByeTaken,
     Leave,
@@ -25,9 +25,9 @@ from malstrom_py.rescale.protocol import (
     ShippedIn,
     Switched,
 )
-from malstrom_py.workers.coordinator_events import Connected
-from malstrom_py.workers.outgoing import COORDINATOR, Content
-from malstrom_py.workers.transport.secret import JobSecret
+from malstrom_py.workers.coordinator.machine import Connected
+from malstrom_py.workers.transport.base import JobSecret
+from malstrom_py.workers.transport.messages import COORDINATOR, Content
 from tests.integration.transport import acts
 from tests.integration.transport.ends import End, Kind
 

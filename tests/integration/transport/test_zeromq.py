@@ -12,10 +12,9 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.rescale.protocol import Leave
-from malstrom_py.workers.coordinator_events import Connected
-from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.secret import JobSecret
+from malstrom_py.rescale.moves.protocol import Leave
+from malstrom_py.workers.coordinator.machine import Connected
+from malstrom_py.workers.transport.base import JobSecret, Transport
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 from tests.integration.transport import acts
 from tests.integration.transport.ends import ProcessEnd, ZeroMQKind

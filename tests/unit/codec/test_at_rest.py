@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from malstrom_py.codec.at_rest import AtRestEncoder
-from malstrom_py.codec.at_rest_reading import decode_at_rest
-from malstrom_py.codec.limits import DEPTH_MAX, Limits
+from malstrom_py.codec.at_rest import AtRestEncoder, decode_at_rest
+from malstrom_py.codec.refusal import DEPTH_MAX, Limits
 from malstrom_py.codec.types import TypeTable
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Access, Colour, Computed, Pair, Stats, Word, canonical, table, values

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.codec.columns import FLOATS, INTS, PICKLED, STRINGS, decode_column, encode_column
+from malstrom_py.codec.in_flight import FLOATS, INTS, PICKLED, STRINGS, decode_column, encode_column
 from malstrom_py.codec.refusal import Malformed
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec.in_flight import decode_batch, decode_in_flight, encode_batch, encode_in_flight
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Stats, canonical, hashables, values
 

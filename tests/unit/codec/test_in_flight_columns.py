@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import ColumnBatch
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import CodecError
 
 VALUES = {

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec, Limits, TypeTable
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Stats
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from malstrom_py.codec import Codec, TypeTable
-from malstrom_py.codec.without_classes import StoredObject, without_classes
+from malstrom_py.codec.job_codec import StoredObject, without_classes
 from malstrom_py.errors import CodecError
 
 

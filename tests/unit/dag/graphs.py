@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from malstrom_py.dag import DagBuilder, DagExecutor
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import DataMessage
+from malstrom_py.data.messages import DataMessage
+from malstrom_py.operators.logic import KeyedLogic, Output
 
 
 def line(*operators: Any, names: str = "abcdefg", **options: Any) -> DagExecutor:

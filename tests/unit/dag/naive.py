@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from malstrom_py.dag import DagBuilder, DagExecutor
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.operators.logic import KeyedLogic, Output
 
 Row = tuple[Any, int, int | None]
 """Key, value, timestamp."""

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.dag import DagBuilder, DagExecutor, NodeType
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
 from malstrom_py.errors import DagError, NodeNotFound, OperatorError, PlanError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage
-from malstrom_py.operators.filter import Filter
+from malstrom_py.operators.stateless import Filter
 from tests.unit.dag.graphs import at, joined, line, total
 
 

@@ -11,18 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.dag import DagBuilder, DagExecutor
-from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch, StateMessage
 from malstrom_py.errors import CodecError, DagError, OperatorError, RestoreFailed
-from malstrom_py.logic import Output
-from malstrom_py.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch, StateMessage
+from malstrom_py.operators.aggregate import Count, Fold, Sum
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.count import Count
-from malstrom_py.operators.fold import Fold
-from malstrom_py.operators.generate_epochs import GenerateEpochs
-from malstrom_py.operators.sum import Sum
-from malstrom_py.operators.ttl_map import TtlMap
+from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.logic import Output
+from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.testing import CapturingPersistenceBackend
 from tests.unit.dag.graphs import Alarm, at, joined, line, total
 

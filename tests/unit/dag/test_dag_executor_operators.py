@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.batches import Batch
 from malstrom_py.dag import DagBuilder, DagExecutor
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import DataMessage, DeadLetter
 from malstrom_py.errors import DagError, OperatorError, PlanError
-from malstrom_py.logic import Output
-from malstrom_py.messages import DataMessage, DeadLetter
+from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import OnError, Operator, Outlet, StepContext
-from malstrom_py.operators.count import Count
-from malstrom_py.operators.filter import Filter
-from malstrom_py.operators.flat_map import FlatMap
+from malstrom_py.operators.branching import Split
 from malstrom_py.operators.key_by import KeyBy
-from malstrom_py.operators.split import Split
+from malstrom_py.operators.logic import Output
+from malstrom_py.operators.stateless import Filter, FlatMap
 from tests.unit.dag.graphs import at, line, total
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from malstrom_py.dag import DagBuilder, DagExecutor
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.logic import KeyedLogic, Output
 from tests.unit.dag.graphs import Alarm, at, joined, line
 
 GO_ON: list[Callable[[DagExecutor], Any]] = [

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.dag import DagExecutor
-from malstrom_py.messages import MAX_EPOCH, DataMessage
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage
 from tests.unit.dag.naive import OPERATORS, Naive, Plan, Row
 
 Action = tuple[str, str, Any]

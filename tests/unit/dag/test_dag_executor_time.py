@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from malstrom_py.clock import Clock
 from malstrom_py.dag import DagBuilder, DagExecutor
-from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import DagError, OperatorError
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
-from malstrom_py.operators.generate_epochs import GenerateEpochs
+from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.testing import VirtualClock
 from tests.unit.dag.graphs import Alarm, at, joined, line
 

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.errors import InternalError
-from malstrom_py.messages import (
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
     Control,
@@ -22,7 +20,9 @@ from malstrom_py.messages import (
     PartOpened,
     StateMessage,
 )
+from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 
 ALL_PORTS = (True,)
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.data.time import Frontier
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.stateless_op import StatelessOp
-from malstrom_py.time import Frontier
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 
 
 class Promising(Operator):

@@ -9,8 +9,7 @@ import pytest
 
 from malstrom_py.dag import DagBuilder, DagExecutor, DagMetrics, NodeMetrics
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.filter import Filter
-from malstrom_py.operators.flat_map import FlatMap
+from malstrom_py.operators.stateless import Filter, FlatMap
 from tests.unit.dag.graphs import Alarm, at, joined, line, total
 
 

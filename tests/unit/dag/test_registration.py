@@ -13,14 +13,13 @@ import pytest
 from malstrom_py.dag.registration import context_of, registration_of
 from malstrom_py.dag.topology import DagNode, NodeType
 from malstrom_py.errors import PlanError
-from malstrom_py.logic import KeyedLogic
+from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Operator
-from malstrom_py.operators.count import Count
-from malstrom_py.operators.filter import Filter
-from malstrom_py.operators.map import Map
+from malstrom_py.operators.branching import Union
+from malstrom_py.operators.logic import KeyedLogic
 from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.operators.stateless import Filter, Map
 from malstrom_py.operators.stateless_op import StatelessOp
-from malstrom_py.operators.union import Union
 
 NODE = DagNode("a", NodeType.OPERATOR, (), ("odd", "dead_letters"))
 

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.dag import DagBuilder, DagExecutor
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier
 from malstrom_py.errors import DagError, NodeNotFound, RestoreFailed
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier
-from malstrom_py.operators.count import Count
-from malstrom_py.operators.sum import Sum
-from malstrom_py.operators.union import Union
+from malstrom_py.operators.aggregate import Count, Sum
+from malstrom_py.operators.branching import Union
 from malstrom_py.testing import CapturingPersistenceBackend
 from tests.unit.dag.graphs import Alarm, at, joined, line, total
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.batches import Batch
 from malstrom_py.dag import DagExecutor
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import DagError, OperatorError
 from malstrom_py.operators.base import Operator, Outlet
-from malstrom_py.operators.calls import Asking
-from malstrom_py.operators.enrich import Enrich
-from malstrom_py.resources import per_worker
+from malstrom_py.operators.enrich.calls import Asking
+from malstrom_py.operators.enrich.enrich import Enrich
+from malstrom_py.worker_context import per_worker
 from tests.unit.dag.graphs import at, line
 
 

@@ -8,18 +8,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from malstrom_py.batches import Batch
 from malstrom_py.dag import DagBuilder, DagExecutor
-from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.epochs import limit_out_of_orderness
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.operators.base import Operator, Outlet
-from malstrom_py.operators.branch import Branch
-from malstrom_py.operators.cloned import Cloned
-from malstrom_py.operators.filter_columns import FilterColumns
-from malstrom_py.operators.generate_epochs import GenerateEpochs
-from malstrom_py.operators.map_batches import MapBatches
-from malstrom_py.operators.select import Select
-from malstrom_py.operators.split import Split
+from malstrom_py.operators.branching import Branch, Cloned, Split
+from malstrom_py.operators.columns import FilterColumns, MapBatches, Select
+from malstrom_py.operators.event_time import GenerateEpochs
 from tests.unit.dag.graphs import at, line
 
 MISSPELT: dict[str, Any] = {"predicat": len}

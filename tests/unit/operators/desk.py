@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import AbsBarrier, Epoch, StateMessage
-from malstrom_py.operators.calls import Asking
-from malstrom_py.operators.enrich import Enrich
-from malstrom_py.resources import Resources
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import AbsBarrier, Epoch, StateMessage
+from malstrom_py.operators.enrich.calls import Asking
+from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.testing import CapturingPersistenceBackend
+from malstrom_py.worker_context import Resources
 from tests.unit.operators.stepping import Stepped
 
 WAIT_S = 20.0

@@ -5,16 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.epochs import limit_out_of_orderness
-from malstrom_py.messages import MIN_EPOCH, AbsBarrier, Epoch, PartReleased
-from malstrom_py.operators.assign_timestamps import AssignTimestamps
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, Epoch, PartReleased
 from malstrom_py.operators.base import Operator, StepContext
-from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.operators.event_time import LATE, ON_TIME, AssignTimestamps, GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from tests.unit.operators.stepping import Recorder
 
 BOUND = 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock, SystemClock
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import Control, DeadLetter, Epoch, PartMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Control, DeadLetter, Epoch, PartMessage
 from malstrom_py.operators.base import Counters, OnError, Operator, OperatorFactory, Outlet, StepContext
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 
 Row = tuple[Any, Any, int | None]
 

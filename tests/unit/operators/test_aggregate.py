@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.aggregate import Aggregate, columns_of, unrolled
 from malstrom_py.operators.base import OnError

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.time import Unit
 from malstrom_py.errors import OperatorError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
-from malstrom_py.operators.assign_timestamps import AssignTimestamps
-from malstrom_py.time import Unit
+from malstrom_py.operators.event_time import AssignTimestamps
 from tests.unit.operators.stepping import Stepped
 
 NEWYEAR_MS = 1_356_998_400_000

@@ -8,17 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened
-from malstrom_py.operators.assign_timestamps import AssignTimestamps
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.base import Operator, OperatorFactory, StepContext
-from malstrom_py.operators.branch import Branch
-from malstrom_py.operators.filter import Filter
-from malstrom_py.operators.filter_map import FilterMap
-from malstrom_py.operators.flat_map import FlatMap
-from malstrom_py.operators.inspect import Inspect
+from malstrom_py.operators.branching import Branch
+from malstrom_py.operators.event_time import AssignTimestamps
 from malstrom_py.operators.key_by import KeyBy
-from malstrom_py.operators.map import Map
+from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Inspect, Map
 from tests.unit.operators.stepping import Recorder, Stepped, cut
 
 

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import OperatorError
-from malstrom_py.messages import MAX_EPOCH, Epoch
-from malstrom_py.operators.branch import NO, YES, Branch
+from malstrom_py.operators.branching import NO, YES, Branch
 from tests.unit.operators.stepping import Stepped
 
 

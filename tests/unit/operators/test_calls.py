@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import DeadlineError, PlanError
-from malstrom_py.operators import calls
-from malstrom_py.operators.calls import Asking, Call, Calls
-from malstrom_py.resources import Resources
+from malstrom_py.operators.enrich import calls
+from malstrom_py.operators.enrich.calls import Asking, Call, Calls
+from malstrom_py.worker_context import Resources
 
 
 async def upper(thing: str) -> str:

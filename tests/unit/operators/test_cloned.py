@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
-from malstrom_py.operators.cloned import Cloned
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
+from malstrom_py.operators.branching import Cloned
 from tests.unit.operators.stepping import Stepped
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Acquire, Epoch, Interrogate
-from malstrom_py.messages import Collect as Taken
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Acquire, Epoch, Interrogate
+from malstrom_py.data.messages import Collect as Taken
 from malstrom_py.operators.collect import Collect
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from tests.unit.operators.stepping import Stepped, cut

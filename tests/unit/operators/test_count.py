@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from malstrom_py.batches import Batch
-from malstrom_py.operators.count import Count
+from malstrom_py.data.batch import Batch
+from malstrom_py.operators.aggregate import Count
 from tests.unit.operators.stepping import Stepped
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Acquire, Collect
 from malstrom_py.errors import OperatorError
-from malstrom_py.messages import Acquire, Collect
-from malstrom_py.operators.distinct import Distinct
+from malstrom_py.operators.aggregate import Distinct
 from tests.unit.operators.stepping import Stepped, cut
 
 

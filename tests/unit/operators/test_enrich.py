@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.arguments import field_getter
-from malstrom_py.batches import Batch
-from malstrom_py.cache import Cache
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import OperatorError
-from malstrom_py.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import OnError
+from malstrom_py.operators.enrich.cache import Cache
 from malstrom_py.testing import OperatorTester, VirtualClock
+from malstrom_py.validation import field_getter
 from tests.unit.operators.desk import enriching
 
 

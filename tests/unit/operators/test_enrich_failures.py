@@ -11,11 +11,11 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import DeadlineError, OperatorError, PlanError
-from malstrom_py.messages import MAX_EPOCH, Epoch
-from malstrom_py.operators import calls
-from malstrom_py.operators.held import encoded
+from malstrom_py.operators.enrich import calls
+from malstrom_py.operators.enrich.queue import encoded
 from malstrom_py.testing import OperatorTester
 from tests.ids import shown
 from tests.unit.operators.desk import enriching

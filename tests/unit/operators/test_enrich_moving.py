@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.errors import DeadlineError
-from malstrom_py.messages import (
+from malstrom_py.data.messages import (
     AbsBarrier,
     Acquire,
     Collect,
@@ -22,7 +21,8 @@ from malstrom_py.messages import (
     Rescale,
     SuspendMarker,
 )
-from malstrom_py.operators import calls
+from malstrom_py.errors import DeadlineError
+from malstrom_py.operators.enrich import calls
 from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester, Persisted
 from tests.unit.operators.desk import TIMED, Enriching, enriching, row, told
 

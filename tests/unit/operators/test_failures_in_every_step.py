@@ -13,33 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py import agg
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.aggregate import Aggregate
-from malstrom_py.operators.assign_timestamps import AssignTimestamps
+from malstrom_py.operators.aggregate import Aggregate, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
-from malstrom_py.operators.branch import Branch
-from malstrom_py.operators.distinct import Distinct
-from malstrom_py.operators.filter import Filter
-from malstrom_py.operators.filter_map import FilterMap
-from malstrom_py.operators.flat_map import FlatMap
-from malstrom_py.operators.fold import Fold
-from malstrom_py.operators.inspect import Inspect
-from malstrom_py.operators.key_by import KeyBy
-from malstrom_py.operators.key_local import KeyLocal
-from malstrom_py.operators.map import Map
-from malstrom_py.operators.max import Max
-from malstrom_py.operators.mean import Mean
-from malstrom_py.operators.min import Min
-from malstrom_py.operators.reduce import Reduce
-from malstrom_py.operators.split import Split
-from malstrom_py.operators.stateful_flat_map import StatefulFlatMap
-from malstrom_py.operators.stateful_map import StatefulMap
+from malstrom_py.operators.branching import Branch, Split
+from malstrom_py.operators.event_time import AssignTimestamps
+from malstrom_py.operators.key_by import KeyBy, KeyLocal
+from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Inspect, Map
 from malstrom_py.operators.stateless_op import StatelessOp
-from malstrom_py.operators.sum import Sum
-from malstrom_py.operators.top_n import TopN
-from malstrom_py.operators.ttl_map import TtlMap
 from tests.unit.operators.stepping import Stepped
 
 Fn = Callable[[int], int]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.filter import Filter
+from malstrom_py.operators.stateless import Filter
 from tests.unit.operators.stepping import Stepped
 
 BOTH_LAYOUTS = pytest.mark.parametrize("columns", [{}, {"keys": ["a", "b", "c"], "timestamps": [1, 2, 3]}])

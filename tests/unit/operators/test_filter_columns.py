@@ -10,9 +10,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError, PlanError
-from malstrom_py.operators.filter_columns import FilterColumns
+from malstrom_py.operators.columns import FilterColumns
 from tests.unit.operators.stepping import Stepped, rows_of_batch
 
 

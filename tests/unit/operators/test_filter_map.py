@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from malstrom_py.batches import Batch
-from malstrom_py.operators.filter_map import FilterMap
+from malstrom_py.data.batch import Batch
+from malstrom_py.operators.stateless import FilterMap
 from tests.unit.operators.stepping import Stepped
 
 

@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.flat_map import FlatMap
+from malstrom_py.operators.stateless import FlatMap
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from tests.unit.operators.stepping import Stepped
 
 

@@ -6,9 +6,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.flatten import Flatten
+from malstrom_py.operators.stateless import Flatten
 from tests.unit.operators.stepping import Stepped
 
 

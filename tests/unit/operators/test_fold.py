@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.fold import Fold
+from malstrom_py.operators.aggregate import Fold
 from tests.unit.operators.stepping import Stepped
 
 

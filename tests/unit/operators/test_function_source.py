@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.operators.function_source import _falls, reaches_end, unwrapped
+from malstrom_py.operators.forgotten_return import _falls, reaches_end, unwrapped
 
 FALLING = [
     "value * 2",

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.epochs import limit_out_of_orderness
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import InternalError, OperatorError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartFinished, PartOpened
-from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.operators.event_time import LATE, ON_TIME, GenerateEpochs
 from tests.unit.operators.stepping import Stepped
 
 BOUND = 5

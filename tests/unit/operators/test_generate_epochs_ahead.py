@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.epochs import limit_out_of_orderness
-from malstrom_py.messages import Epoch, PartOpened, PartQuiet
-from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.messages import Epoch, PartOpened, PartQuiet
+from malstrom_py.data.time import Unit
+from malstrom_py.operators.event_time import LATE, ON_TIME, GenerateEpochs
 from malstrom_py.testing import VirtualClock
-from malstrom_py.time import Unit
 from tests.unit.operators.stepping import Stepped
 
 BOUND = 5

@@ -8,10 +8,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.epochs import limit_out_of_orderness
-from malstrom_py.messages import PartOpened
-from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.messages import PartOpened
+from malstrom_py.operators.event_time import LATE, ON_TIME, GenerateEpochs
 from tests.unit.operators.stepping import Stepped
 
 BOUND = 5

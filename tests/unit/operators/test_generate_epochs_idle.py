@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.epochs import limit_out_of_orderness
-from malstrom_py.errors import OperatorError
-from malstrom_py.messages import (
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.messages import (
     MAX_EPOCH,
     MIN_EPOCH,
     AbsBarrier,
@@ -23,10 +21,12 @@ from malstrom_py.messages import (
     PartQuiet,
     PartReleased,
 )
+from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
-from malstrom_py.operators.union import Union
+from malstrom_py.operators.branching import Union
+from malstrom_py.operators.event_time import LATE, ON_TIME, GenerateEpochs
 from malstrom_py.testing import CapturingPersistenceBackend
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from tests.unit.operators.stepping import Recorder, Stepped
 
 BOUND = 5

@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.epochs import limit_out_of_orderness
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartFinished, PartOpened, PartQuiet, PartReleased
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    Control,
+    Epoch,
+    PartFinished,
+    PartOpened,
+    PartQuiet,
+    PartReleased,
+)
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.generate_epochs import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.operators.event_time import LATE, ON_TIME, GenerateEpochs
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from tests.unit.operators.stepping import Recorder
 
 IDLE_AFTER_S = 10.0

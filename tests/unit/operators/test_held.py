@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import CodecError
-from malstrom_py.messages import MAX_EPOCH, Epoch
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.held import Gathered, Held, decoded, encoded, merged
+from malstrom_py.operators.enrich.queue import Gathered, Held, decoded, encoded, merged
 
 CONTEXT = StepContext("test", "under-test")
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import OperatorError, PlanError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
-from malstrom_py.operators.inspect_frontier import InspectFrontier
+from malstrom_py.operators.stateless import InspectFrontier
 from malstrom_py.testing import OperatorTester
 from tests.unit.operators.stepping import Stepped
 

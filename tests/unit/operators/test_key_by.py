@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from malstrom_py.arguments import field_getter
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import OperatorError
-from malstrom_py.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.key_by import KeyBy
+from malstrom_py.validation import field_getter
 from tests.unit.operators.stepping import Stepped
 
 

@@ -8,10 +8,10 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import PartFinished, PartOpened
 from malstrom_py.errors import CodecError
-from malstrom_py.messages import PartFinished, PartOpened
-from malstrom_py.operators.key_local import KeyLocal
+from malstrom_py.operators.key_by import KeyLocal
 from tests.unit.operators.stepping import Stepped
 
 

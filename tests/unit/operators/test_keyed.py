@@ -11,25 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py import agg
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Control, Epoch
 from malstrom_py.errors import InternalError, OperatorError
-from malstrom_py.messages import MAX_EPOCH, Control, Epoch
-from malstrom_py.operators.aggregate import Aggregate
+from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import Collect
-from malstrom_py.operators.count import Count
-from malstrom_py.operators.distinct import Distinct
-from malstrom_py.operators.fold import Fold
-from malstrom_py.operators.max import Max
-from malstrom_py.operators.mean import Mean
-from malstrom_py.operators.min import Min
-from malstrom_py.operators.reduce import Reduce
-from malstrom_py.operators.stateful_flat_map import StatefulFlatMap
-from malstrom_py.operators.stateful_map import StatefulMap
+from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.operators.sum import Sum
-from malstrom_py.operators.top_n import TopN
-from malstrom_py.operators.ttl_map import TtlMap
 from tests.unit.operators.stepping import Row, Stepped, cut
 
 

@@ -9,23 +9,20 @@ from typing import Any
 import pytest
 
 from malstrom_py import agg
-from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, DataMessage, Epoch
+from malstrom_py.data.messages import Collect as Taken
 from malstrom_py.errors import InternalError, OperatorError
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MAX_EPOCH, AbsBarrier, Acquire, DataMessage, Epoch
-from malstrom_py.messages import Collect as Taken
-from malstrom_py.operators.aggregate import Aggregate
+from malstrom_py.operators.aggregate import Aggregate, Count, Distinct
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.collect import Collect
-from malstrom_py.operators.count import Count
-from malstrom_py.operators.distinct import Distinct
-from malstrom_py.operators.inspect_frontier import InspectFrontier
-from malstrom_py.operators.map import Map
+from malstrom_py.operators.logic import KeyedLogic, Output
+from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.operators.ttl_map import TtlMap
-from malstrom_py.operators.write_parts import WriteParts
-from malstrom_py.snapshot.keyed import contents, is_delta
+from malstrom_py.operators.stateless import InspectFrontier, Map
+from malstrom_py.operators.write_sink import WriteParts
+from malstrom_py.state.artefact import contents, is_delta
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from tests.unit.operators.desk import TIMED, enriching, row, told
 from tests.unit.operators.stepping import Stepped

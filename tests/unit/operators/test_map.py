@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened
-from malstrom_py.operators.map import Map
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Control, Epoch, PartFinished, PartOpened
+from malstrom_py.operators.stateless import Map
 from tests.unit.operators.stepping import Stepped
 
 

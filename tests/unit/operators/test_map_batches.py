@@ -12,9 +12,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.map_batches import MapBatches
+from malstrom_py.operators.columns import MapBatches
 from tests.unit.operators.stepping import Stepped, rows_of_batch
 
 

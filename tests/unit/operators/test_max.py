@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from malstrom_py.arguments import field_getter
-from malstrom_py.batches import Batch
-from malstrom_py.operators.max import Max
+from malstrom_py.data.batch import Batch
+from malstrom_py.operators.aggregate import Max
+from malstrom_py.validation import field_getter
 from tests.unit.operators.stepping import Stepped
 
 

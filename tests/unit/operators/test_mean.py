@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from malstrom_py.arguments import field_getter
-from malstrom_py.batches import Batch
-from malstrom_py.operators.mean import Mean
+from malstrom_py.data.batch import Batch
+from malstrom_py.operators.aggregate import Mean
+from malstrom_py.validation import field_getter
 from tests.unit.operators.stepping import Stepped
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.errors import OperatorError
-from malstrom_py.logic import Output
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.outputs import CheckedOutput
+from malstrom_py.operators.logic import CheckedOutput, Output
 from tests.unit.operators.stepping import Recorder, Stepped, rows_of_batch
 
 

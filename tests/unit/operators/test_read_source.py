@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import InternalError, MalformedRecord, PlanError, SourceError
-from malstrom_py.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock

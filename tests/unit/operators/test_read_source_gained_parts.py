@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from malstrom_py import sources
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.sources.base import Part
 from tests.unit.operators.one_worker import BOUND, OneWorker, positions, values_of
 from tests.unit.operators.scripted import Scripted

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py import sources
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import InternalError, SourceError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from malstrom_py.data.messages import PartQuiet
 from malstrom_py.errors import MalformedRecord
-from malstrom_py.messages import PartQuiet
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from malstrom_py.batches import Batch
-from malstrom_py.operators.reduce import Reduce
+from malstrom_py.data.batch import Batch
+from malstrom_py.operators.aggregate import Reduce
 from tests.unit.operators.stepping import Stepped
 
 

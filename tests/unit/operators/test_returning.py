@@ -14,7 +14,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.returning import forgets_state, forgets_timer_state, never_returns
+from malstrom_py.operators.forgotten_return import forgets_state, forgets_timer_state, never_returns
 from malstrom_py.testing import OperatorTester
 
 # Each of these ends without `return`, in another way.

@@ -13,10 +13,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError, PlanError
-from malstrom_py.operators.expressions import expressions_of
-from malstrom_py.operators.select import Select
+from malstrom_py.operators.columns import Select, expressions_of
 from tests.unit.operators.stepping import Stepped
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import OperatorError
-from malstrom_py.messages import MAX_EPOCH, Epoch
-from malstrom_py.operators.split import Split
+from malstrom_py.operators.branching import Split
 from tests.unit.operators.stepping import Stepped, cut
 
 

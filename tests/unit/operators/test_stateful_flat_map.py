@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.stateful_flat_map import StatefulFlatMap
+from malstrom_py.operators.stateful_map import StatefulFlatMap
 from tests.unit.operators.stepping import Stepped, cut
 
 

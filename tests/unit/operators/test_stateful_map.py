@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.stateful_map import StatefulMap
 from tests.unit.operators.stepping import Stepped

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_op import StatefulOp
 from tests.unit.operators.stepping import Stepped
 

@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
+from malstrom_py.data.messages import (
+    AbsBarrier,
+    Acquire,
+    Collect,
+    DataMessage,
+    Epoch,
+    Interrogate,
+    Rescale,
+    SuspendMarker,
+)
 from malstrom_py.errors import InternalError
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, Interrogate, Rescale, SuspendMarker
+from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester
 
 

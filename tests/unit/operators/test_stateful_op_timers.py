@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate
 from malstrom_py.errors import OperatorError
-from malstrom_py.logic import KeyedLogic, Output
-from malstrom_py.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate
+from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.testing import VirtualClock
 from tests.unit.operators.stepping import Stepped

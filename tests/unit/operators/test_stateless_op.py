@@ -9,10 +9,10 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import OperatorError
-from malstrom_py.logic import Output
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch, PartFinished, PartOpened
+from malstrom_py.operators.logic import Output
 from malstrom_py.operators.stateless_op import StatelessOp
 from tests.unit.operators.stepping import Stepped
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from malstrom_py.arguments import field_getter
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.sum import Sum
+from malstrom_py.operators.aggregate import Sum
+from malstrom_py.validation import field_getter
 from tests.unit.operators.stepping import Stepped
 
 

@@ -14,8 +14,8 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import agg, sources
 from malstrom_py.errors import has_own_words
+from malstrom_py.errors.text import words_of
 from malstrom_py.operators import failures
-from malstrom_py.operators.tellable import words_of
 
 SECRET = "s3cret"
 ROW = {"carrier": SECRET, "delay": 1}
@@ -315,7 +315,7 @@ def test_rows_of_columns_tell_the_fields_that_they_have(tmp_path: Any) -> None:
 
 
 def test_a_text_of_ours_stays_ours_on_its_way_between_processes() -> None:
-    from malstrom_py.time import to_time
+    from malstrom_py.data.time import to_time
 
     with pytest.raises(TypeError) as raised:
         to_time("x", "ms")

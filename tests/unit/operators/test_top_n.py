@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.top_n import TopN
+from malstrom_py.operators.aggregate import TopN
 from tests.unit.operators.stepping import Stepped, cut
 
 PAIRS = st.tuples(st.integers(0, 3), st.integers(0, 1000))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH, Acquire, Collect, Epoch, Interrogate
-from malstrom_py.operators.ttl_map import TtlMap
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch, Interrogate
+from malstrom_py.operators.stateful_map import TtlMap
 from tests.unit.operators.stepping import Stepped
 
 TTL = 10

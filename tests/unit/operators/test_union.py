@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Acquire, Collect, Epoch, Interrogate, Rescale
-from malstrom_py.messages import SuspendMarker as Suspended
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Acquire, Collect, Epoch, Interrogate, Rescale
+from malstrom_py.data.messages import SuspendMarker as Suspended
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.union import Union
+from malstrom_py.operators.branching import Union
 from malstrom_py.testing import CapturingPersistenceBackend
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from tests.unit.operators.stepping import Recorder
 
 

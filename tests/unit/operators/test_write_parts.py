@@ -9,10 +9,19 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    AbsBarrier,
+    Acquire,
+    Collect,
+    Epoch,
+    Interrogate,
+    PartFinished,
+    PartOpened,
+)
 from malstrom_py.errors import OperatorError, SinkError
-from malstrom_py.messages import MAX_EPOCH, AbsBarrier, Acquire, Collect, Epoch, Interrogate, PartFinished, PartOpened
-from malstrom_py.operators.write_parts import KeyByPart, WriteParts
+from malstrom_py.operators.write_sink import KeyByPart, WriteParts
 from malstrom_py.testing import CapturingPersistenceBackend
 from tests.unit.operators.stepping import Stepped
 

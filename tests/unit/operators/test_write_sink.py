@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.builder.job import Job
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import CodecError, SinkError
-from malstrom_py.job import Job
-from malstrom_py.messages import MAX_EPOCH, Epoch, PartFinished, PartOpened
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.operators.stepping import Stepped
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.errors import CodecError
-from malstrom_py.rescale import arrow_slots
+from malstrom_py.rescale import slots as arrow_slots
 from malstrom_py.rescale.slots import StableSlots, slot_of, slots_of, slots_of_arrow
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC).replace(tzinfo=None)
@@ -109,7 +109,7 @@ def test_f3_only_distinct_values_become_python_values() -> None:
     column = pa.array(["a", "b", None, "a"] * 100)
     for encoded in (column, column.dictionary_encode()):
         asked.clear()
-        arrow_slots.slots_of_arrow(encoded, slots_of=count, slots_of_vector=None)
+        arrow_slots.column_slots(encoded, slots_of=count, slots_of_vector=None)
         assert asked == [["a", "b", None]]
 
 

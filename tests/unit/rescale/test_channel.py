@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import InternalError, PeerError
-from malstrom_py.messages import Epoch
-from malstrom_py.rescale.channel import (
+from malstrom_py.rescale.channels.channel import (
     OPEN,
     Barrier,
     ChannelId,

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.errors import CodecError
-from malstrom_py.rescale.key_check import DEPTH_MAX, check_key, check_keys
+from malstrom_py.rescale.keys.key_types import DEPTH_MAX, check_key, check_keys
 from tests.vectors.key_hash_keys import Access, Color, Level, Point, Seat, Suit, key_of, published
 
 pd: Any = importlib.import_module("pandas")  # without types

@@ -18,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.errors import InternalError
-from malstrom_py.rescale.key_hash import PRIME, encode_key, hash_key, int64_of, mix64
+from malstrom_py.rescale.keys.key_hash import PRIME, encode_key, hash_key, int64_of, mix64
 from tests.tree import ROOT
 from tests.vectors.key_hash_keys import Color, Level, Point, Seat, key_of, published, row_of
 from tests.vectors.xxh64 import xxh64_intdigest

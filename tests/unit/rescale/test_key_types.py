@@ -9,8 +9,8 @@ from enum import Enum, IntFlag
 import numpy as np
 import pytest
 
-from malstrom_py.rescale import key_types
-from malstrom_py.rescale.key_types import Kind, compared_fields, kind_of
+from malstrom_py.rescale.keys import key_types
+from malstrom_py.rescale.keys.key_types import Kind, compared_fields, kind_of
 from tests.vectors.key_hash_keys import Access, Color, Level, Point, Seat, Suit
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.rescale.pacing import GROWTH, TARGET_PAUSE_S, Pacing, pause_by_size
+from malstrom_py.rescale.moves.move_sizing import GROWTH, TARGET_PAUSE_S, Pacing, pause_by_size
 
 PAUSES = st.floats(0, 1_000, allow_nan=False)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.rescale.placement import first_table, opening_move, plan_moves, rebalanced, rebalanced_parts
-from malstrom_py.rescale.protocol import PartMove, Table
+from malstrom_py.rescale.moves.placement import first_table, opening_move, plan_moves, rebalanced, rebalanced_parts
+from malstrom_py.rescale.moves.protocol import PartMove, Table
 
 WORKERS = st.sets(st.integers(0, 30), min_size=1, max_size=12).map(sorted)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
-from malstrom_py.rescale import region_events as re
-from malstrom_py.rescale.protocol import (
+from malstrom_py.rescale.moves import receiving_machine as re
+from malstrom_py.rescale.moves.protocol import (
     Bye,
     ByeTaken,
     InBand,
@@ -24,7 +24,7 @@ from malstrom_py.rescale.protocol import (
     Shipped,
     ShippedIn,
 )
-from malstrom_py.rescale.region_machine import TRANSITIONS, Phase, RegionMachine
+from malstrom_py.rescale.moves.receiving_machine import TRANSITIONS, Phase, RegionMachine
 
 MOVE = Move(1, (0, 1), (0, 1), (0, 1))
 JOIN = Move(1, (0,), (0, 1), (0, 1))

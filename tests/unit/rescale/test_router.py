@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
-from malstrom_py.rescale.channel import Barrier, ChannelIn, Credit, Item, Suspend
-from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.router import Router
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.rescale.channels.channel import Barrier, ChannelIn, Credit, Item, Suspend
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.slots import slots_of
 from malstrom_py.testing import strategies
-from malstrom_py.workers.exchange import Lane
+from malstrom_py.workers.engine.exchange import Lane
 
 SLOTS = 64
 CODEC = Codec()

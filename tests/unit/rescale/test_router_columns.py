@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch, ColumnBatch
 from malstrom_py.codec import Codec
-from malstrom_py.messages import MAX_EPOCH, Epoch
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.partitioners import StableHash
-from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.router import Router
 
 SLOTS = 32
 WORKERS = 3

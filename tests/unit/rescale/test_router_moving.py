@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, Epoch
-from malstrom_py.rescale.channel import Barrier, Credit, Frame, Grant
-from malstrom_py.rescale.placement import rebalanced
-from malstrom_py.rescale.protocol import Bye, Marker, Move, Shipped
-from malstrom_py.rescale.router import Router
+from malstrom_py.rescale.channels.channel import Barrier, Credit, Frame, Grant
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.placement import rebalanced
+from malstrom_py.rescale.moves.protocol import Bye, Marker, Move, Shipped
 
 SLOTS = 6
 CODEC = Codec()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malstrom_py.rescale.slot_cache import KEY_BYTES_MAX, SlotCache
+from malstrom_py.rescale.slots import KEY_BYTES_MAX, SlotCache
 
 
 class Asked:

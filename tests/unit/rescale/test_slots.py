@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.errors import CodecError, PlanError
-from malstrom_py.rescale import slot_cache
-from malstrom_py.rescale.key_hash import hash_key
+from malstrom_py.rescale import slots as slot_cache
+from malstrom_py.rescale.keys.key_hash import hash_key
 from malstrom_py.rescale.slots import SLOTS_MAX, StableSlots, mod_hashes, slot_of, slots_of
 from tests.vectors.key_hash_keys import key_of, published
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from malstrom_py.errors import InternalError
-from malstrom_py.rescale import switch_machine as sm
-from malstrom_py.rescale.protocol import (
+from malstrom_py.rescale.moves import sending_machine as sm
+from malstrom_py.rescale.moves.protocol import (
     Leave,
     Move,
     PartHandedOver,

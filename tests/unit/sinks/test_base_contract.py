@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py import sinks
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.testing.contracts import check_sink
 from tests.unit.sinks.writing import Format
 

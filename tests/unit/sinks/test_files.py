@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sinks.files import Files

@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.files import Files, rolling
-from malstrom_py.sinks.files.hive import NULL_NAME
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.sinks.files import Files
+from malstrom_py.sinks.files import writer as rolling
+from malstrom_py.sinks.files.partitions import NULL_NAME
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, Format, context, everything, visible, write
 
 FORMATS: list[Format] = ["csv", "json", "parquet"]

@@ -10,10 +10,10 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import MalstromError, OperatorError, SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.workers.journal import Journal, JournalSink
 
 CONTEXT = CommitContext("job", "out", SnapshotId("s1"), 1)

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.base import StatelessSink, TransactionalSink
 from malstrom_py.sinks.stdout import Stdout
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 WORKER = WorkerInfo("job", "out", WorkerId(0))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files import Files
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 Format = Literal["csv", "json", "parquet"]
 WORKER = WorkerInfo("job", "out", WorkerId(0))

@@ -14,7 +14,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import is_snapshot_id, next_snapshot_id
 from malstrom_py.snapshot.log import Claim, LogEntry
 from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path
-from malstrom_py.snapshot.pruning import Pruned, Pruning, files_of
+from malstrom_py.snapshot.retention import Pruned, Pruning, files_of
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS log (sequence INTEGER PRIMARY KEY, content BLOB NOT NULL);

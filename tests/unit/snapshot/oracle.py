@@ -13,11 +13,11 @@ from typing import Final
 
 from malstrom_py.errors import FencedError, SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
 from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.manifest import Manifest
+from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.snapshot.verifying import verify
+from malstrom_py.snapshot.verification import verify
 from tests.unit.snapshot.forgetful_disk import EVERYTHING, NAMES, NOTHING, Crash, ForgetfulDisk, by_chance
 from tests.unit.snapshot.taken import JOB, Start, manifest, restored
 

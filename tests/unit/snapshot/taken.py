@@ -10,7 +10,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.log import Claim
 from malstrom_py.snapshot.manifest import Artefact, Kind, Manifest, PartImage, PlanImage, StepImage
-from malstrom_py.snapshot.verifying import fault_of
+from malstrom_py.snapshot.verification import fault_of
 
 JOB = "orders"
 PLAN = PlanImage(64, {"read": StepImage("source"), "totals": StepImage("sum", keyed=True, stateful=True)})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.snapshot.changes import Changes, alike
+from malstrom_py.state.change_log import Changes, alike
 
 
 def changes(*noted: str) -> Changes:
@@ -57,7 +57,7 @@ def test_what_was_written_in_full_and_not_committed_is_written_in_full_again() -
 
 
 def test_a_set_that_would_grow_beyond_what_is_held_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("malstrom_py.snapshot.changes.SPARE", 5)
+    monkeypatch.setattr("malstrom_py.state.change_log.SPARE", 5)
     made = changes()
     made.note(range(9), 2)
     assert made.due("s1") == set(range(9))
@@ -99,7 +99,7 @@ def test_a_key_is_written_in_one_way_along_a_chain() -> None:
 
 
 def test_names_that_would_outgrow_the_state_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("malstrom_py.snapshot.changes.SPARE", 2)
+    monkeypatch.setattr("malstrom_py.state.change_log.SPARE", 2)
     made = changes()
     made.names([1.5, 2.5, 3.5], 1, full=True)
     assert made.names([4.5, 5.5], 1, full=False) == [4.5, 5.5]

@@ -13,9 +13,9 @@ import pytest
 from malstrom_py.errors import CodecError, FencedError, PlanError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
 from malstrom_py.snapshot.manifest import Artefact, PartImage
-from malstrom_py.snapshot.verifying import verify
+from malstrom_py.snapshot.selection import latest_manifest
+from malstrom_py.snapshot.verification import verify
 from tests.unit.snapshot.stores import STORES
 from tests.unit.snapshot.taken import JOB, Start, artefact, manifest, restored
 

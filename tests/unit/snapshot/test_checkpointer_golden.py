@@ -9,11 +9,11 @@ import pytest
 
 from malstrom_py.codec import Codec
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
 from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.manifest import Manifest, PartImage
-from malstrom_py.snapshot.verifying import verify
-from malstrom_py.state import KeyedState
+from malstrom_py.snapshot.selection import latest_manifest
+from malstrom_py.snapshot.verification import verify
+from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import same
 from tests.vectors.golden_snapshot import FOLDER, IDS, JOB, PLAN, SLOTS, STATE, TIMES, make
 

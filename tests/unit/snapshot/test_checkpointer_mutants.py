@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import SnapshotError
-from malstrom_py.snapshot import choosing, log, pruning, verifying
+from malstrom_py.snapshot import log
+from malstrom_py.snapshot import retention as pruning
+from malstrom_py.snapshot import selection as choosing
+from malstrom_py.snapshot import verification as verifying
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.ids import fresh_snapshot_id, next_snapshot_id
 from malstrom_py.snapshot.local_store import LocalStore

@@ -9,8 +9,8 @@ import pytest
 
 from malstrom_py.errors import SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
 from malstrom_py.snapshot.log import path_of
+from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.store import MemoryStore
 from tests.unit.snapshot.taken import JOB, Start, restored
 

@@ -7,11 +7,10 @@ import pytest
 from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
-from malstrom_py.snapshot.copying import copied
-from malstrom_py.snapshot.keyed import artefact
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PlanImage
+from malstrom_py.snapshot.selection import copied, latest_manifest
 from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.state.artefact import artefact
 
 JOB = "orders"
 

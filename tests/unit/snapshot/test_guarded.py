@@ -11,11 +11,11 @@ import pytest
 from malstrom_py.errors import FencedError, PlanError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
-from malstrom_py.snapshot.guarded import Guarded, methods
 from malstrom_py.snapshot.log import Claim, LogEntry
 from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.snapshot.user_checkpointer import Guarded, methods
 from malstrom_py.testing.contracts import check_checkpointer
 from tests.unit.snapshot.taken import JOB, Start
 from tests.unit.snapshot.taken import manifest as manifest_of

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.errors import CodecError
-from malstrom_py.snapshot.json_values import DEPTH_MAX, as_json, from_json
+from malstrom_py.snapshot.manifest import DEPTH_MAX, as_json, from_json
 from malstrom_py.testing.exact import same
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.errors import SnapshotError
-from malstrom_py.snapshot.keyed import Rows, artefact, by_slot, contents, is_delta, merged, newest, opened_chain
+from malstrom_py.state.artefact import Rows, artefact, by_slot, contents, is_delta, merged, newest, opened_chain
 
 KEYS = st.binary(min_size=1, max_size=3)
 CHANGES = st.lists(st.dictionaries(KEYS, st.binary(max_size=4), max_size=6), max_size=4)

@@ -9,10 +9,9 @@ import pytest
 
 from malstrom_py.errors import SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
-from malstrom_py.snapshot.disk import SystemDisk
-from malstrom_py.snapshot.local_store import LocalStore
+from malstrom_py.snapshot.local_store import LocalStore, SystemDisk
 from malstrom_py.snapshot.manifest import Manifest
+from malstrom_py.snapshot.selection import latest_manifest
 from tests.unit.snapshot.forgetful_disk import EVERYTHING, NOTHING, ForgetfulDisk
 from tests.unit.snapshot.oracle import NEW, OLD, on, with_two
 from tests.unit.snapshot.taken import JOB, Start, manifest, restored

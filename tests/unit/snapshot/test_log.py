@@ -17,7 +17,7 @@ from malstrom_py.snapshot.log import (
     next_incarnation,
     sequences_in,
 )
-from malstrom_py.snapshot.sealed import seal
+from malstrom_py.snapshot.manifest import seal
 from malstrom_py.snapshot.store import MemoryStore
 from tests.unit.snapshot.taken import JOB, manifest
 

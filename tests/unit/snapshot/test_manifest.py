@@ -12,12 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.log import Claim, entry_of
-from malstrom_py.snapshot.manifest import CHAIN_MAX, Artefact, Manifest, PartImage, PlanImage, StepImage
-from malstrom_py.snapshot.manifest_json import manifest_bytes, manifest_of
-from malstrom_py.snapshot.sealed import open_seal, seal
+from malstrom_py.snapshot.manifest import (
+    CHAIN_MAX,
+    Artefact,
+    Manifest,
+    PartImage,
+    PlanImage,
+    StepImage,
+    manifest_bytes,
+    manifest_of,
+    open_seal,
+    seal,
+)
 from tests.unit.snapshot.taken import artefact, manifest
 
 OLDER = SnapshotId("20261122T042142123456Z-5e6f7a8b")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.choosing import latest_manifest
 from malstrom_py.snapshot.log import path_of
+from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.snapshot.verifying import verify
+from malstrom_py.snapshot.verification import verify
 from tests.unit.snapshot.taken import JOB, Start
 
 

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from malstrom_py.snapshot import sealed
-from malstrom_py.snapshot.sealed import open_seal, seal
+from malstrom_py.snapshot import manifest as sealed
+from malstrom_py.snapshot.manifest import open_seal, seal
 
 
 def sealed_by_hand(line: bytes) -> bytes:

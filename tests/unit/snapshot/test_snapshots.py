@@ -10,9 +10,9 @@ import cloudpickle
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.snapshot.choosing import latest_manifest
 from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.object_store import ObjectStore
+from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
 from tests.unit.snapshot.taken import JOB, Start

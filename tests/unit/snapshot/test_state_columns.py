@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.snapshot.state_columns import Columns, batch_of, columns_of, json_text
+from malstrom_py.spark.snapshot_source import Columns, batch_of, columns_of, json_text
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ import cloudpickle
 import pytest
 
 from malstrom_py.errors import PlanError, SnapshotError
-from malstrom_py.names import check_name
 from malstrom_py.snapshot.store import MemoryStore, Store
+from malstrom_py.validation import check_name
 from tests.unit.snapshot.stores import STORES
 
 

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.sources.base import PartitionedSource
-from malstrom_py.sources.files import Files, frames, parquet_part
+from malstrom_py.sources.files import Files, frames
+from malstrom_py.sources.files import parquet as parquet_part
 from malstrom_py.sources.generator import Generator
 from malstrom_py.sources.memory import Memory
 from malstrom_py.testing.contracts import check_source

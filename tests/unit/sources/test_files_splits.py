@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.files import Files, frames, parquet_part
+from malstrom_py.sources.files import Files, frames
+from malstrom_py.sources.files import parquet as parquet_part
 from malstrom_py.testing.contracts import check_source
 from tests.unit.sources.reading import Bad, file_with, poll_once, polls, read_part, read_source
 

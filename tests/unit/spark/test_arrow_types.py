@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.spark.arrow_types import spark_schema
-from malstrom_py.spark.types import arrow_schema
+from malstrom_py.spark.types import arrow_schema, spark_schema
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.output_record import JobOutput, read_output
-from malstrom_py.spark.counts import COUNTS, counts_of
+from malstrom_py.spark.data_source import COUNTS, counts_of
 
 
 def test_every_count_of_a_run_is_a_column(tmp_path: Path) -> None:

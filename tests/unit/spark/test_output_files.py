@@ -154,7 +154,7 @@ def test_a_file_is_read_in_portions_of_row_groups(tmp_path: Path, monkeypatch: p
     write(tmp_path, [{"n": 0}])
     [file] = tmp_path.glob("out-*.parquet")
     pq.write_table(pa.table({"n": range(9)}), file, row_group_size=3)
-    monkeypatch.setattr("malstrom_py.spark.file_kinds._PORTION_BYTES", 1)
+    monkeypatch.setattr("malstrom_py.spark.output_files._PORTION_BYTES", 1)
     files = opened(tmp_path)
     assert [(portion.start, portion.stop) for portion in files.portions()] == [(0, 1), (1, 2), (2, 3)]
     assert [row["n"] for row in read(files)] == list(range(9))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from malstrom_py.errors import SinkError
-from malstrom_py.spark.own_folder import make_own, own_folder
+from malstrom_py.spark.session import make_own, own_folder
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sinks.files.hive import folder_of
-from malstrom_py.spark.partition_columns import partition_schema, partition_texts, partition_value
+from malstrom_py.sinks.files.partitions import folder_of
+from malstrom_py.spark.output_files import partition_schema, partition_texts, partition_value
 
 
 @pytest.mark.parametrize(

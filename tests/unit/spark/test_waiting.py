@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from malstrom_py.errors import SparkError
-from malstrom_py.spark.waiting import answer_of
+from malstrom_py.spark.session import answer_of
 
 
 def test_what_is_raised_is_raised_here_a_timeout_too() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.testing.exact import copy_batch, same, same_batch
 from tests.ids import shown
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import DataMessage
 from malstrom_py.errors import PlanError
-from malstrom_py.messages import DataMessage
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.testing import OperatorTester, as_step
 from malstrom_py.testing.lone_step import LoneStep, lone_step

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
-from malstrom_py.rescale.key_check import check_key
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
+from malstrom_py.rescale.keys.key_types import check_key
 from malstrom_py.testing import strategies
 from malstrom_py.testing.laws.scenario import SLOTS, Scenario, Tick
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import malstrom_py as mp
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch, PartFinished, SuspendMarker
 from malstrom_py.errors import CodecError, OperatorError, PlanError
-from malstrom_py.messages import MAX_EPOCH, AbsBarrier, DataMessage, Epoch, PartFinished, SuspendMarker
-from malstrom_py.rescale.channel import Barrier, Credit, Suspend
+from malstrom_py.rescale.channels.channel import Barrier, Credit, Suspend
 from malstrom_py.testing import CapturingPersistenceBackend, LawError, OperatorTester, VirtualClock
 
 

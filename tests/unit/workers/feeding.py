@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import AbsBarrier, Epoch, StateMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import AbsBarrier, Epoch, StateMessage
 from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.branching import Union
 from malstrom_py.operators.stateful_map import StatefulMap
-from malstrom_py.operators.union import Union
-from malstrom_py.rescale.channel import (
+from malstrom_py.rescale.channels.channel import (
     Barrier,
     ChannelId,
     ChannelOut,
@@ -24,15 +23,16 @@ from malstrom_py.rescale.channel import (
     Loopback,
     PlacedEpoch,
 )
-from malstrom_py.rescale.protocol import Marker, Move, OpenSlots, Parcel, Report
-from malstrom_py.rescale.region_machine import RegionMachine
-from malstrom_py.rescale.router import Router
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.protocol import Marker, Move, OpenSlots, Parcel, Report
+from malstrom_py.rescale.moves.receiving_machine import RegionMachine
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from malstrom_py.testing.lone_step import OpenEnd, Recorder
-from malstrom_py.workers.exchange import Inbox, SendToExchange
-from malstrom_py.workers.feed import Entry, Feed
-from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
-from malstrom_py.workers.shipping import Keyed, Shipping
+from malstrom_py.workers.engine.exchange import Inbox, SendToExchange
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
+from malstrom_py.workers.engine.region_input import Entry, Feed
+from malstrom_py.workers.engine.state_transfer import Keyed, Shipping
+from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 CODEC = Codec()
 BIG = Credit()

@@ -8,16 +8,16 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
 from malstrom_py.clock import Clock
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import MalstromError
-from malstrom_py.rescale.channel import Credit
+from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.testing import VirtualClock
-from malstrom_py.worker_info import WorkerInfo
-from malstrom_py.workers.crew import Crew
-from malstrom_py.workers.rescale_report import RescaleReport
-from malstrom_py.workers.result import StepCounts
+from malstrom_py.worker_context import WorkerInfo
+from malstrom_py.workers.reports.job_status import RescaleReport
+from malstrom_py.workers.reports.result import StepCounts
+from malstrom_py.workers.runtime.local_workers import Crew
 
 STEPS_MAX = 20_000
 

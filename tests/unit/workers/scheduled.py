@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import malstrom_py as mp
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MIN_EPOCH
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MIN_EPOCH
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock, as_step

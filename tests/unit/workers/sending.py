@@ -9,25 +9,19 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
-from malstrom_py.messages import Epoch
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Epoch
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
-from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.protocol import (
-    Marker,
-    Move,
-    PartHandedOver,
-    PartMove,
-    Rescale,
-)
+from malstrom_py.rescale.moves.placement import first_table
+from malstrom_py.rescale.moves.protocol import Marker, Move, PartHandedOver, PartMove, Rescale
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.graph import Membership, build_graph
-from malstrom_py.workers.outgoing import COORDINATOR, Outgoing
-from malstrom_py.workers.switching import Position, Switching
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Membership, build_graph
+from malstrom_py.workers.engine.routing_switch import Position, Switching
+from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 BOUND = 0
 IDLE_AFTER_S = 10.0

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
-from malstrom_py.messages import Acquire, Collect, Epoch, Interrogate, StateMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Acquire, Collect, Epoch, Interrogate, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator
-from malstrom_py.rescale.protocol import Parcel
-from malstrom_py.rescale.region_events import Ship
+from malstrom_py.rescale.moves.protocol import Parcel
+from malstrom_py.rescale.moves.receiving_machine import Ship
 from malstrom_py.testing.lone_step import Recorder
-from malstrom_py.workers.shipping import Keyed, Shipping
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
+from malstrom_py.workers.engine.state_transfer import Keyed, Shipping
 
 SLOTS = 8
 

@@ -9,9 +9,9 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.background import Background
-from malstrom_py.workers.beginning import Keeping
-from malstrom_py.workers.crew import Crew
+from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.engine.background import Background
+from malstrom_py.workers.runtime.local_workers import Crew
 
 
 class AtOnce:

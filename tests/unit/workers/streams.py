@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from malstrom_py.errors import InternalError
-from malstrom_py.workers.outgoing import Content
+from malstrom_py.workers.transport.messages import Content
 
 
 class Streams:

@@ -16,11 +16,11 @@ from malstrom_py.errors import (
 )
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.attempts import Attempts
-from malstrom_py.workers.controls import Controls
-from malstrom_py.workers.job_status import SnapshotStatus
-from malstrom_py.workers.restart import Restart
-from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.coordinator.restart_policy import Restart
+from malstrom_py.workers.reports.job_status import SnapshotStatus
+from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.supervisor import Attempts
 
 FINE = RunResult("job", {}, 1.0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.workers.background import ThreadBackground
+from malstrom_py.workers.engine.background import ThreadBackground
 
 WAIT_S = 30.0
 

@@ -9,7 +9,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sources
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.batching import Batching
+from malstrom_py.workers.engine.flow_limits import Batching
 
 
 @pytest.mark.parametrize("rows_max", [0, -1, 1.5, "10", None, True])

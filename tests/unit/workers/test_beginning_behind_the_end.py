@@ -14,8 +14,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import SourceError
-from malstrom_py.messages import MAX_EPOCH
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sources.base import Part
 

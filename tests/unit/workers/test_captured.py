@@ -17,8 +17,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
-from malstrom_py.plan import Plan
-from malstrom_py.workers.captured import captured
+from malstrom_py.builder.plan import Plan
+from malstrom_py.workers.runtime.captured_variables import captured
 
 LOCK = threading.Lock()
 

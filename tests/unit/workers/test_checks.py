@@ -11,7 +11,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, OperatorError
 from malstrom_py.operators.base import Operator, StepContext
-from malstrom_py.workers.checks import Checked
+from malstrom_py.workers.engine.test_mode import Checked
 
 
 def stream_of(*items: Any) -> mp.StreamBuilder[None, Any]:

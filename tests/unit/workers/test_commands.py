@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import InternalError, JobEnded
-from malstrom_py.workers.commands import Rescaling, Saving, future
+from malstrom_py.workers.coordinator.command_queue import Rescaling, Saving, future
 
 
 def test_a_command_says_what_the_job_was_to_be() -> None:

@@ -12,13 +12,13 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files import Files
-from malstrom_py.workers.commit import SinkCommits, pre_committed
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits, pre_committed
 from tests.unit.workers.journal import Journal, PlainSink
 from tests.unit.workers.rescaling import Ledger, Running
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from malstrom_py.errors import ControlError, JobRunning
-from malstrom_py.workers.control_files import (
+from malstrom_py.workers.control.registry import (
     SOCKET_PATH_BYTES_MAX,
     Claim,
     check_directory,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import (
     ControlError,
     JobEnded,
@@ -18,9 +19,8 @@ from malstrom_py.errors import (
     OperationInProgress,
     OperatorError,
 )
-from malstrom_py.messages import MAX_EPOCH
-from malstrom_py.workers import control_messages
-from malstrom_py.workers.control_messages import (
+from malstrom_py.workers.control import messages as control_messages
+from malstrom_py.workers.control.messages import (
     ANSWER_BYTES_MAX,
     LENGTH_BYTES,
     PROTOCOL,
@@ -42,9 +42,8 @@ from malstrom_py.workers.control_messages import (
     encode_request,
     length_of,
 )
-from malstrom_py.workers.job_status import JobStatus, SnapshotStatus
-from malstrom_py.workers.rescale_report import Moving, RescaleReport
-from malstrom_py.workers.result import RunResult, StepCounts
+from malstrom_py.workers.reports.job_status import JobStatus, Moving, RescaleReport, SnapshotStatus
+from malstrom_py.workers.reports.result import RunResult, StepCounts
 
 COUNT = st.integers(0, 1 << 40)
 SECONDS = st.floats(0, 1e8)

@@ -16,13 +16,11 @@ from malstrom_py.errors import (
     PlanError,
     SnapshotError,
 )
-from malstrom_py.workers import controls as controls_module
-from malstrom_py.workers.commands import SnapshotDone
-from malstrom_py.workers.controls import Controls, WakefulClock
-from malstrom_py.workers.job_status import Ending, SnapshotStatus
-from malstrom_py.workers.rescale_report import Moving, RescaleReport
-from malstrom_py.workers.rescales import Done
-from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.coordinator import command_queue as controls_module
+from malstrom_py.workers.coordinator.command_queue import Controls, SnapshotDone, WakefulClock
+from malstrom_py.workers.coordinator.rescale_requests import Done
+from malstrom_py.workers.reports.job_status import Ending, Moving, RescaleReport, SnapshotStatus
+from malstrom_py.workers.reports.result import RunResult
 
 NOTHING = RunResult("a", {}, 0.0)
 

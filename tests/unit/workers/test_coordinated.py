@@ -6,10 +6,10 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.clock import VirtualClock
 from malstrom_py.errors import SnapshotError
-from malstrom_py.virtual_clock import VirtualClock
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.crew import Crew
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.runtime.local_workers import Crew
 
 
 def crew() -> Crew:

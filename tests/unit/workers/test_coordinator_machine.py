@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.errors import DeadlineError, InternalError
-from malstrom_py.rescale.pacing import Pacing
-from malstrom_py.rescale.protocol import (
+from malstrom_py.rescale.moves.move_sizing import Pacing
+from malstrom_py.rescale.moves.protocol import (
     BarrierPassed,
     ByeTaken,
     InjectBarrier,
@@ -27,8 +27,8 @@ from malstrom_py.rescale.protocol import (
     ShippedIn,
     Switched,
 )
-from malstrom_py.workers import coordinator_events as ce
-from malstrom_py.workers import coordinator_machine as cm
+from malstrom_py.workers.coordinator import machine as ce
+from malstrom_py.workers.coordinator import machine as cm
 
 TOPOLOGY = ce.Topology(("A", "B"), {"R": ("B",), "Q": ()}, {"S": ("A", "B")})
 

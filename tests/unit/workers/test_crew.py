@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import partitioners, sinks, sources
-from malstrom_py.batches import Batch
-from malstrom_py.rescale.channel import Credit
+from malstrom_py.data.batch import Batch
+from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 

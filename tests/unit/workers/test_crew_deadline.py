@@ -10,11 +10,11 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import DeadlineError, InternalError
-from malstrom_py.rescale.protocol import OpenSlots, Parcel, PartHandedOver, PollParts, Rescale
+from malstrom_py.rescale.moves.protocol import OpenSlots, Parcel, PartHandedOver, PollParts, Rescale
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.coordination import MOVE_DEADLINE_S
-from malstrom_py.workers.crew import Crew
-from malstrom_py.workers.outgoing import Content, Message
+from malstrom_py.workers.coordinator.coordinator import MOVE_DEADLINE_S
+from malstrom_py.workers.runtime.local_workers import Crew
+from malstrom_py.workers.transport.messages import Content, Message
 from tests.unit.workers.rescaling import Running, two_stages
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.rescale.channel import Credit
-from malstrom_py.workers.job_size import WORKERS_MAX
+from malstrom_py.rescale.channels.channel import Credit
+from malstrom_py.workers.reports.job_status import WORKERS_MAX
 from tests.unit.workers.rescaling import Ledger, Running, check_two_stages, rows, two_stages
 from tests.unit.workers.test_crew import STEPS, readings, timed_job
 

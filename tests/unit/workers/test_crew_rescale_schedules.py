@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks
-from malstrom_py.messages import MAX_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.testing import VirtualClock
 from tests.unit.workers.rescaling import Running
 from tests.unit.workers.scheduled import Reading, Scheduled, Watch

@@ -13,7 +13,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.testing import VirtualClock
 from tests.unit.workers.rescaling import Running, rows
 

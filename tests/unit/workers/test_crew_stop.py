@@ -9,9 +9,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks
+from malstrom_py.clock import VirtualClock
 from malstrom_py.errors import JobEnded
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.virtual_clock import VirtualClock
 from tests.unit.operators.scripted import Scripted
 from tests.unit.workers.started_jobs import PATIENCE_S, idle
 

@@ -9,7 +9,7 @@ import types
 import pytest
 
 from malstrom_py.errors import InternalError, OperatorError
-from malstrom_py.workers.failures import pack, unpack
+from malstrom_py.workers.reports.error_transfer import pack, unpack
 
 
 class UsersError(Exception):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malstrom_py.data.messages import Epoch, Interrogate, SuspendMarker
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import Epoch, Interrogate, SuspendMarker
-from malstrom_py.rescale.channel import Barrier, ChannelId, Grant, Suspend
+from malstrom_py.rescale.channels.channel import Barrier, ChannelId, Grant, Suspend
 from malstrom_py.testing import strategies
 from tests.unit.workers.feeding import CHANNELS, Region
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.rescale.region_machine import RegionMachine
+from malstrom_py.rescale.moves.receiving_machine import RegionMachine
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.feed import Feed
-from malstrom_py.workers.shipping import Shipping
+from malstrom_py.workers.engine.region_input import Feed
+from malstrom_py.workers.engine.state_transfer import Shipping
 
 
 @dataclass

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from malstrom_py.batches import Batch, ColumnBatch
-from malstrom_py.messages import Epoch
-from malstrom_py.rescale.channel import ChannelId, Frame, Grant, PlacedEpoch
-from malstrom_py.rescale.protocol import (
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import Epoch
+from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, PlacedEpoch
+from malstrom_py.rescale.moves.protocol import (
     Bye,
     ByeTaken,
     Marker,

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.rescale.channel import ChannelId, Credit
-from malstrom_py.rescale.protocol import (
-    OpenSlots,
-    Parcel,
-)
-from malstrom_py.rescale.region_machine import Phase
+from malstrom_py.data.batch import Batch
+from malstrom_py.rescale.channels.channel import ChannelId, Credit
+from malstrom_py.rescale.moves.protocol import OpenSlots, Parcel
+from malstrom_py.rescale.moves.receiving_machine import Phase
 from malstrom_py.testing import strategies
 from tests.unit.workers.feeding import (
     BEFORE_GAIN,

@@ -11,14 +11,14 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.codec import Codec
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
-from malstrom_py.rescale.channel import Item
-from malstrom_py.rescale.placement import first_table
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.rescale.channels.channel import Item
+from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.testing.remotes import RemoteWorker
-from malstrom_py.workers.graph import Membership
-from malstrom_py.workers.worker import Worker
+from malstrom_py.testing.lone_step import RemoteWorker
+from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.worker import Worker
 from tests.unit.workers.scheduled import Scheduled, Script, Watch
 
 BOUND = 4

@@ -12,18 +12,18 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
 from malstrom_py.clock import SystemClock
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Interrogate, StateMessage
 from malstrom_py.errors import MalformedRecord
-from malstrom_py.messages import Interrogate, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.rescale import region_events as events
+from malstrom_py.rescale.moves import receiving_machine as events
 from malstrom_py.testing import VirtualClock, as_step
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.graph import Graph, Membership, build_graph, deal_parts
-from malstrom_py.workers.on_ray.shipment import pack_plan, unpack_plan
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Graph, Membership, build_graph, deal_parts
+from malstrom_py.workers.ray.job_config import pack_plan, unpack_plan
 
 
 @dataclass(frozen=True)

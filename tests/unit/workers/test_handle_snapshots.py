@@ -13,8 +13,8 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import ControlError, JobEnded, PlanError, SnapshotError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.asking import AskedJob
-from malstrom_py.workers.control_messages import Answer, Ask, AskSnapshot, AskStop, Done, SnapshotMade
+from malstrom_py.workers.control.messages import Answer, Ask, AskSnapshot, AskStop, Done, SnapshotMade
+from malstrom_py.workers.control.remote_job import AskedJob
 from tests.unit.workers.started_jobs import PATIENCE_S, endless, idle, is_complete, start
 
 

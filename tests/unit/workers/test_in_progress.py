@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malstrom_py.workers.in_progress import goes_on, in_progress
+from malstrom_py.workers.reports.job_status import goes_on, in_progress
 
 
 @pytest.mark.parametrize("operation", ["run", "rescale", "snapshot", "savepoint", "stop"])

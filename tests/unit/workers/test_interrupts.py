@@ -16,8 +16,8 @@ from malstrom_py import sinks, sources
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, JobEnded, OperationInProgress
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers import interrupts as interrupts_module
-from malstrom_py.workers.interrupts import Interrupts, PlannedStop
+from malstrom_py.workers.runtime import interrupts as interrupts_module
+from malstrom_py.workers.runtime.interrupts import Interrupts, PlannedStop
 
 
 def press() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.job_size import WORKERS_MAX, check_size
+from malstrom_py.workers.reports.job_status import WORKERS_MAX, check_size
 
 
 @pytest.mark.parametrize("workers", [1, 2, WORKERS_MAX])

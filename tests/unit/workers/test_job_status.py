@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperatorError
-from malstrom_py.workers.job_status import Ending, JobStatus, SnapshotStatus
-from malstrom_py.workers.rescale_report import Moving
-from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.reports.job_status import Ending, JobStatus, Moving, SnapshotStatus
+from malstrom_py.workers.reports.result import RunResult
 
 COUNTS = RunResult("a", {}, 1.0)
 STOPPED = JobEnded("job 'a' was stopped", job="a", how="stopped")

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.workers.key_index import KeyIndex
+from malstrom_py.workers.engine.state_transfer import KeyIndex
 
 KEYS = st.sets(st.integers(0, 50))
 

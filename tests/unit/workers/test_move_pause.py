@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.move_pause import MovePause
+from malstrom_py.workers.engine.region_input import MovePause
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.rescale.channel import OPEN
+from malstrom_py.rescale.channels.channel import OPEN
 from malstrom_py.testing import VirtualClock
 from tests.unit.workers.slowly import Slowly, endless, into_slow_sink
 

@@ -13,9 +13,9 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.beginning import Pinned
-from malstrom_py.workers.handle import JobHandle
-from malstrom_py.workers.pinning import Pins
+from malstrom_py.workers.coordinator.recovery import Pinned
+from malstrom_py.workers.runtime.job_handle import JobHandle
+from malstrom_py.workers.runtime.source_pinning import Pins
 
 
 class Held(sources.Memory[int]):

@@ -10,10 +10,10 @@ from rich.console import Console
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.messages import MAX_EPOCH
-from malstrom_py.plan import Plan
-from malstrom_py.workers.progress import Progress, epoch_text, progress_for
-from malstrom_py.workers.result import RunResult, StepCounts
+from malstrom_py.builder.plan import Plan
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.workers.reports.result import RunResult, StepCounts
+from malstrom_py.workers.runtime.progress import Progress, epoch_text, progress_for
 
 
 def not_the_first(time: int) -> int:

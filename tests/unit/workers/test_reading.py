@@ -10,7 +10,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.rescale.channel import Credit
+from malstrom_py.rescale.channels.channel import Credit
 from tests.unit.workers.rescaling import Running
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from malstrom_py.errors import DeadlineError, MalstromError
-from malstrom_py.rescale.pacing import Pacing
-from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.protocol import BarrierPassed, PartsPolled, Switched
-from malstrom_py.workers import coordinator_events as ce
-from malstrom_py.workers import coordinator_machine as cm
-from malstrom_py.workers.rescale_report import Moving, RescaleReport
-from malstrom_py.workers.rescales import Rescales
+from malstrom_py.rescale.moves.move_sizing import Pacing
+from malstrom_py.rescale.moves.placement import first_table
+from malstrom_py.rescale.moves.protocol import BarrierPassed, PartsPolled, Switched
+from malstrom_py.workers.coordinator import machine as ce
+from malstrom_py.workers.coordinator import machine as cm
+from malstrom_py.workers.coordinator.rescale_requests import Rescales
+from malstrom_py.workers.reports.job_status import Moving, RescaleReport
 
 SLOTS = 8
 

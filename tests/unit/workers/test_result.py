@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import MalformedRecord
-from malstrom_py.messages import MAX_EPOCH
 from malstrom_py.testing import VirtualClock
 from tests.unit.operators.scripted import Scripted
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.dag.executor import Executor, NodeSpec
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Acquire, Collect, Epoch, Interrogate
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import Acquire, Collect, Epoch, Interrogate
 from malstrom_py.operators.base import StepContext
-from malstrom_py.rescale.protocol import Parcel
-from malstrom_py.rescale.region_events import Ship
-from malstrom_py.workers.shipping import Keyed, Shipping
+from malstrom_py.rescale.moves.protocol import Parcel
+from malstrom_py.rescale.moves.receiving_machine import Ship
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
+from malstrom_py.workers.engine.state_transfer import Keyed, Shipping
 from tests.unit.workers.shipped import SLOTS, Heard, Holding, Kept, Region, keys_in, slots_of
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import AnyOf, Interrogate, every_key
-from malstrom_py.workers import shipping
-from malstrom_py.workers.shipping import Keyed
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import AnyOf, Interrogate, every_key
+from malstrom_py.workers.engine import state_transfer as shipping
+from malstrom_py.workers.engine.state_transfer import Keyed
 from tests.unit.workers.shipped import SLOTS, Heard, Kept, Region, keys_in, slots_of
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.plan import Plan
+from malstrom_py.builder.plan import Plan
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.chance import Chance
-from malstrom_py.workers.simulated_crew import Queues, SimulatedCrew
-from malstrom_py.workers.witness import Witness
+from malstrom_py.workers.simulator.coverage import Witness
+from malstrom_py.workers.simulator.random_schedule import Chance
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrew
 
 
 def counting() -> Plan:

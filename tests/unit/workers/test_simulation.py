@@ -10,7 +10,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.chance import Chance
+from malstrom_py.workers.simulator.random_schedule import Chance
 
 
 def counting(out: Any, *, parts: int = 3, rows: int = 60) -> mp.Job:

@@ -10,11 +10,11 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.codec import Codec
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.rescale.placement import first_table
-from malstrom_py.rescale.protocol import (
+from malstrom_py.rescale.moves.placement import first_table
+from malstrom_py.rescale.moves.protocol import (
     Bye,
     Leave,
     Marker,
@@ -26,10 +26,10 @@ from malstrom_py.rescale.protocol import (
 )
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.graph import Membership, build_graph
-from malstrom_py.workers.outgoing import COORDINATOR
-from malstrom_py.workers.switching import Position, Switching
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Membership, build_graph
+from malstrom_py.workers.engine.routing_switch import Position, Switching
+from malstrom_py.workers.transport.messages import COORDINATOR
 from tests.unit.workers.sending import (
     SLOTS,
     OneWorker,

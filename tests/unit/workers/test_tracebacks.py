@@ -12,7 +12,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import InternalError, OperatorError
-from malstrom_py.workers.tracebacks import without_internals
+from malstrom_py.workers.reports.error_transfer import without_internals
 
 PACKAGE = Path(mp.__file__).parent
 ROOMS = (PACKAGE, (PACKAGE / "workers").resolve(), (PACKAGE / "rescale").resolve())

@@ -9,9 +9,9 @@ from malstrom_py.codec import Codec
 from malstrom_py.errors import MalstromError
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.graph import Membership
-from malstrom_py.workers.worker import Worker
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.worker import Worker
 from tests.unit.operators.scripted import Scripted
 from tests.unit.workers.journal import Journal, JournalSink, PlainSink
 

@@ -12,18 +12,18 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.enrich import ANSWERED_MAX, Enrich
-from malstrom_py.plan import Plan
-from malstrom_py.rescale.channel import Credit
-from malstrom_py.rescale.placement import first_table
+from malstrom_py.operators.enrich.enrich import ANSWERED_MAX, Enrich
+from malstrom_py.rescale.channels.channel import Credit
+from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.crew import Crew
-from malstrom_py.workers.graph import Membership
-from malstrom_py.workers.worker import Worker
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.runtime.local_workers import Crew
 
 ROWS_MAX, CONCURRENCY, CREDIT = 16, 5, 64
 QUEUE_MAX = CONCURRENCY + 2 * ROWS_MAX

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
+from malstrom_py.builder.plan import Plan
 from malstrom_py.codec import Codec
-from malstrom_py.plan import Plan
-from malstrom_py.rescale.channel import Credit, Frame
-from malstrom_py.rescale.placement import first_table
+from malstrom_py.data.batch import Batch
+from malstrom_py.rescale.channels.channel import Credit, Frame
+from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.exchange import Inbox, Lane
-from malstrom_py.workers.graph import Membership
-from malstrom_py.workers.worker import Worker
+from malstrom_py.workers.engine.exchange import Inbox, Lane
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.worker import Worker
 
 ROWS_MAX, CREDIT, FAN_OUT, WORKERS = 16, 64, 5, 3
 SPILL = ROWS_MAX * FAN_OUT

@@ -10,16 +10,15 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
+from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import InternalError, OperatorError, PeerError, SinkError
-from malstrom_py.plan import Plan
-from malstrom_py.rescale.channel import ChannelId, Frame, Grant
-from malstrom_py.worker_info import WorkerInfo
-from malstrom_py.workers.commit import SinkCommits
-from malstrom_py.workers.failures import unpack
-from malstrom_py.workers.graph import Membership, build_sinks
-from malstrom_py.workers.outgoing import COORDINATOR
-from malstrom_py.workers.standing import Standing, Tally
-from malstrom_py.workers.worker_host import ORDERS, WorkerHost
+from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant
+from malstrom_py.worker_context import WorkerInfo
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.engine.graph_builder import Membership, build_sinks
+from malstrom_py.workers.ray.worker_server import ORDERS, WorkerHost
+from malstrom_py.workers.reports.error_transfer import unpack
+from malstrom_py.workers.transport.messages import COORDINATOR, Standing, Tally
 from tests.unit.workers.rescaling import Ledger
 from tests.unit.workers.streams import Streams
 

@@ -9,12 +9,12 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.batches import Batch
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import InternalError
-from malstrom_py.messages import MAX_EPOCH, MIN_EPOCH, Epoch
-from malstrom_py.rescale.channel import ChannelId, Frame, Grant, Item
-from malstrom_py.rescale.protocol import (
+from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, Item
+from malstrom_py.rescale.moves.protocol import (
     Bye,
     ByeTaken,
     Leave,
@@ -31,11 +31,11 @@ from malstrom_py.rescale.protocol import (
     Switched,
 )
 from malstrom_py.testing import VirtualClock
-from malstrom_py.testing.remotes import RemoteWorker
-from malstrom_py.workers.batching import Batching
-from malstrom_py.workers.graph import Membership
-from malstrom_py.workers.outgoing import COORDINATOR
-from malstrom_py.workers.worker import Worker
+from malstrom_py.testing.lone_step import RemoteWorker
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.transport.messages import COORDINATOR
 
 SLOTS = 2
 LINGER_S = 1.0

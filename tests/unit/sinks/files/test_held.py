@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.sinks.files.encoders import Piece
-from malstrom_py.sinks.files.held import GROUP_ROWS, HELD_BYTES_MAX, HeldPieces
+from malstrom_py.sinks.files.encoding import GROUP_ROWS, HELD_BYTES_MAX, HeldPieces, Piece
 
 
 def piece(folder: str, content: str, *, rows: int = 1, bytes: int = 10) -> Piece[str]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.files.hive import NULL_NAME, checked_columns, escaped, folder_of, told_by
+from malstrom_py.sinks.files.partitions import NULL_NAME, checked_columns, escaped, folder_of, told_by
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.hive import folder_of
-from malstrom_py.sinks.files.partitions import split
+from malstrom_py.sinks.files.partitions import folder_of, split
 
 
 def found(names: list[str], columns: list[pa.Array]) -> dict[str, list[int]]:

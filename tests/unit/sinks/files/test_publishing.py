@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.files.publishing import StagedFile, publish, staged_files
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, context, everything, visible
 
 ROWS = [{"a": a, "b": b, "n": n} for n, (a, b) in enumerate([(1, "x"), (1, "y"), (2, "x"), (None, "a/b")])]

@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.output_record import read_output
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at
 from tests.unit.sinks.writing import context, everything, visible
 

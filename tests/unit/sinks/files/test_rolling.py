@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from malstrom_py.sinks.files.rolling import OPEN_MAX, RollingFiles
 from malstrom_py.sinks.files.staging import Staging
+from malstrom_py.sinks.files.writer import OPEN_MAX, RollingFiles
 from tests.unit.sinks.writing import everything
 
 

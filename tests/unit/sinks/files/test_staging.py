@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.files import Files
 from malstrom_py.sinks.files.publishing import StagedFile, publish
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import WORKER, context, everything, write
 
 

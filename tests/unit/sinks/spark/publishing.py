@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.writing import context, visible
 
 if TYPE_CHECKING:

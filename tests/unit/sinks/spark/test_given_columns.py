@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.spark.given_columns import GivenColumns
+from malstrom_py.sinks.spark.encoding import GivenColumns
 
 NAIVE = dt.datetime(2024, 1, 1)  # noqa: DTZ001
 ZONED = NAIVE.replace(tzinfo=dt.UTC)

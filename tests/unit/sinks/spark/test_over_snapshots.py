@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.sinks.spark.over_snapshots import OverSnapshots
+from malstrom_py.sinks.spark.publication import OverSnapshots
 from malstrom_py.testing.contracts import check_sink
-from malstrom_py.worker_info import WorkerId, WorkerInfo
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at, pre_committed, rows, run
 from tests.unit.sinks.writing import context, everything, visible
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import SinkError
-from malstrom_py.run_lock import locked
+from malstrom_py.local_files import locked
 from malstrom_py.sinks.spark import Spark
 from tests.unit.sinks.spark.publishing import Died, dies_at, disk, pre_committed, rows, run
 from tests.unit.sinks.writing import context

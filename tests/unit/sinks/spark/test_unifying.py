@@ -13,7 +13,7 @@ import pytest
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.sinks.spark.unifying import existing_in
+from malstrom_py.sinks.spark.schema import existing_in
 from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at, rows, run
 from tests.unit.sinks.writing import context, everything, visible
 

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files import byte_ranges
-from malstrom_py.sources.files.byte_ranges import CSV_LINE_END, LINE_END, record_bounds
+from malstrom_py.sources.files import frames as byte_ranges
+from malstrom_py.sources.files.frames import CSV_LINE_END, LINE_END, record_bounds
 from tests.unit.sources.reading import file_with
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.sources.files.csv_lines import cut_csv_lines, split_lines
+from malstrom_py.sources.files.csv import cut_csv_lines, split_lines
 
 ANY = st.text(alphabet='a,"\r\né', max_size=40).map(str.encode)
 FIELDS = st.text(alphabet='a,"é ', max_size=6)

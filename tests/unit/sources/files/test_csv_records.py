@@ -7,7 +7,7 @@ import pyarrow.csv as pa_csv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malstrom_py.sources.files.csv_records import cut_records, split_records
+from malstrom_py.sources.files.csv import cut_records, split_records
 
 TRICKY = st.text(alphabet='a",\n\r', max_size=40).map(str.encode)
 

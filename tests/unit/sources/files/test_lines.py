@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from malstrom_py.sources.files.frames import Malformed
 from malstrom_py.sources.files.lines import json_runs, text_runs
-from malstrom_py.sources.files.runs import Malformed
 
 
 def test_text_lines_come_without_their_ends_and_blank_ones_count() -> None:

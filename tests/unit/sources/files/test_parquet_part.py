@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from malstrom_py.batches import ColumnBatch
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files import Files, parquet_part
+from malstrom_py.sources.files import Files
+from malstrom_py.sources.files import parquet as parquet_part
 from tests.unit.sources.reading import Bad, file_with, polls, read_source
 
 

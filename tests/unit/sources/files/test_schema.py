@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.schema import (
+from malstrom_py.sources.files.options import (
     check_columns,
     merge_types,
     pack_schema,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.sources.files.sections import Section, section_of
+from malstrom_py.sources.files.listing import Section, section_of
 
 FILES = st.text(max_size=20) | st.tuples(
     st.text(max_size=5),

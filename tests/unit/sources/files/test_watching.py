@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.follow import WatchedFolder, watched_folders
 from malstrom_py.sources.files.listing import goes_below, list_files, matching_names, matching_of
-from malstrom_py.sources.files.watching import WatchedFolder, watched_folders
 from tests.unit.sources.reading import file_with
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from malstrom_py import sources
 from malstrom_py.errors import PlanError
-from malstrom_py.sources.spark.asked import Asked
+from malstrom_py.sources.spark.query import Asked
 from tests.ids import shown
 
 

@@ -7,7 +7,7 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from malstrom_py.sources.spark.partition_values import constant, is_told_by_text, partition_values
+from malstrom_py.sources.spark.pin import constant, is_told_by_text, partition_values
 
 
 def test_folders_tell_the_values_of_columns_that_are_asked_for() -> None:

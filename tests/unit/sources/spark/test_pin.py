@@ -13,7 +13,7 @@ import pytest
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.files.schema import unpack_schema
+from malstrom_py.sources.files.options import unpack_schema
 from malstrom_py.sources.spark.pin import Pin, PinnedFile, new_pin, pin_of
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from malstrom_py.batches import ColumnBatch
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files import parquet_part
+from malstrom_py.sources.files import parquet as parquet_part
 from malstrom_py.sources.spark import Spark
 from malstrom_py.testing.contracts import check_source
 from tests.unit.sources.reading import poll_once, read_part, read_source

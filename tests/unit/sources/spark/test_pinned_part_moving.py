@@ -11,7 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.sources.spark import Spark
-from malstrom_py.workers.crew import Crew
+from malstrom_py.workers.runtime.local_workers import Crew
 from tests.unit.sources.spark.copies import copy_with, parquet, pin_over
 
 SCHEMA = pa.schema([("n", pa.int64()), ("group", pa.int64())])

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Self
 
-from malstrom_py.batches import Batch
+from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 
 class Target:

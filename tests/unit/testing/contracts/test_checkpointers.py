@@ -18,7 +18,7 @@ from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.ids import fresh_snapshot_id
 from malstrom_py.snapshot.log import Claim, LogEntry
 from malstrom_py.snapshot.manifest import Manifest
-from malstrom_py.snapshot.pruning import Pruned
+from malstrom_py.snapshot.retention import Pruned
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_checkpointer

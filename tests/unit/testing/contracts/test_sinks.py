@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import DataMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import DataMessage
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_sink
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 from tests.unit.testing.contracts.tables import CommitsAll, CommitsTwice, Table, TableWriter, again
 
 

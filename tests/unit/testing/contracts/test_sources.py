@@ -11,7 +11,7 @@ from malstrom_py.errors import MalformedRecord
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_source
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 
 
 class Numbers:

@@ -10,7 +10,7 @@ import pytest
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.testing import LawError
 from malstrom_py.testing.contracts import check_sink
-from malstrom_py.worker_info import WorkerInfo
+from malstrom_py.worker_context import WorkerInfo
 from tests.unit.testing.contracts.tables import CommitsAll, CommitsTwice, Table, TableWriter, Target, again
 
 

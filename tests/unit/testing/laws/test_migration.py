@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from malstrom_py.batches import Batch
-from malstrom_py.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate, StateMessage
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, DataMessage, Epoch, Interrogate, StateMessage
+from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.count import Count
 from malstrom_py.testing import LawError, as_step, strategies
 from malstrom_py.testing.laws import LAWS, Broken, Scenario, Subject
-from malstrom_py.testing.laws.migration import migration
 from malstrom_py.testing.laws.scenario import Move
+from malstrom_py.testing.laws.state_laws import migration
 
 Seen = list[Any]
 

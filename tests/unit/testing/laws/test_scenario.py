@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.testing import strategies
 from malstrom_py.testing.laws.scenario import Scenario, Tick, Trace
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from malstrom_py.messages import MAX_EPOCH, DataMessage, Epoch
-from malstrom_py.testing.laws.scenario import CHUNK_MAX, Move, Scenario
-from malstrom_py.testing.laws.shrink import shrunk
+from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
+from malstrom_py.testing.laws.scenario import CHUNK_MAX, Move, Scenario, shrunk
 
 ROWS = tuple(DataMessage("ab"[number % 2], number) for number in range(8))
 SCENARIO = Scenario(

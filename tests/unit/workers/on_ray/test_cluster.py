@@ -8,8 +8,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.on_ray import cluster
-from malstrom_py.workers.on_ray.cluster import check_fields, check_room, check_version, room_in
+from malstrom_py.workers.ray import cluster
+from malstrom_py.workers.ray.cluster import check_fields, check_room, check_version, room_in
 
 
 @pytest.mark.parametrize("version", ["2.52.0", "2.60.1", "3.0.0", "2.100.0rc1"])

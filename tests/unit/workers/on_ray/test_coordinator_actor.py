@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import JobEnded, OperatorError
-from malstrom_py.workers.controls import Controls
-from malstrom_py.workers.on_ray.coordinator_actor import CoordinatorActor
-from malstrom_py.workers.result import RunResult
+from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.ray.coordinator_actor import CoordinatorActor
+from malstrom_py.workers.reports.result import RunResult
 
 
 class Raising:

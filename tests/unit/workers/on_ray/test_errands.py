@@ -12,9 +12,9 @@ from malstrom_py import sinks, sources
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
-from malstrom_py.workers.graph import build_sinks
-from malstrom_py.workers.on_ray import errands as module
-from malstrom_py.workers.on_ray.errands import Errand, Errands, Runner, done_in_driver
+from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.ray import driver_commits as module
+from malstrom_py.workers.ray.driver_commits import Errand, Errands, Runner, done_in_driver
 
 CONTEXT = CommitContext("docs", "out", SnapshotId("20261122T042242123456Z-1a2b3c4d"), 2, final=False)
 

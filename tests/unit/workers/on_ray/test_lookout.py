@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malstrom_py.workers.on_ray.lookout import MISSES, REACT_S, Silence, reacting
+from malstrom_py.workers.ray.node_watch import MISSES, REACT_S, Silence, reacting
 
 
 def test_nobody_is_asked() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.on_ray.cluster import in_words
-from malstrom_py.workers.on_ray.options import split_env, worker_options
+from malstrom_py.workers.ray.cluster import in_words
+from malstrom_py.workers.ray.runtime import split_env, worker_options
 
 DEFAULTS: dict[str, Any] = {
     "num_cpus": 1.0, "num_gpus": 0.0, "memory": 0, "resources": None, "runtime_env": None, "placement": "spread",

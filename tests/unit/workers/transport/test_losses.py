@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import PeerError
-from malstrom_py.workers.transport.losses import LAST_WORDS_S, QUIET_S, Losses
+from malstrom_py.workers.transport.peers import LAST_WORDS_S, QUIET_S, Losses
 
 GONE = PeerError("worker 3 is gone", peer=3)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from malstrom_py.workers.transport.secret import JobSecret
+from malstrom_py.workers.transport.base import JobSecret
 
 
 def test_each_is_another() -> None:

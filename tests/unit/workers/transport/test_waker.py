@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from malstrom_py.workers.transport.waker import Waker
+from malstrom_py.workers.transport.peers import Waker
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What users write: jobs and streams, and the plan that comes of them."""

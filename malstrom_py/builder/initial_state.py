@@ -1,0 +1,263 @@
+"""The state that the keys of a step have before its first record: rows of (key, state), checked and brought into form.
+
+Rule: what users give is what they see of the step: for steps with a function the state that it gets, for the figures
+what is named in `FORMS`. A step whose state has no such form takes none.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from malstrom_py.agg import Aggregation
+from malstrom_py.errors import OperatorError, PlanError, shown
+from malstrom_py.operators.failures import describe_function, said
+from malstrom_py.validation import function_of
+
+ROWS_MAX: Final = 1_000_000
+"""How many rows are kept with the job, and copied to each worker. A function that returns them has no such limit."""
+
+_COLUMNS: Final = ["key", "state"]
+
+Form = Callable[[Any], Any]
+"""Makes of the state that a user gives that of the step; ValueError, saying what it should be, if it cannot."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InitialState:
+    """What the keys of ``step`` begin with: the ``rows`` that were given, or those that ``load`` returns."""
+
+    step: str
+    form: Form = field(repr=False)
+    rows: tuple[tuple[Any, Any], ...] | None = field(default=None, repr=False)
+    load: Callable[[], Any] | None = None
+
+    def states(self) -> dict[Any, Any]:
+        """Key -> state of the step, copies that nobody else has. Calls ``load`` if there is one.
+
+        Raises:
+            PlanError: the rows are wrong.
+            OperatorError: ``load`` raised.
+        """
+        return _checked(self._read() if self.load is not None else self.rows or (), self.step, self.form)
+
+    def _read(self) -> Iterable[tuple[Any, Any]]:
+        load = self.load
+        assert load is not None
+        try:
+            return list(_pairs(load(), self.step))
+        except PlanError:
+            raise
+        except Exception as error:
+            where = describe_function(load)
+            raise OperatorError(
+                f"step {self.step!r}: initial_state failed: {said(error)} (in {where})", step=self.step, function=where
+            ) from error
+
+
+def initial_state_of(
+    given: object, kind: str, step: str, factory: object, register: Callable[[type], object]
+) -> InitialState | None:
+    """``given`` for a step of ``kind``, checked; None if it is None.
+
+    ``factory`` makes the operator of the step. Rows and DataFrames are read here, and the types of their states are
+    given to ``register``; a function is called when a job starts.
+
+    Raises:
+        PlanError: the step has no state that could be given, or a row is wrong.
+    """
+    if given is None:
+        return None
+    form = _form_of(kind, step, factory.keywords if isinstance(factory, partial) else {})
+    if callable(given):
+        return InitialState(step, form, load=function_of(given, step))
+    rows = tuple(islice(_pairs(given, step), ROWS_MAX + 1))
+    if len(rows) > ROWS_MAX:
+        raise PlanError(
+            f"step {step!r}: initial_state has more than {ROWS_MAX:,} rows, which would be copied with the job: give a "
+            f"function that returns them; each worker calls it when the job starts"
+        )
+    _checked(rows, step, form)
+    for kind_of_state in {type(state) for _, state in rows}:
+        register(kind_of_state)
+    return InitialState(step, form, rows=rows)
+
+
+def _pairs(given: Any, step: str) -> Iterator[tuple[Any, Any]]:
+    """The rows of ``given``: a mapping, pairs, or a DataFrame with the columns key and state."""
+    if isinstance(given, Mapping):
+        yield from given.items()
+        return
+    columns = _columns_of(given, step)
+    if columns is not None:
+        yield from zip(*columns, strict=True)
+        return
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise PlanError(
+            f"step {step!r}: initial_state is rows of (key, state), a dict, a DataFrame with the columns key and "
+            f"state, or a function that returns one of these, got {type(given).__name__}"
+        )
+    for number, row in enumerate(given):
+        if not isinstance(row, tuple | list) or len(row) != 2:
+            raise PlanError(
+                f"step {step!r}: row {number} of initial_state is of type {type(row).__name__}, not a pair (key, state)"
+            )
+        yield row[0], row[1]
+
+
+def _columns_of(given: Any, step: str) -> tuple[Iterable[Any], Iterable[Any]] | None:
+    """The columns key and state of a DataFrame, as values of Python; None if ``given`` is none. Nothing is imported."""
+    rooms = {base.__module__.partition(".")[0] for base in type(given).__mro__}
+    if rooms.isdisjoint({"polars", "pandas", "pyarrow", "pyspark"}):
+        return None
+    if "polars" in rooms and hasattr(given, "collect"):
+        given = given.collect()  # a LazyFrame
+    names = given.schema.names if "pyarrow" in rooms else getattr(given, "columns", None)
+    if names is None:
+        return None
+    if sorted(map(str, names)) != _COLUMNS:
+        raise PlanError(
+            f"step {step!r}: a DataFrame as initial_state has the columns key and state, this one has "
+            f"{', '.join(map(str, names)) or 'none'}: rename them, and leave out the others"
+        )
+    if "pyspark" in rooms:
+        collected = given.select(*_COLUMNS).limit(ROWS_MAX + 1).collect()
+        return [_plain(row[0]) for row in collected], [_plain(row[1]) for row in collected]
+    if "polars" in rooms:
+        return given["key"].to_list(), given["state"].to_list()
+    if "pandas" in rooms:
+        return _without_missing(given["key"]), _without_missing(given["state"])
+    return given["key"].to_pylist(), given["state"].to_pylist()
+
+
+def _without_missing(column: Any) -> list[Any]:
+    """A column of pandas with None for what is missing there: NaN, NaT, NA."""
+    return [None if gone else value for value, gone in zip(column.tolist(), column.isna(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """A struct of Spark as a dict, any other value as it is."""
+    return value.asDict(recursive=True) if hasattr(value, "asDict") else value
+
+
+def _checked(rows: Iterable[tuple[Any, Any]], step: str, form: Form) -> dict[Any, Any]:
+    states: dict[Any, Any] = {}
+    for number, (key, state) in enumerate(rows):
+        try:
+            twice = key in states
+        except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+            raise PlanError(
+                f"step {step!r}: row {number} of initial_state has a key of type {type(key).__name__}, which cannot be "
+                f"hashed: give a tuple instead of a list"
+            ) from error
+        if twice:
+            raise PlanError(f"step {step!r}: initial_state has key {shown(key)} twice: give each key one state")
+        if state is None:
+            raise PlanError(
+                f"step {step!r}: initial_state of key {shown(key)} is None, which is no state: leave the key out "
+                f"(what is missing in a DataFrame is None)"
+            )
+        try:
+            states[key] = form(copy.deepcopy(state))
+        except ValueError as error:
+            raise PlanError(f"step {step!r}: initial_state of key {shown(key)} {error}") from error
+        except Exception as error:
+            raise PlanError(
+                f"step {step!r}: initial_state of key {shown(key)}, of type {type(state).__name__}, cannot be copied: "
+                f"give plain data, or instances of a dataclass"
+            ) from error
+    return states
+
+
+def _same(state: Any) -> Any:
+    return state
+
+
+def _count(state: Any) -> int:
+    if type(state) is not int or state < 1:
+        raise ValueError(f"is of type {type(state).__name__}, and is to be the number of records: an int above 0")
+    return state
+
+
+def _mean(state: Any) -> tuple[int, Any]:
+    if not isinstance(state, tuple | list) or len(state) != 2 or type(state[0]) is not int or state[0] < 1:
+        raise ValueError("is to be a pair: the number of records, an int above 0, and the sum of their values")
+    return state[0], _sum(state[1])
+
+
+def _sum(state: Any) -> Any:
+    try:
+        _ = state + (state - state)  # what is a number, or a timedelta; texts and lists can be added only
+    except Exception:
+        raise ValueError(f"is of type {type(state).__name__}, and is to be the sum so far: a number") from None
+    return state
+
+
+def _seen(state: Any) -> set[Any]:
+    if not isinstance(state, list | tuple | set | frozenset):
+        raise ValueError(f"is of type {type(state).__name__}, and is to be a list or set of the values seen")
+    try:
+        return set(state)
+    except TypeError:
+        raise ValueError("holds a value that cannot be hashed") from None
+
+
+def _one(state: Any) -> tuple[Any]:
+    return (state,)
+
+
+FORMS: Final[Mapping[str, Form]] = {
+    **dict.fromkeys(("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold"), _same),
+    **dict.fromkeys(("min", "max"), _same),
+    "sum": _sum,
+    "count": _count,
+    "mean": _mean,
+    "distinct": _seen,
+}
+"""Kind of step -> how its state is given. Those of functions, min and max are given as they are; a sum is checked."""
+
+_OF_AGGREGATES: Final[Mapping[str, Form]] = {
+    **dict.fromkeys(("min", "max", "custom"), _same),
+    "sum": _sum,
+    **dict.fromkeys(("first", "last"), _one),
+    "count": _count,
+    "mean": _mean,
+}
+
+
+def _form_of(kind: str, step: str, options: Mapping[str, Any]) -> Form:
+    if kind == "aggregate":
+        aggregations: Mapping[str, Aggregation[Any, Any]] = options["aggregations"]
+        for label, one in aggregations.items():
+            if one.name not in _OF_AGGREGATES:
+                raise PlanError(
+                    f"step {step!r}: initial_state cannot be given for {label}={one}: use agg.custom, whose state is "
+                    f"your own, or a step of its own"
+                )
+        forms = {label: _OF_AGGREGATES[aggregations[label].name] for label in sorted(aggregations)}
+        return partial(_aggregated, forms)
+    if kind not in FORMS:
+        raise PlanError(
+            f"step {step!r}: {kind} takes no initial_state, for its state is its own: use stateful_map or fold, whose "
+            f"state is yours"
+        )
+    return FORMS[kind]
+
+
+def _aggregated(forms: Mapping[str, Form], state: Any) -> tuple[Any, ...]:
+    """A key's states stand in a tuple, by the names of the aggregates in their order."""
+    if not isinstance(state, Mapping) or set(state) != set(forms):
+        raise ValueError(f"is to be a dict with a state for each aggregate: {', '.join(forms)}")
+    made = []
+    for label, form in forms.items():
+        if state[label] is None:
+            raise ValueError(f"has None for {label}, which is no state")
+        try:
+            made.append(form(state[label]))
+        except ValueError as error:
+            raise ValueError(f"has for {label} what {error}") from None
+    return tuple(made)

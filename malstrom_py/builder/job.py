@@ -1,0 +1,149 @@
+"""The job: a named graph of steps, built step by step and planned as a whole."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
+
+from malstrom_py.builder import explain
+from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+from malstrom_py.builder.plan import Plan, Port, Step, StreamRef, Traits, ancestors, make_plan
+from malstrom_py.builder.regions import check_regions
+from malstrom_py.builder.state_migration import former_name
+from malstrom_py.builder.stream import StreamBuilder
+from malstrom_py.codec import TypeTable, can_register
+from malstrom_py.data.messages import DeadLetter
+from malstrom_py.errors import PlanError
+from malstrom_py.errors.signposts import JOB, STEPS, no_attribute
+from malstrom_py.operators.base import OnError
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.sinks.output_record import check_targets
+from malstrom_py.sources.base import PartitionedSource, Source, StatelessSource
+from malstrom_py.validation import check_name, refuse_class, short
+
+C = TypeVar("C", bound=type)
+V = TypeVar("V")
+
+
+class Job:
+    """A named graph of steps. ``name`` and ``slots`` (into which keys are hashed) stay for the job's life.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job = mp.Job("words")
+    >>> words = job.source("words", sources.Memory(["ant", "bee", "asp"]))
+    >>> words.key_by("letter", lambda word: word[0]).count("seen").sink("out", sinks.Memory())
+    >>> print(job.explain())  # doctest: +ELLIPSIS
+    job words (4 steps, 1024 slots)
+       0  words   source  [Memory(3 items in 1 parts)]
+       1  letter  key_by <- words  [<lambda> at ...; exchange: a keyed region begins]
+       2  seen    count <- letter
+       3  out     sink <- seen  [Memory]
+    """
+
+    def __init__(self, name: str, slots: int = 1024) -> None:
+        self.name = check_name(name, "job")
+        if not isinstance(slots, int) or isinstance(slots, bool) or not 1 <= slots <= 1 << 20:
+            raise PlanError(f"job {name!r}: slots is a whole number from 1 to {1 << 20}, got {slots!r}")
+        self.slots = slots
+        self._steps: dict[str, Step] = {}
+        self._types = TypeTable()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> NoReturn:
+            if not attribute.startswith("_") and hasattr(KeyedStreamBuilder, attribute):
+                raise AttributeError(f"Job has no method {attribute!r}: {STEPS}", name=attribute, obj=self)
+            raise no_attribute(self, attribute, JOB)
+
+    def __repr__(self) -> str:
+        return f"Job({self.name!r}, {len(self._steps)} steps)"
+
+    def source(
+        self, name: str, source: Source[V], *, on_error: OnError = "fail", renamed_from: str | None = None
+    ) -> StreamBuilder[None, V]:
+        """A stream of what ``source`` reads. ``on_error`` is for records that cannot be read.
+
+        ``renamed_from``: the name that the step had, to go on from a snapshot where it is called so.
+        """
+        check_name(name, "step")
+        refuse_class(source, name)
+        if not isinstance(source, PartitionedSource | StatelessSource):
+            raise PlanError(
+                f"step {name!r}: {type(source).__name__} is no source: it has neither list_parts and build_part "
+                f"nor build(worker)"
+            )
+        if on_error not in get_args(OnError):
+            raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
+        ports = (Port(), Port("dead_letters", epochs=False)) if on_error == "dead-letter" else (Port(),)
+        factory = partial(ReadSource, source=source)
+        former = former_name(renamed_from, name)
+        ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source), renamed_from=former))
+        return StreamBuilder(self, ref, Traits())
+
+    def register_type(self, kind: C) -> C:
+        """Allow values and state of a class (dataclass, named tuple, Enum) to be persisted. Returns the class."""
+        return self._types.register(kind)
+
+    def register_state(self, kind: type) -> None:
+        """The same for the type of a step's ``default``, if it is of a class that needs it (for builders)."""
+        if can_register(kind):
+            self._types.register(kind)
+
+    def dead_letters(self, step: str) -> StreamBuilder[None, DeadLetter]:
+        """The records that ``step`` could not take; it must have been given ``on_error="dead-letter"``."""
+        found = self._steps.get(check_name(step, "step"))
+        if found is None:
+            raise PlanError(f"job {self.name!r} has no step {step!r}; it has {', '.join(self._steps) or 'none'}")
+        port = found.dead_letter_port
+        if port is None:
+            raise PlanError(f"step {step!r} has no dead letters: give it on_error='dead-letter'")
+        traits = Traits(region=self._region_of_letters(found), split=found.traits.split)
+        return StreamBuilder(self, StreamRef(step, port), traits)
+
+    def plan(self) -> Plan:
+        """The checked graph; `PlanError` says which step is wrong and what to do. Every runtime calls it first."""
+        check_targets({name: _sink_of(step) for name, step in self._steps.items() if step.kind == "sink"})
+        return check_regions(make_plan(self.name, self.slots, list(self._steps.values()), self._types))
+
+    def explain(self) -> str:
+        """The plan as text, one line per step."""
+        return explain.explain(self.plan())
+
+    def to_mermaid(self) -> str:
+        """The plan as a Mermaid flow chart."""
+        return explain.to_mermaid(self.plan())
+
+    def add(self, step: Step) -> StreamRef:
+        """Add a step (for builders); `PlanError` if its name is taken."""
+        if step.name in self._steps:
+            raise PlanError(
+                f"job {self.name!r} has a step {step.name!r} already ({self._steps[step.name].kind}): "
+                f"names are ids, so this {step.kind} needs another"
+            )
+        self._steps[step.name] = step
+        return StreamRef(step.name)
+
+    def _region_of_letters(self, step: Step) -> str:
+        """The region of a step's dead letters: its own, but those of a key_by stay before the region it opens."""
+        if step.kind != "key_by":
+            return step.traits.region
+        (ref,) = step.inputs
+        before = self._steps[ref.step]
+        keyed_there = before.kind == "key_by" and ref.port != before.dead_letter_port
+        return before.traits.region if keyed_there else self._region_of_letters(before)
+
+    def plan_to(self, stream: StreamBuilder[Any, Any], sink: TransactionalSink) -> Plan:
+        """A plan of what leads to ``stream``, ended by ``sink``; the job itself stays as it is."""
+        names = (f"collected{number or ''}" for number in count())
+        name = next(name for name in names if name not in self._steps)
+        last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
+        steps = [*ancestors(list(self._steps.values()), {stream.ref.step}), last]
+        return check_regions(make_plan(self.name, self.slots, steps, self._types))
+
+
+def _sink_of(step: Step) -> object:
+    return step.factory.keywords.get("sink") if isinstance(step.factory, partial) else None

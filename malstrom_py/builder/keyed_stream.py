@@ -1,0 +1,447 @@
+"""The builder of keyed streams: what `StreamBuilder` has, and the steps that keep one state per key.
+
+The running figures of keyed streams: per record what is known of its key so far, such as how many or how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from malstrom_py.agg import Aggregation
+from malstrom_py.builder.state_migration import Migrate, Upgrade
+from malstrom_py.builder.stream import StreamBuilder
+from malstrom_py.data.time import to_span
+from malstrom_py.errors import PlanError
+from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
+from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.enrich.cache import Cache
+from malstrom_py.operators.enrich.calls import Asking
+from malstrom_py.operators.enrich.enrich import Enrich
+from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
+from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
+from malstrom_py.operators.stateful_op import StatefulOp
+from malstrom_py.validation import (
+    at_least,
+    check_name,
+    field_getter,
+    function_of,
+    is_coroutine_function,
+    kind_of_default,
+    sides_of,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+K = TypeVar("K")
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+W = TypeVar("W")
+S = TypeVar("S")
+
+By = Callable[[V], W] | str | None
+"""Which number of a value an aggregate takes: a function, a column's name, or None for the value itself."""
+
+
+class RunningFigures(StreamBuilder[K, V_co]):
+    """The part of a `KeyedStreamBuilder` that has these steps."""
+
+    def reduce(
+        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, V_co]:
+        """Per record its key's values so far, combined by ``fn(accumulated, value)``."""
+        return self._then(
+            "reduce", name, partial(Reduce, fn=function_of(fn, name)), fn, on_error=on_error, upgrade=upgrade
+        )
+
+    def fold(
+        self,
+        name: str,
+        fn: Callable[[S, V_co], S],
+        *,
+        default: Callable[[], S],
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, S]:
+        """Per record ``fn(accumulated, value)``, from ``default()`` on."""
+        factory = partial(Fold, fn=function_of(fn, name), default=self._default(default, name))
+        return self._then("fold", name, factory, fn, on_error=on_error, upgrade=upgrade)
+
+    def count(self, name: str, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, int]:
+        """Per record the number of records of its key so far."""
+        return self._then("count", name, Count, None, upgrade=upgrade)
+
+    def sum(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, Any]:
+        """Per record the sum of its key's values so far."""
+        return self._then("sum", name, partial(Sum, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+
+    def min(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, Any]:
+        """Per record the smallest of its key's values so far."""
+        return self._then("min", name, partial(Min, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+
+    def max(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, Any]:
+        """Per record the largest of its key's values so far."""
+        return self._then("max", name, partial(Max, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+
+    def mean(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, float]:
+        """Per record the mean of its key's values so far."""
+        return self._then("mean", name, partial(Mean, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+
+    def aggregate(
+        self,
+        name: str,
+        /,
+        *,
+        on_error: OnError = "fail",
+        renamed_from: str | None = None,
+        migrate: Migrate | None = None,
+        initial_state: Any = None,
+        **aggs: Aggregation[Any, Any],
+    ) -> KeyedStreamBuilder[K, dict[str, Any]]:
+        """Per record a dict of figures over its key's records so far: ``total=agg.sum("price"), n=agg.count()``.
+
+        See `malstrom_py.agg` for what there is. A record that one of them cannot take leaves all of them as they were.
+        """
+        check_name(name, "step")
+        if not aggs:
+            raise PlanError(f"step {name!r}: name at least one aggregate, such as n=agg.count()")
+        for label, one in aggs.items():
+            if not isinstance(one, Aggregation):
+                raise PlanError(
+                    f"step {name!r}: {label} is an aggregate, which agg.count() or agg.sum('price') return, "
+                    f"got {type(one).__name__}"
+                )
+            self._default(one.init, name, f"init of {label}")
+        detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
+        factory = partial(Aggregate, aggregations=aggs)
+        upgrade: Upgrade = {"renamed_from": renamed_from, "migrate": migrate, "initial_state": initial_state}
+        return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail, upgrade=upgrade)
+
+    def top_n(
+        self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, list[V_co]]:
+        """Per record the list of its key's ``n`` largest values so far, largest first."""
+        factory = partial(TopN, n=at_least(1, n, name), by=number_of(by, name))
+        return self._then("top_n", name, factory, by, on_error=on_error, upgrade=upgrade)
+
+    def distinct(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, V_co]:
+        """The first record of each value (or of each ``by``) per key."""
+        return self._then(
+            "distinct", name, partial(Distinct, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade
+        )
+
+    def _default(self, default: object, step: str, what: str = "default") -> Any:
+        """``default`` if it can make a state. It is called here once, so that what it makes may be persisted."""
+        if default is None:
+            return None
+        self.job.register_state(kind_of_default(default, step, what=what))
+        return default
+
+    if TYPE_CHECKING:  # the same method, which here leads to a keyed stream again
+
+        def _then(
+            self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
+        ) -> KeyedStreamBuilder[K, Any]: ...
+
+
+def number_of(by: Callable[[Any], Any] | str | None, step: str) -> Callable[[Any], Any] | None:
+    """What ``by`` takes of a value, as a function; None for the value itself."""
+    return None if by is None else field_getter(by, step)
+
+
+Info = TypeVar("Info")
+
+
+class KeyedStreamBuilder(RunningFigures[K, V_co]):
+    """A stream whose records have keys of type ``K``. All records of a key meet the same state, in order."""
+
+    @overload
+    def stateful_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S], tuple[W, S | None]],
+        *,
+        default: Callable[[], S],
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def stateful_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S | None], tuple[W, S | None]],
+        *,
+        default: None = ...,
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]: ...
+    def stateful_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, Any], tuple[W, Any]],
+        *,
+        default: Callable[[], Any] | None = None,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]:
+        """One output per record: ``fn(key, value, state) -> (output, new state, or None to drop it)``.
+
+        ``default`` makes the state of a key that has none; without it such a key's state is None.
+        """
+        factory = partial(StatefulMap, fn=function_of(fn, name), default=self._default(default, name))
+        return self._then("stateful_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
+
+    @overload
+    def stateful_flat_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S], tuple[Iterable[W], S | None]],
+        *,
+        default: Callable[[], S],
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def stateful_flat_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S | None], tuple[Iterable[W], S | None]],
+        *,
+        default: None = ...,
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]: ...
+    def stateful_flat_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, Any], tuple[Iterable[W], Any]],
+        *,
+        default: Callable[[], Any] | None = None,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]:
+        """Any number of outputs per record: ``fn(key, value, state) -> (outputs, new state, or None to drop it)``."""
+        factory = partial(StatefulFlatMap, fn=function_of(fn, name), default=self._default(default, name))
+        return self._then("stateful_flat_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
+
+    @overload
+    def ttl_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S], tuple[W, S | None]],
+        *,
+        ttl: timedelta | int,
+        default: Callable[[], S],
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def ttl_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, S | None], tuple[W, S | None]],
+        *,
+        ttl: timedelta | int,
+        default: None = ...,
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]: ...
+    def ttl_map(
+        self,
+        name: str,
+        fn: Callable[[K, V_co, Any], tuple[W, Any]],
+        *,
+        ttl: timedelta | int,
+        default: Callable[[], Any] | None = None,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]:
+        """`stateful_map`, whose state goes once the frontier passes its last record + ``ttl`` (event time)."""
+        self._needs_epochs(name, "ttl_map")
+        if not isinstance(ttl, timedelta | int) or isinstance(ttl, bool):
+            raise PlanError(f"step {name!r}: ttl is a timedelta, or an int in the stream's unit, got {ttl!r}")
+        span = to_span(ttl, self.traits.unit or "ms")
+        if span <= 0:
+            raise PlanError(f"step {name!r}: ttl must be positive, got {ttl!r}")
+        factory = partial(TtlMap, fn=function_of(fn, name), ttl=span, default=self._default(default, name))
+        return self._then("ttl_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
+
+    @overload
+    def stateful_op(
+        self,
+        name: str,
+        logic: LogicLike[K, V_co, W, S],
+        *,
+        default: Callable[[], S] | None = ...,
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def stateful_op(
+        self,
+        name: str,
+        logic: LogicLike[K, V_co, W, S],
+        *,
+        default: Callable[[], S] | None = ...,
+        sides: Sequence[str],
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> tuple[KeyedStreamBuilder[K, Any], ...]: ...
+    def stateful_op(
+        self,
+        name: str,
+        logic: LogicLike[K, V_co, W, S],
+        *,
+        default: Callable[[], S] | None = None,
+        sides: Any = None,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
+    ) -> Any:
+        """Any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``.
+
+        With ``sides`` a tuple of streams: the main one, and one per name for what ``output.side(name)`` is sent.
+        """
+        check_name(name, "step")
+        hooks = hooks_of(logic, name)
+        if "on_timer" in hooks:
+            self._needs_epochs(name, "on_timer")
+        if "on_batch" in hooks and on_error != "fail":
+            raise PlanError(
+                f"step {name!r}: on_batch takes whole batches, so on_error={on_error!r} cannot tell which record "
+                f"failed: override on_data instead"
+            )
+        made = self._default(default, name)
+        factory = partial(StatefulOp, logic=logic, default=made, sides=sides_of(sides, name))
+        return self._with_sides("stateful_op", name, factory, logic, sides, on_error=on_error, upgrade=upgrade)
+
+    def collect(
+        self, name: str, *, size: int | None = None, every: timedelta | None = None, **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, list[V_co]]:
+        """A key's values as lists: of ``size`` values, or of what came in ``every`` (the runtime's clock)."""
+        if size is None and every is None:
+            raise PlanError(f"step {name!r}: collect needs size= or every=, or nothing would come before the end")
+        size = None if size is None else at_least(1, size, name)
+        if every is not None and (not isinstance(every, timedelta) or every <= timedelta(0)):
+            raise PlanError(f"step {name!r}: every is a timedelta above 0, got {every!r}")
+        every_s = None if every is None else every.total_seconds()
+        return self._then("collect", name, partial(Collect, size=size, every_s=every_s), None, upgrade=upgrade)
+
+    @overload
+    def enrich(
+        self,
+        name: str,
+        async_fn: Callable[[Any], Coroutine[Any, Any, Info]],
+        *,
+        combine: Callable[[V_co, Info], W],
+        by: By[V_co, Any] = ...,
+        concurrency: int = ...,
+        cache: Cache | timedelta | None = ...,
+        retries: int = ...,
+        retry_backoff_s: float = ...,
+        timeout_s: float = ...,
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, W]: ...
+    @overload
+    def enrich(
+        self,
+        name: str,
+        async_fn: Callable[[Any], Coroutine[Any, Any, Info]],
+        *,
+        combine: None = ...,
+        by: By[V_co, Any] = ...,
+        concurrency: int = ...,
+        cache: Cache | timedelta | None = ...,
+        retries: int = ...,
+        retry_backoff_s: float = ...,
+        timeout_s: float = ...,
+        on_error: OnError = ...,
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, tuple[V_co, Info]]: ...
+    def enrich(
+        self,
+        name: str,
+        async_fn: Callable[[Any], Coroutine[Any, Any, Any]],
+        *,
+        by: By[V_co, Any] = None,
+        concurrency: int = 16,
+        cache: Cache | timedelta | None = None,
+        retries: int = 0,
+        retry_backoff_s: float = 0.1,
+        timeout_s: float = 30.0,
+        combine: Callable[[V_co, Any], Any] | None = None,
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, Any]:
+        """``(value, await async_fn(key))`` per record, in order, with at most ``concurrency`` calls at a time.
+
+        ``by`` takes what is asked about from the value instead of the key; ``combine(value, info)`` makes the output. A
+        call may take ``timeout_s``; if it fails it is made ``retries`` times more, after pauses that begin with
+        ``retry_backoff_s`` and double, up to 30 s; if it still fails ``on_error`` decides about the record. With a
+        ``cache`` (a `Cache`, or a timedelta as its ``ttl``) answers are kept per worker, and records that ask the same
+        at the same time share a call; without one each record asks for itself. Calls run in one event loop per worker:
+        ``async_fn`` must await what takes long, for what blocks holds up all calls (``asyncio.to_thread`` helps).
+        """
+        asking = Asking(async_fn, concurrency, retries, retry_backoff_s, timeout_s).checked(name)
+        kept = Cache(ttl=cache) if isinstance(cache, timedelta) else cache
+        if kept is not None and not isinstance(kept, Cache):
+            raise PlanError(f"step {name!r}: cache is an mp.Cache(…), or a timedelta, got {type(cache).__name__}")
+        if is_coroutine_function(combine):
+            raise PlanError(f"step {name!r}: combine is an ordinary function of value and info: let async_fn await")
+        if combine is not None:
+            function_of(combine, name)
+        factory = partial(Enrich, asking=asking, by=number_of(by, name), cache=kept, combine=combine)
+        return self._then("enrich", name, factory, async_fn, on_error=on_error, upgrade=upgrade)
+
+    def _needs_epochs(self, name: str, what: str) -> None:
+        if not self.traits.epochs:
+            raise PlanError(
+                f"step {name!r}: {what} runs on event time, but the stream has no epochs: put assign_timestamps "
+                f"and generate_epochs before key_by, and go on with its on-time stream"
+            )
+
+    if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again
+
+        def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = ...) -> KeyedStreamBuilder[K, W]: ...
+        def filter_map(
+            self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = ...
+        ) -> KeyedStreamBuilder[K, W]: ...
+        def flat_map(
+            self, name: str, fn: Callable[[V_co], Iterable[W]], *, on_error: OnError = ...
+        ) -> KeyedStreamBuilder[K, W]: ...
+        def flatten(
+            self: KeyedStreamBuilder[K, Iterable[W]], name: str, *, on_error: OnError = ...
+        ) -> KeyedStreamBuilder[K, W]: ...
+        @overload
+        def stateless_op(
+            self, name: str, logic: StatelessLike[K, V_co, W], *, on_error: OnError = ...
+        ) -> KeyedStreamBuilder[K, W]: ...
+        @overload
+        def stateless_op(
+            self, name: str, logic: StatelessLike[K, V_co, W], *, sides: Sequence[str], on_error: OnError = ...
+        ) -> tuple[KeyedStreamBuilder[K, Any], ...]: ...
+        def stateless_op(self, name: str, logic: Any, *, sides: Any = ..., on_error: OnError = ...) -> Any: ...
+        def select(
+            self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
+        ) -> KeyedStreamBuilder[K, dict[str, Any]]: ...
+        def with_columns(
+            self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
+        ) -> KeyedStreamBuilder[K, dict[str, Any]]: ...
+        def map_batches(
+            self, name: str, fn: Callable[[pa.RecordBatch], pa.RecordBatch]
+        ) -> KeyedStreamBuilder[K, dict[str, Any]]: ...

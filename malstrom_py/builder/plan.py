@@ -1,0 +1,185 @@
+"""The plan: a job's graph, frozen and checked. Steps stand in topological order; every runtime takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from malstrom_py.builder.initial_state import InitialState
+from malstrom_py.builder.partition import PartitionerLike
+from malstrom_py.builder.state_migration import Migration
+from malstrom_py.codec import TypeTable
+from malstrom_py.data.time import Unit
+from malstrom_py.errors import PlanError
+from malstrom_py.operators.base import OnError, OperatorFactory
+
+SOURCE_REGION = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """One output stream of a step."""
+
+    step: str
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of a stream before it runs.
+
+    ``unit`` is None on a stream without timestamps; ``epochs`` says whether epochs below the maximum may come,
+    ``split`` whether ``generate_epochs`` stands upstream. ``region`` is ``"source"`` or the name of the
+    ``key_by`` that opened the keyed region; ``partitioner`` is that key_by's, None for the default. ``local``
+    streams have keys that they were not distributed by.
+    """
+
+    keyed: bool = False
+    unit: Unit | None = None
+    epochs: bool = False
+    split: bool = False
+    region: str = SOURCE_REGION
+    partitioner: PartitionerLike | None = None
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An output of a step: a name for people, and whether it carries epochs below the maximum."""
+
+    name: str = "out"
+    epochs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan. ``detail`` is for people: a source, a file:line, a bound.
+
+    ``renamed_from`` and ``migration`` are what it says of its former self, to go on from a snapshot of that;
+    ``initial`` is the state that its keys begin with.
+    """
+
+    name: str
+    kind: str
+    factory: OperatorFactory
+    inputs: tuple[StreamRef, ...] = ()
+    ports: tuple[Port, ...] = (Port(),)
+    on_error: OnError = "fail"
+    traits: Traits = field(default_factory=Traits)
+    detail: str = ""
+    renamed_from: str | None = None
+    migration: Migration | None = None
+    initial: InitialState | None = None
+
+    @property
+    def dead_letter_port(self) -> int | None:
+        """The port of dead letters: the last one, if the step's policy asks for it."""
+        return len(self.ports) - 1 if self.on_error == "dead-letter" else None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan:
+    """A checked job: its name, its number of slots, its steps, inputs before outputs, and the types of its state."""
+
+    job: str
+    slots: int
+    steps: tuple[Step, ...]
+    types: TypeTable = field(default_factory=TypeTable)
+
+    def __repr__(self) -> str:
+        return f"Plan({self.job!r}, {len(self.steps)} steps)"
+
+    def rank(self, name: str) -> int:
+        """Where a step stands in ``steps``."""
+        return next(rank for rank, step in enumerate(self.steps) if step.name == name)
+
+    def edges(self) -> Iterator[tuple[StreamRef, Step]]:
+        """Every edge as (stream, the step that reads it)."""
+        return ((ref, step) for step in self.steps for ref in step.inputs)
+
+
+def union_traits(name: str, streams: Sequence[Traits]) -> Traits:
+    """The traits of a union of ``streams``; `PlanError` naming the step if they do not go together."""
+    first, *others = streams
+    for other in others:
+        if (other.keyed, other.local, other.partitioner) != (first.keyed, first.local, first.partitioner):
+            raise PlanError(
+                f"step {name!r}: a union of differently keyed streams, where records of one key would not meet: "
+                f"key all of them alike (same partitioner), or put key_by behind the union"
+            )
+        if (other.unit, other.epochs) != (first.unit, first.epochs):
+            raise PlanError(
+                f"step {name!r}: a union of streams that are timed differently ({_timing(first)}; {_timing(other)}): "
+                f"give all the same timestamps and epochs before it, or put generate_epochs behind it"
+            )
+    region = next((traits.region for traits in streams if traits.region != SOURCE_REGION), SOURCE_REGION)
+    return replace(first, region=region, split=any(traits.split for traits in streams))
+
+
+def _timing(traits: Traits) -> str:
+    if traits.unit is None:
+        return "without timestamps"
+    return f"timestamps in {traits.unit}, {'with' if traits.epochs else 'without'} epochs"
+
+
+def epochs_traits(name: str, traits: Traits) -> Traits:
+    """The traits of what ``generate_epochs`` sends on time, of a stream of ``traits``; `PlanError` if it cannot be."""
+    if traits.region != SOURCE_REGION:
+        raise PlanError(
+            f"step {name!r}: generate_epochs stands behind key_by {traits.region!r}, but lateness belongs "
+            f"to the source's parts (T1): put it between the source and the first key_by"
+        )
+    if traits.unit is None:
+        raise PlanError(f"step {name!r}: the stream has no timestamps: put assign_timestamps before it")
+    if traits.split:
+        raise PlanError(f"step {name!r}: generate_epochs stands upstream already; lateness is decided once (T1)")
+    return replace(traits, epochs=True, split=True)
+
+
+def make_plan(job: str, slots: int, steps: Sequence[Step], types: TypeTable | None = None) -> Plan:
+    """Check a graph as a whole: `PlanError` for an empty job, a source from which no path leads to a sink, or a step
+    that was renamed from one that is there, or from which another was renamed too."""
+    if not any(step.kind == "source" for step in steps):
+        raise PlanError(f"job {job!r} is empty: start with job.source('name', …)")
+    useful = _leading_to_a_sink(steps)
+    for step in steps:
+        if step.kind == "source" and step.name not in useful:
+            raise PlanError(
+                f"job {job!r}: no path leads from source {step.name!r} to a sink, so it would be read for "
+                f"nothing: end its stream with .sink('name', …), or use mp.collect(stream) to see its values"
+            )
+    _check_renamed(steps)
+    return Plan(job, slots, tuple(steps), types or TypeTable())
+
+
+def ancestors(steps: Sequence[Step], names: set[str]) -> list[Step]:
+    """The steps called ``names`` and all that leads to them, in order."""
+    wanted = set(names)
+    for step in reversed(steps):
+        if step.name in wanted:
+            wanted.update(ref.step for ref in step.inputs)
+    return [step for step in steps if step.name in wanted]
+
+
+def _check_renamed(steps: Sequence[Step]) -> None:
+    names, heirs = {step.name for step in steps}, dict[str, str]()
+    for step in steps:
+        former = step.renamed_from
+        if former is None:
+            continue
+        if former in names:
+            raise PlanError(
+                f"step {step.name!r}: renamed_from={former!r}, but the job still has a step {former!r}, to which the "
+                f"state of that name belongs: leave renamed_from out, or give the other step another name"
+            )
+        if former in heirs:
+            raise PlanError(
+                f"step {step.name!r}: renamed_from={former!r}, as step {heirs[former]!r} has it already, and only one "
+                f"of them can have its state"
+            )
+        heirs[former] = step.name
+
+
+def _leading_to_a_sink(steps: Sequence[Step]) -> set[str]:
+    sinks = {step.name for step in steps if step.kind == "sink"}
+    return {step.name for step in ancestors(steps, sinks)}

@@ -1,0 +1,385 @@
+"""The fluent builders. A builder stands for one output stream of a step; using it twice is fan-out.
+
+Rule: what can be known wrong at a call raises `PlanError` there; nothing runs while a job is built. What each
+step does in detail, with an example, stands in ``malstrom_py.operators``, one file per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, get_args, overload
+
+from malstrom_py.builder.initial_state import initial_state_of
+from malstrom_py.builder.partition import PartitionerLike, check_partitioner
+from malstrom_py.builder.plan import Port, Step, StreamRef, Traits, epochs_traits, union_traits
+from malstrom_py.builder.state_migration import Upgrade, former_name, migration_of, refuse_unknown
+from malstrom_py.data.epochs import EpochGenerator, idle_after_s, max_ahead_of
+from malstrom_py.data.time import Unit, check_unit
+from malstrom_py.errors import PlanError
+from malstrom_py.errors.signposts import STREAM, no_attribute
+from malstrom_py.operators.base import OnError, OperatorFactory
+from malstrom_py.operators.branching import Branch, Cloned, Split, Union
+from malstrom_py.operators.columns import FilterColumns, MapBatches, Select, WithColumns, expressions_of, is_expression
+from malstrom_py.operators.event_time import AssignTimestamps, GenerateEpochs
+from malstrom_py.operators.failures import describe_function
+from malstrom_py.operators.key_by import KeyBy, KeyLocal
+from malstrom_py.operators.logic import StatelessLike, stateless_hooks_of
+from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten, Inspect, InspectFrontier, Map
+from malstrom_py.operators.stateless_op import StatelessOp
+from malstrom_py.operators.write_sink import KeyByPart, WriteParts, WriteSink
+from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink
+from malstrom_py.validation import (
+    NAME_MAX,
+    at_least,
+    check_name,
+    field_getter,
+    function_of,
+    refuse_class,
+    refuse_policy,
+    short,
+    sides_of,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from malstrom_py.builder.job import Job
+    from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+
+K = TypeVar("K")
+V_co = TypeVar("V_co", covariant=True)
+K2 = TypeVar("K2")
+W = TypeVar("W")
+
+KEYED_METHODS = frozenset(
+    (
+        *("stateful_map", "stateful_flat_map", "stateful_op", "ttl_map", "reduce", "fold", "count", "sum", "min"),
+        *("max", "mean", "top_n", "distinct", "collect", "aggregate", "enrich"),
+    )
+)
+
+
+class StreamBuilder(Generic[K, V_co]):
+    """A stream of values of type ``V``. ``K`` is the type of its keys, None as long as it has none."""
+
+    def __init__(self, job: Job, ref: StreamRef, traits: Traits) -> None:
+        self.job = job
+        self.ref = ref
+        self.traits = traits
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.ref.step!r})"
+
+    def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+        """Replace each value by ``fn(value)``."""
+        return self._then("map", name, partial(Map, fn=function_of(fn, name)), fn, on_error=on_error)
+
+    def filter(self, name: str, predicate: Callable[[V_co], object] | pl.Expr, *, on_error: OnError = "fail") -> Self:
+        """Keep the records whose value ``predicate`` holds true: a function, or a Polars expression of columns."""
+        if is_expression(predicate):
+            refuse_policy(on_error, name, "an expression")
+            (expression,) = expressions_of([predicate], {}, name)
+            return self._same(
+                "filter", name, partial(FilterColumns, predicate=expression), None, detail=short(predicate)
+            )
+        function = partial(Filter, predicate=function_of(predicate, name))
+        return self._same("filter", name, function, predicate, on_error=on_error)
+
+    def filter_map(
+        self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K, W]:
+        """Replace each value by ``fn(value)``, and drop the record where that is None."""
+        return self._then("filter_map", name, partial(FilterMap, fn=function_of(fn, name)), fn, on_error=on_error)
+
+    def flat_map(
+        self, name: str, fn: Callable[[V_co], Iterable[W]], *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K, W]:
+        """Replace each record by one record per item of ``fn(value)``, in order."""
+        return self._then("flat_map", name, partial(FlatMap, fn=function_of(fn, name)), fn, on_error=on_error)
+
+    def flatten(self: StreamBuilder[K, Iterable[W]], name: str, *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+        """Replace each record by one record per item of its value, in order."""
+        return self._then("flatten", name, Flatten, None, on_error=on_error)
+
+    def inspect(self, name: str, fn: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
+        """Call ``fn(value)`` for its effect; the records pass as they are."""
+        return self._same("inspect", name, partial(Inspect, fn=function_of(fn, name)), fn, on_error=on_error)
+
+    def select(
+        self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
+    ) -> StreamBuilder[K, dict[str, Any]]:
+        """Make each record's columns anew by Polars expressions, which work row by row; a str is a column."""
+        found = expressions_of(expressions, named, name)
+        return self._then("select", name, partial(Select, expressions=found), None, detail=_shown(found))
+
+    def with_columns(
+        self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
+    ) -> StreamBuilder[K, dict[str, Any]]:
+        """Add columns to each record, or replace them, by Polars expressions, which work row by row."""
+        found = expressions_of(expressions, named, name)
+        return self._then("with_columns", name, partial(WithColumns, expressions=found), None, detail=_shown(found))
+
+    def map_batches(
+        self, name: str, fn: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ) -> StreamBuilder[K, dict[str, Any]]:
+        """Replace the values, many records at a time, by ``fn`` of their columns as an Arrow ``RecordBatch``."""
+        return self._then("map_batches", name, partial(MapBatches, fn=function_of(fn, name)), fn)
+
+    def inspect_frontier(self, name: str, fn: Callable[[int], object]) -> Self:
+        """Call ``fn(frontier)`` each time event time moves here, at last with `MAX_EPOCH`; records pass as they are."""
+        return self._same("inspect_frontier", name, partial(InspectFrontier, fn=function_of(fn, name)), fn)
+
+    def branch(
+        self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail"
+    ) -> tuple[Self, Self]:
+        """Two streams: the records whose value ``predicate`` holds true, and the others."""
+        factory = partial(Branch, predicate=function_of(predicate, name))
+        ports = (Port("yes"), Port("no"))
+        ref = self._add("branch", name, factory, predicate, ports=ports, on_error=on_error)
+        return self._at(ref, 0), self._at(ref, 1)
+
+    def split(
+        self, name: str, n: int, fn: Callable[[V_co], Iterable[int]], *, on_error: OnError = "fail"
+    ) -> tuple[Self, ...]:
+        """``n`` streams: each record goes to those whose numbers ``fn(value)`` gives, one, several or none."""
+        factory = partial(Split, n=at_least(1, n, name), fn=function_of(fn, name))
+        ports = tuple(Port(str(number)) for number in range(n))
+        ref = self._add("split", name, factory, fn, ports=ports, on_error=on_error)
+        return tuple(self._at(ref, number) for number in range(n))
+
+    def cloned(self, name: str, n: int) -> tuple[Self, ...]:
+        """``n`` streams of all records each."""
+        ports = tuple(Port(str(number)) for number in range(at_least(1, n, name)))
+        ref = self._add("cloned", name, partial(Cloned, n=n), None, ports=ports)
+        return tuple(self._at(ref, number) for number in range(n))
+
+    def union(self, name: str, *streams: StreamBuilder[K, V_co]) -> Self:
+        """This stream and ``streams`` as one. All keyed alike or none, all timed alike or none."""
+        check_name(name, "step")
+        for stream in streams:
+            if not isinstance(stream, StreamBuilder):
+                raise PlanError(f"step {name!r}: a union is of streams, got {type(stream).__name__}")
+        if any(stream.job is not self.job for stream in streams):
+            raise PlanError(f"step {name!r}: a union is of streams of one job")
+        traits = union_traits(name, [self.traits, *(stream.traits for stream in streams)])
+        ref = self._add("union", name, Union, None, traits=traits, also=tuple(stream.ref for stream in streams))
+        return self._at(ref, 0, traits)
+
+    @overload
+    def stateless_op(
+        self, name: str, logic: StatelessLike[K, V_co, W], *, on_error: OnError = ...
+    ) -> StreamBuilder[K, W]: ...
+    @overload
+    def stateless_op(
+        self, name: str, logic: StatelessLike[K, V_co, W], *, sides: Sequence[str], on_error: OnError = ...
+    ) -> tuple[StreamBuilder[K, Any], ...]: ...
+    def stateless_op(
+        self, name: str, logic: StatelessLike[K, V_co, W], *, sides: Any = None, on_error: OnError = "fail"
+    ) -> Any:
+        """Any number of outputs per record, by a logic with ``on_data(message, output)`` or such a function.
+
+        With ``sides`` a tuple of streams: the main one, and one per name for what ``output.side(name)`` is sent.
+        """
+        stateless_hooks_of(logic, name)
+        factory = partial(StatelessOp, logic=logic, sides=sides_of(sides, name))
+        return self._with_sides("stateless_op", name, factory, logic, sides, on_error=on_error)
+
+    @overload
+    def key_by(
+        self,
+        name: str,
+        key: str,
+        *,
+        partitioner: PartitionerLike | None = ...,
+        on_error: OnError = ...,
+        renamed_from: str | None = ...,
+    ) -> KeyedStreamBuilder[Any, V_co]: ...
+    @overload
+    def key_by(
+        self,
+        name: str,
+        key: Callable[[V_co], K2],
+        *,
+        partitioner: PartitionerLike | None = ...,
+        on_error: OnError = ...,
+        renamed_from: str | None = ...,
+    ) -> KeyedStreamBuilder[K2, V_co]: ...
+    def key_by(
+        self,
+        name: str,
+        key: Callable[[V_co], Any] | str,
+        *,
+        partitioner: PartitionerLike | None = None,
+        on_error: OnError = "fail",
+        renamed_from: str | None = None,
+    ) -> KeyedStreamBuilder[Any, V_co]:
+        """Key each record by ``key(value)``, or by the column of that name, and distribute by key.
+
+        ``partitioner`` is one of `malstrom_py.partitioners` or a function key -> slot; the default is a stable hash.
+        """
+        from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
+
+        checked = check_partitioner(partitioner, name)
+        traits = replace(self.traits, keyed=True, local=False, region=name, partitioner=checked)
+        function = field_getter(key, name)
+        factory = partial(KeyBy, fn=function, column=key if isinstance(key, str) else None)
+        options: dict[str, Any] = {"on_error": on_error, "upgrade": {"renamed_from": renamed_from}}
+        ref = self._add("key_by", name, factory, function, traits=traits, **options)
+        return KeyedStreamBuilder(self.job, ref, traits)
+
+    key_distribute = key_by
+    """The same, by Malstrom's name for it."""
+
+    def key_local(
+        self, name: str, key: Callable[[V_co], K2] | str, *, on_error: OnError = "fail"
+    ) -> StreamBuilder[K2, V_co]:
+        """Key each record where it is, without distributing: no stateful step may follow (R11)."""
+        traits = replace(self.traits, keyed=False, local=True)
+        function = field_getter(key, name)
+        ref = self._add("key_local", name, partial(KeyLocal, fn=function), function, traits=traits, on_error=on_error)
+        return StreamBuilder(self.job, ref, traits)
+
+    def assign_timestamps(
+        self, name: str, fn: Callable[[V_co], int | datetime] | str, *, unit: Unit = "ms", on_error: OnError = "fail"
+    ) -> Self:
+        """Time each record by ``fn(value)`` or by a column: an int in ``unit`` (s, ms, us, ns) or aware datetime."""
+        if self.traits.epochs:
+            raise PlanError(
+                f"step {name!r}: timestamps cannot change behind generate_epochs, for they could fall below "
+                f"an epoch already passed: put assign_timestamps before it"
+            )
+        function, column = field_getter(fn, name), fn if isinstance(fn, str) else None
+        factory = partial(AssignTimestamps, fn=function, unit=check_unit(unit, name), column=column)
+        traits = replace(self.traits, unit=unit)
+        return self._same("assign_timestamps", name, factory, function, traits=traits, on_error=on_error)
+
+    def generate_epochs(
+        self,
+        name: str,
+        generator: EpochGenerator,
+        *,
+        idle_after: timedelta | None = None,
+        max_ahead: timedelta | int | None = None,
+        renamed_from: str | None = None,
+    ) -> tuple[Self, Self]:
+        """Two streams: the records that are on time, with epochs, and the late ones, without (T1).
+
+        Lateness is judged per record against the running epoch of its own source part. A part that has had nothing for
+        ``idle_after`` does not hold event time back. A record more than ``max_ahead`` (a timedelta, or an int in the
+        stream's unit) in the future counts as late, and moves no epoch. Both are by the runtime's clock.
+        """
+        traits, unit = epochs_traits(name, self.traits), self.traits.unit or "ms"
+        if not callable(getattr(generator, "tracker", None)):
+            raise PlanError(f"step {name!r}: pass a generator, for instance mp.limit_out_of_orderness(…)")
+        idle_s, ahead = idle_after_s(idle_after, name), max_ahead_of(max_ahead, unit, name)
+        factory = partial(GenerateEpochs, generator=generator, unit=unit, idle_after_s=idle_s, max_ahead=ahead)
+        limits = {"idle_after": idle_after, "max_ahead": max_ahead}
+        told = [short(generator), *(f"{limit}={span}" for limit, span in limits.items() if span is not None)]
+        ports = (Port("on_time"), Port("late", epochs=False))
+        options: dict[str, Any] = {"detail": ", ".join(told), "upgrade": {"renamed_from": renamed_from}}
+        ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, **options)
+        return self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
+
+    def sink(self, name: str, sink: Sink, *, renamed_from: str | None = None) -> None:
+        """Write the stream to ``sink``. For a `PartitionedSink` it is distributed by part first."""
+        check_name(name, "step")
+        refuse_class(sink, name)
+        upgrade: Upgrade = {"renamed_from": renamed_from}
+        if isinstance(sink, PartitionedSink):
+            self._sink_parts(name, sink, former_name(renamed_from, name))
+            return
+        if not isinstance(sink, TransactionalSink | StatelessSink):
+            raise PlanError(
+                f"step {name!r}: {type(sink).__name__} is no sink: it has neither build(worker) nor "
+                f"open(worker), commit, abort and recover"
+            )
+        self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink), upgrade=upgrade)
+
+    def _sink_parts(self, name: str, sink: PartitionedSink, former: str | None) -> None:
+        parts, keyed = f"{name}-parts", self.traits.keyed or self.traits.local
+        if len(parts) > NAME_MAX:
+            raise PlanError(
+                f"step {name!r}: the name of a partitioned sink has at most {NAME_MAX - len('-parts')} characters, for "
+                f"the step that distributes by part is called <name>-parts"
+            )
+        traits = replace(self.traits, keyed=True, local=False, region=parts, partitioner=None)
+        moved: Upgrade = {"renamed_from": None if former is None else f"{former}-parts"}
+        by_part_of = partial(KeyByPart, sink=sink)
+        ref = self._add("key_by", parts, by_part_of, sink.assign_part, traits=traits, upgrade=moved)
+        by_part = StreamBuilder[Any, Any](self.job, ref, traits)
+        factory = partial(WriteParts, sink=sink, keyed=keyed)
+        by_part._add("sink", name, factory, None, ports=(), detail=short(sink), upgrade={"renamed_from": former})
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Callable[..., NoReturn]:
+            if attribute not in KEYED_METHODS:
+                raise no_attribute(self, attribute, STREAM)
+
+            def refuse(name: str = "?", *_: object, **__: object) -> NoReturn:
+                if self.traits.local:
+                    raise PlanError(
+                        f"step {name!r}: {attribute} keeps state per key, but key_local does not bring all records "
+                        f"of a key to one worker (R11): use .key_by('…', fn) instead of it"
+                    )
+                raise PlanError(
+                    f"step {name!r}: {attribute} keeps state per key, but stream {self.ref.step!r} has no keys: "
+                    f"put .key_by('…', fn) before it"
+                )
+
+            return refuse
+
+    def _add(
+        self,
+        kind: str,
+        name: str,
+        factory: OperatorFactory,
+        function: object,
+        *,
+        ports: tuple[Port, ...] = (Port(),),
+        traits: Traits | None = None,
+        on_error: OnError = "fail",
+        detail: str | None = None,
+        also: tuple[StreamRef, ...] = (),
+        upgrade: Upgrade | None = None,
+    ) -> StreamRef:
+        check_name(name, "step")
+        upgrade = refuse_unknown(upgrade or {}, name)
+        if on_error not in get_args(OnError):
+            raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
+        if on_error == "dead-letter":
+            ports = (*ports, Port("dead_letters", epochs=False))
+        told = ("" if function is None else describe_function(function)) if detail is None else detail
+        former, migration = former_name(upgrade.get("renamed_from"), name), migration_of(upgrade.get("migrate"), name)
+        initial = initial_state_of(upgrade.get("initial_state"), kind, name, factory, self.job.register_state)
+        inputs, traits, said = (self.ref, *also), traits or self.traits, (former, migration, initial)
+        return self.job.add(Step(name, kind, factory, inputs, ports, on_error, traits, told, *said))
+
+    def _at(self, ref: StreamRef, port: int, traits: Traits | None = None) -> Self:
+        return type(self)(self.job, StreamRef(ref.step, port), traits or self.traits)
+
+    def _same(self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any) -> Self:
+        """A step behind which values keep their type."""
+        ref = self._add(kind, name, factory, function, **options)
+        return self._at(ref, 0, options.get("traits"))
+
+    def _then(
+        self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
+    ) -> StreamBuilder[K, Any]:
+        """A step behind which values have another type; the stream stays keyed if it was."""
+        return self._same(kind, name, factory, function, **options)
+
+    def _with_sides(
+        self, kind: str, name: str, factory: OperatorFactory, logic: object, sides: Sequence[str] | None, **options: Any
+    ) -> Any:
+        """A step with one stream; or, where ``sides`` are given, the tuple of all its streams, the main one first."""
+        main = self._then(kind, name, factory, logic, ports=(Port(), *map(Port, sides or ())), **options)
+        return main if sides is None else (main, *(main._at(main.ref, port) for port, _ in enumerate(sides, 1)))
+
+
+def _shown(expressions: Sequence[pl.Expr]) -> str:
+    return short(", ".join(map(str, expressions)))

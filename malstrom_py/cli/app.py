@@ -1,0 +1,471 @@
+"""The command line ``malstrom``: run a job, explain it, command one that runs, and see what this machine can do.
+
+The options of ``malstrom run`` that are about Ray, and a job on Ray that goes on without its program.
+
+Rule: standard output belongs to the job and to what was asked for. What went wrong is told on standard error, after
+``error:``, with the user's own file and line; a traceback comes only if ``--traceback`` asks for it.
+Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C, 143 by SIGTERM before a job had
+begun.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import json
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Final
+
+import cloudpickle
+import typer
+
+import malstrom_py as mp
+from malstrom_py.cli import jobs as cli_jobs
+from malstrom_py.cli import snapshots as cli_snapshots
+from malstrom_py.cli.output import (
+    FAILED,
+    UserCodeFailed,
+    WrongCommand,
+    exit_text,
+    print_out,
+    tell_result,
+    tell_stopped,
+    telling,
+    users_place,
+)
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import pip_install
+from malstrom_py.operators.failures import told
+from malstrom_py.workers.ray.runtime import is_amount
+
+RuntimeEnvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime-env",
+        metavar="JSON|FILE",
+        help='What Ray is to bring to each worker, such as {"working_dir": "."}: as JSON, or in a JSON or YAML file.',
+        show_default=False,
+    ),
+]
+ResourcesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--resources",
+        metavar="NAME=N|JSON",
+        help="What each worker on Ray needs of the cluster's own resources; may be repeated.",
+        show_default=False,
+    ),
+]
+DetachedOption = Annotated[
+    bool,
+    typer.Option("--detached", help="Return once the job runs on Ray: it goes on until it ends or is stopped."),
+]
+
+_LOOK_S: Final = 0.1
+
+
+def ray_options(
+    *,
+    address: str | None = None,
+    num_cpus: float | None = None,
+    runtime_env: str | None = None,
+    resources: Sequence[str] | None = None,
+    detached: bool = False,
+) -> dict[str, Any]:
+    """Return these options as `RayRuntime` takes them, those that were given. `WrongCommand` if one cannot be read."""
+    given: dict[str, Any] = {}
+    if address is not None:
+        given["address"] = address
+    if num_cpus is not None:
+        given["num_cpus"] = num_cpus
+    if runtime_env is not None:
+        given["runtime_env"] = _env(runtime_env)
+    if resources:
+        given["resources"] = {name: amount for text in resources for name, amount in _resources(text).items()}
+        for name, amount in given["resources"].items():
+            if not name or not is_amount(amount):
+                raise WrongCommand(f"--resources is NAME=N with numbers of at least 0, got {amount!r} for {name!r}")
+    if detached:
+        given["detached"] = True
+    return given
+
+
+def refuse_without_ray(options: dict[str, Any]) -> None:
+    """`WrongCommand` if there are any, for a job in this process."""
+    for name in options:
+        raise WrongCommand(f"--{name.replace('_', '-')} is for jobs on Ray: add --runtime ray, or leave it out")
+
+
+def start_detached(runtime: mp.RayRuntime, job: mp.Job, *, address: str | None, quiet: bool) -> None:
+    """Start a job that goes on without this program, and return once its workers are at work, or it has ended.
+
+    Raises:
+        MalstromError: it has failed before.
+    """
+    handle, clock = runtime.start(job, control=False), SystemClock()
+    try:
+        while (status := handle.status()).phase in {"opening", "recovering"}:
+            clock.sleep_s(_LOOK_S)
+    except KeyboardInterrupt as error:
+        error.add_note(f"job {job.name!r} goes on; `malstrom stop {job.name}{_at(address)}` ends it")
+        raise
+    if status.state in {"finished", "failed", "stopped"}:
+        try:
+            tell_result(handle.wait(), quiet=quiet)
+        except mp.JobEnded as error:
+            tell_stopped(error, quiet=quiet)
+    elif not quiet:
+        typer.echo(
+            f"job {job.name} runs on {status.workers} worker{'' if status.workers == 1 else 's'}, and goes on without "
+            f"this program. To watch it, and to end it:\n  malstrom status {job.name}{_at(address)}\n"
+            f"  malstrom stop {job.name}{_at(address)}",
+            err=True,
+        )
+
+
+def _at(address: str | None) -> str:
+    return "" if address is None else f" --address {address}"
+
+
+def _env(text: str) -> dict[str, Any]:
+    """A ``runtime_env`` from JSON, or from a file with it."""
+    if text.lstrip().startswith("{"):
+        return _object(text, "--runtime-env")
+    file = Path(text).expanduser()
+    try:
+        content = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongCommand(
+            f'--runtime-env is JSON, such as {{"working_dir": "."}}, or a file with it; {file} cannot be read: {error}'
+        ) from None
+    if file.suffix not in {".yaml", ".yml"}:
+        return _object(content, f"--runtime-env {file}")
+    try:
+        import yaml  # type: ignore[import-untyped]  # Ray brings it, without types
+    except ImportError:
+        raise WrongCommand(f"--runtime-env with a YAML file needs Ray: {pip_install('ray')}") from None
+    try:
+        read = yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        raise WrongCommand(f"--runtime-env {file} is not YAML: {error}") from None
+    return _as_object(read, f"--runtime-env {file}")
+
+
+def _resources(text: str) -> dict[str, float]:
+    if text.lstrip().startswith("{"):
+        return _object(text, "--resources")
+    amounts: dict[str, float] = {}
+    for pair in text.split(","):
+        name, _, amount = pair.partition("=")
+        try:
+            amounts[name.strip()] = float(amount)
+        except ValueError:
+            raise WrongCommand(f"--resources is NAME=N, such as highmem=1, or JSON; got {text!r}") from None
+    return amounts
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except ValueError as error:
+        raise WrongCommand(f"{what} is not JSON: {error}") from None
+    return _as_object(read, what)
+
+
+def _as_object(read: object, what: str) -> dict[str, Any]:
+    if not isinstance(read, dict):
+        raise WrongCommand(f"{what} is an object of names and values, got {type(read).__name__}")
+    return read
+
+
+_DEFAULT_NAME: Final = "job"
+
+
+class Runtime(StrEnum):
+    """Where the workers of a job are."""
+
+    IN_PROCESS = "in-process"
+    RAY = "ray"
+
+
+app = typer.Typer(
+    help="Runs and explains stream processing jobs.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="module:name or path/to/file.py:name. The name is a Job, or a function without arguments that returns "
+        f"one; without a name it is '{_DEFAULT_NAME}'.",
+        show_default=False,
+    ),
+]
+TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        with telling(traceback=False):
+            print_out(f"malstrom {mp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def malstrom(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Runs and explains stream processing jobs."""
+
+
+@app.command()
+def run(
+    job: JobArgument,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show neither progress nor the summary.")] = False,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many workers, in turn.")] = 1,
+    batch_rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows per batch at most.", show_default=str(mp.Batching().rows_max))
+    ] = None,
+    no_control: Annotated[
+        bool, typer.Option("--no-control", help="Open no control socket: other commands will not find the job.")
+    ] = False,
+    runtime: Annotated[
+        Runtime, typer.Option("--runtime", help="Where its workers are: in this process, or actors on Ray.")
+    ] = Runtime.IN_PROCESS,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Of the Ray cluster, or auto.", show_default=False)
+    ] = None,
+    num_cpus: Annotated[
+        float | None, typer.Option("--num-cpus", min=0, help="What each worker on Ray needs.", show_default="1.0")
+    ] = None,
+    resources: ResourcesOption = None,
+    runtime_env: RuntimeEnvOption = None,
+    detached: DetachedOption = False,
+    snapshots: cli_snapshots.SnapshotsOption = None,
+    interval_s: cli_snapshots.IntervalOption = None,
+    resume: cli_snapshots.ResumeOption = None,
+    allow_dropped_state: cli_snapshots.AllowDroppedStateOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Run a job to its end.
+
+    It runs in this process, or on Ray. Progress and the counts of the run go to standard error. Meanwhile the commands
+    status, rescale and stop find it by the name of the job, also in another terminal. With --snapshots it goes on where
+    it was when it ended before its end. SIGTERM stops it as the command stop does; the exit code is 0.
+    """
+    with telling(traceback, can_ask=True):
+        batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
+        kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
+        for_ray = ray_options(
+            address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
+        )
+        if runtime is Runtime.RAY:
+            shown = False if quiet else None
+            on_ray = mp.RayRuntime(workers, batch=batching, progress=shown, **for_ray, **kept)
+            if detached:
+                start_detached(on_ray, load_job(job), address=address, quiet=quiet)
+                return
+            running: mp.InProcess | mp.RayRuntime = on_ray
+        else:
+            refuse_without_ray(for_ray)
+            running = mp.InProcess(workers, batch=batching, progress=False if quiet else None, **kept)
+        _run_to_end(running, load_job(job), control=not no_control, quiet=quiet)
+
+
+def _run_to_end(runtime: mp.InProcess | mp.RayRuntime, job: mp.Job, *, control: bool, quiet: bool) -> None:
+    """Run ``job`` until it has finished, or has been stopped as planned, and say which."""
+    try:
+        result = runtime.run(job, control=control, stop_on_sigterm=True)
+    except mp.JobEnded as error:
+        tell_stopped(error, quiet=quiet)
+    else:
+        tell_result(result, quiet=quiet)
+        if not quiet:
+            _tell_of_lost_rows(job)
+
+
+def _tell_of_lost_rows(job: mp.Job) -> None:
+    """Say so if all that ``job`` has written is in the memory of this program, which is about to end."""
+    steps = [step for step in job.plan().steps if step.kind == "sink"]
+    given = [step.factory.keywords.get("sink") if isinstance(step.factory, partial) else None for step in steps]
+    if given and all(isinstance(sink, mp.sinks.Memory) for sink in given):
+        names = ", ".join(repr(step.name) for step in steps)
+        typer.echo(
+            f"what was written to {names} (sinks.Memory) ends with this program: to see it, write to sinks.Stdout() "
+            f"or sinks.Files(folder)",
+            err=True,
+        )
+
+
+@app.command()
+def explain(
+    job: JobArgument,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flow chart.")] = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Print the steps of a job, without running it."""
+    with telling(traceback, can_ask=True):
+        loaded = load_job(job)
+        print_out(loaded.to_mermaid() if mermaid else loaded.explain())
+
+
+@app.command()
+def doctor() -> None:
+    """See what works on this machine.
+
+    And what to do about the rest. The exit code is 0 if jobs can run.
+    """
+    from malstrom_py.cli.doctor import examine
+
+    findings = examine()
+    with telling(traceback=False):
+        print_out("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
+    if any(finding.is_fatal for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+cli_jobs.add_commands(app)
+app.add_typer(cli_snapshots.app, name="snapshots")
+
+
+def load_job(spec: str) -> mp.Job:
+    """The job that ``spec`` names, ``module:name`` or ``path/to/file.py:name``.
+
+    The working directory is importable, for a file its own folder too. Raises `WrongCommand` if there is no such
+    job, `UserCodeFailed` if the user's code raised, `MalstromError` as it comes.
+    """
+    target, _, name = spec.rpartition(":") if ":" in spec else (spec, "", _DEFAULT_NAME)
+    if not target or not name:
+        raise WrongCommand(f"{spec!r} names no job: write module:name or path/to/file.py:name")
+    is_file = target.endswith(".py") or "/" in target
+    module = _load_file(Path(target)) if is_file else _load_module(target)
+    try:
+        found = getattr(module, name)
+    except AttributeError:
+        raise WrongCommand(_no_such_name(module, target, name)) from None
+    return _as_job(found, f"{target}:{name}")
+
+
+def _load_module(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise WrongCommand(f"{name!r} is no name of a module: write module:name, or path/to/file.py:name for a file")
+    try:
+        with _users_code(f"importing {name}"):
+            return importlib.import_module(name)
+    except UserCodeFailed as failure:
+        error = failure.__cause__
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        # The module itself is missing only if none of the user's own lines was running when that was found.
+        if missing and f"{name}.".startswith(f"{missing}.") and users_place(error) is None:
+            raise WrongCommand(_no_such_module(name, missing)) from None
+        raise
+
+
+def _load_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise WrongCommand(f"there is no file {path}: check path and working directory")
+    # Under its own name, as if its folder had been the working directory, unless that name is taken.
+    name = path.stem if path.stem not in sys.modules else f"malstrom_job_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise WrongCommand(f"{path} is no Python file: its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path[:0] = [folder for folder in (str(path.parent), str(Path.cwd())) if folder not in sys.path]
+    sys.modules[name] = module
+    try:
+        with _users_code(f"running {path}"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    cloudpickle.register_pickle_by_value(module)  # workers in other processes do not find it by its name
+    return module
+
+
+def _as_job(found: object, where: str) -> mp.Job:
+    made: object = found
+    if callable(found):
+        made = _call(found, where)
+    if isinstance(made, mp.Job):
+        return made
+    said = "returns" if callable(found) else "is"
+    raise WrongCommand(
+        f"{where} {said} {_kind(made)}, not a job: name a malstrom_py.Job, or a function without arguments that "
+        f"returns one"
+    )
+
+
+def _call(function: Callable[..., Any], where: str) -> object:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise WrongCommand(f"{where} cannot be called without arguments: {error}") from None
+    except ValueError:
+        pass  # A builtin without a signature: the call itself will tell.
+    with _users_code(f"calling {where}"):
+        return function()
+
+
+@contextmanager
+def _users_code(doing: str) -> Iterator[None]:
+    """What the user's code raises inside becomes `UserCodeFailed`; our own errors pass, they say enough."""
+    try:
+        yield
+    except mp.MalstromError:
+        raise
+    except SystemExit as error:
+        raise UserCodeFailed(
+            f"{doing} ended the program ({exit_text(error)}), so there is no job to run. Put such a call under "
+            f"if __name__ == '__main__'"
+        ) from error
+    except Exception as error:
+        raise UserCodeFailed(f"{doing} failed: {told(error)}") from error
+
+
+def _no_such_module(name: str, missing: str) -> str:
+    parent, _, last = missing.rpartition(".")
+    if hasattr(sys.modules.get(parent), last):
+        return f"{parent!r} is a module with {last!r} in it: write {parent}:{last}"
+    folders = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else [str(Path.cwd())]
+    near = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(folders)], n=1)
+    suggestion = ".".join(filter(None, (parent, near[0], name[len(missing) + 1 :]))) if near else ""
+    hint = f"did you mean {suggestion!r}?" if near else "check its name and the working directory"
+    return f"there is no module {missing!r} (looked in {', '.join(folders)} and where Python looks): {hint}"
+
+
+def _no_such_name(module: ModuleType, target: str, name: str) -> str:
+    public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    jobs = [key for key, value in public.items() if isinstance(value, mp.Job)]
+    makers = [key for key, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+    near = difflib.get_close_matches(name, [*jobs, *makers], n=1)
+    hint = f"did you mean {target}:{near[0]}?" if near else f"its jobs: {', '.join(jobs) or 'none'}"
+    return f"{target} has no {name!r}; {hint}"
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def main() -> None:
+    """The console script ``malstrom``."""
+    app(prog_name="malstrom")

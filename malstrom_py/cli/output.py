@@ -1,0 +1,250 @@
+"""What the command line prints, and where: results on standard output, errors on standard error.
+
+What the command line tells, and where: what was asked for on standard output, what went wrong on standard error.
+
+Rule: an error is told in lines, after ``error:``, with the user's own file and line; the text of a foreign one, which
+may hold values of records, only to those who ask for the ``traceback``. The last line names that option, where the
+command has it. How a command ended is its exit code.
+
+Tables of the command line: drawn for people at a terminal, plain columns for what reads standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback as tracebacks
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import typer
+
+import malstrom_py as mp
+from malstrom_py.errors import shown
+from malstrom_py.errors.text import system_words
+from malstrom_py.operators.failures import told
+from malstrom_py.workers.reports.error_transfer import users_frame
+
+FAILED: Final = 1
+WRONG_COMMAND: Final = 2
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+
+TRACEBACK_HINT: Final = "--traceback shows more"
+
+
+class WrongCommand(Exception):
+    """What was asked for is not there, or no job."""
+
+
+class NotPrinted(Exception):
+    """Standard output could not be written."""
+
+
+class UserCodeFailed(Exception):
+    """The user's own module or function raised before there was a job; what it raised is the ``__cause__``."""
+
+
+@contextmanager
+def telling(traceback: bool, *, can_ask: bool = False) -> Iterator[None]:
+    """What is raised inside is told on standard error, and becomes the exit code.
+
+    ``can_ask``: whether the command has the option that asks for the ``traceback``.
+    """
+    try:
+        yield
+    except (WrongCommand, mp.JobNotFound) as error:
+        tell("error", str(error))
+        raise typer.Exit(WRONG_COMMAND) from None
+    except KeyboardInterrupt as error:
+        tell("interrupted", *getattr(error, "__notes__", ()) or ("nothing had run yet",))
+        raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, BrokenPipeError):
+        raise  # Whoever read standard output went away; typer ends quietly.
+    except SystemExit as error:
+        if _by_sigterm(error):
+            tell("terminated", "SIGTERM came before the job was known to run; `malstrom status` shows what runs")
+            raise typer.Exit(TERMINATED) from None
+        # Not the text that it gave: it may hold a value of a record.
+        code = exit_text(error) if error.code is None or type(error.code) is int else "sys.exit(…)"
+        tell("error", f"a function of the job ended the program ({code}), before the job was done")
+        raise typer.Exit(FAILED) from None
+    except Exception as error:
+        if traceback:
+            tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
+        hint = [TRACEBACK_HINT] if can_ask and not traceback and not isinstance(error, NotPrinted) else []
+        tell("error", *_story(error, traceback), *hint)
+        raise typer.Exit(FAILED) from None
+
+
+def tell(what: str, *lines: str) -> None:
+    """Say on standard error what happened, and below it what there is to say about it."""
+    typer.echo(f"{what}: " + "\n  ".join(lines), err=True)
+
+
+def has_stopped(job: str, snapshot: str) -> str:
+    """What both sides of a planned stop say of its end."""
+    return f"job {job} has stopped; it can go on from snapshot {snapshot}"
+
+
+def tell_stopped(error: mp.JobEnded, *, quiet: bool) -> None:
+    """Say on standard error that a job was stopped as planned, with a snapshot to go on from, and its counts unless
+    ``quiet``; raise any other end.
+    """
+    if not (error.how == "stopped" and error.snapshot):
+        raise error
+    typer.echo(has_stopped(error.job, error.snapshot), err=True)
+    if not quiet and error.result is not None:
+        typer.echo(str(error.result), err=True)
+
+
+def tell_result(result: mp.RunResult, *, quiet: bool) -> None:
+    """Say on standard error what a run has done; that it has done nothing, for the job had finished, also if ``quiet``.
+
+    What is shown then are the counts of the run that finished it.
+    """
+    last = f"; its last snapshot is {result.last_snapshot}" if result.last_snapshot else ""
+    if result.resumed_finished:
+        finished, last = f"job {result.job} has already finished, in snapshot {result.last_snapshot}", ""
+        typer.echo(f"{finished}: nothing was run; --resume none starts over", err=True)
+    if not quiet:
+        typer.echo(f"{result}{last}", err=True)
+
+
+def print_out(text: str) -> None:
+    """Print what was asked for on standard output, which may be a full disk."""
+    try:
+        typer.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is left in the buffer would be tried, and complained about, once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise NotPrinted(f"standard output cannot be written: {error.strerror}") from error
+
+
+def exit_text(error: SystemExit) -> str:
+    """The call that ended the program."""
+    return f"sys.exit({'' if error.code is None else shown(error.code)})"
+
+
+def _by_sigterm(error: SystemExit) -> bool:
+    """Whether a handler of Ray's has raised it, which ends programs so that its processes end as well."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return error.code == signal.SIGTERM and trace is not None and trace.tb_frame.f_code.co_name == "sigterm_handler"
+
+
+def _story(error: Exception, traceback: bool) -> list[str]:
+    """What happened, where in the user's code it came from, and what else went wrong meanwhile.
+
+    The text of a foreign error may hold values of records: it is for those who ask for the ``traceback``.
+    """
+    if isinstance(error, NotPrinted):
+        return [str(error)]
+    if not isinstance(error, mp.MalstromError | UserCodeFailed):
+        return [f"unexpected {type(error).__name__}", "this is a bug of malstrom-py"]
+    lines = [str(error)]
+    origin = _origin(error)
+    if origin is not error and not isinstance(origin, mp.MalstromError):
+        cause = told(origin) if traceback else _cause(origin)
+        if cause not in lines[0] and not isinstance(error, UserCodeFailed):
+            lines.append(f"caused by {cause}")
+        place = users_place(origin)
+        if place is not None:
+            lines.append(f"raised at {place}")
+    elif (place := users_place(error)) is not None:
+        lines.append(f"at {place}")
+    return lines + list(getattr(error, "__notes__", ()))
+
+
+def _cause(error: BaseException) -> str:
+    """The type of a foreign error, and what the system says by its number: no text of it."""
+    words = system_words(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _origin(error: BaseException) -> BaseException:
+    """The first cause of all; causes may go round in a circle, for ``raise e from e`` is legal."""
+    seen = [error]
+    while (cause := seen[-1].__cause__) is not None and cause not in seen:
+        seen.append(cause)
+    return seen[-1]
+
+
+def users_place(error: BaseException | None) -> str | None:
+    """The user's innermost line that was running: ``file:line, in function``; None if none was."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}:{error.lineno}"
+    frame = None if error is None else users_frame(error)
+    if frame is None:
+        return None
+    where = f"{_shown(frame.filename)}:{frame.lineno}"
+    return where if frame.name == "<module>" else f"{where}, in {frame.name}"
+
+
+def _shown(file: str) -> str:
+    """A path as short as it can be written from here."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+Row = Sequence[object]
+
+
+def shown_size(size: int) -> str:
+    """A number of bytes for people.
+
+    >>> shown_size(999), shown_size(1_500_000), shown_size(2_500_000_000)
+    ('999 B', '1.5 MB', '2.5 GB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size} B"
+
+
+def shown_age(age_s: float) -> str:
+    """How long ago something was, for people.
+
+    >>> shown_age(5.3), shown_age(200), shown_age(7_200), shown_age(200_000), shown_age(-3)
+    ('5 s', '3 min', '2 h', '2 d', '0 s')
+    """
+    for unit, factor in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if age_s >= factor:
+            return f"{age_s // factor:,.0f} {unit}"
+    return f"{max(0.0, age_s):.0f} s"
+
+
+def table(headings: Sequence[str], rows: Sequence[Row], *, drawn: bool | None = None) -> str:
+    """``rows`` below their ``headings``; ``drawn`` with lines around, by default if standard output is a terminal.
+
+    >>> print(table(["step", "keys"], [["total", 12], ["n", 3]], drawn=False))
+    step   keys
+    total  12
+    n      3
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty() if drawn is None else drawn:
+        return _drawn(headings, cells)
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in (headings, *cells))
+    return "\n".join(lines)
+
+
+def _drawn(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(*headings)
+    for row in rows:
+        made.add_row(*map(Text, row))  # as they are: brackets are no markup
+    console = Console()
+    with console.capture() as captured:
+        console.print(made)
+    return captured.get().rstrip("\n")

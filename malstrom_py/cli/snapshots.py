@@ -1,0 +1,316 @@
+"""Commands about snapshots: which there are, what is in one, whether they are whole, and removing old ones.
+
+Rule: these read a store, and no running job; state itself is never shown.
+Exit codes: 0 done, 1 a snapshot is damaged or cannot be reached, 2 the command was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, TypedDict
+
+import typer
+
+from malstrom_py.cli.output import FAILED, WrongCommand, print_out, shown_age, shown_size, table, telling
+from malstrom_py.clock import SystemClock
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.errors import PlanError, SnapshotError, shown
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot import summary
+from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.ids import is_snapshot_id
+from malstrom_py.snapshot.local_store import LocalStore
+from malstrom_py.snapshot.log import LATEST, NONE, faults_told
+from malstrom_py.snapshot.manifest import Manifest
+from malstrom_py.snapshot.selection import missing_in, newest_noted
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.snapshot.store import Store, place_of
+from malstrom_py.snapshot.verification import verify as faults_in
+
+GRACE_S = 3600.0
+"""How old files are that belong to no snapshot before they go: a job that runs may be about to list them."""
+
+
+def _above_zero(seconds: float | None) -> float | None:
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"it is a number of seconds above 0, got {seconds:g}")
+    return seconds
+
+
+app = typer.Typer(help="Lists, shows, verifies and prunes snapshots.", no_args_is_help=True, rich_markup_mode=None)
+
+UriArgument = Annotated[
+    str, typer.Argument(metavar="URI", help="Where they are, as in mp.Snapshots(uri): a folder, s3://…, gs://…, az://…")
+]
+JobArgument = Annotated[
+    str | None, typer.Argument(metavar="JOB", help="The name of the job; needed if there are several.")
+]
+OptionOption = Annotated[
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="For an object store, such as region=….")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+SnapshotsOption = Annotated[
+    str | None,
+    typer.Option("--snapshots", metavar="URI", help="Where snapshots are kept: a folder, s3://…, gs://…, az://…"),
+]
+IntervalOption = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        callback=_above_zero,
+        metavar="SECONDS",
+        help="How long from snapshot to snapshot, above 0; 60.",
+        show_default=False,
+    ),
+]
+ResumeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="latest|none|ID",
+        help="Where to go on: from the newest snapshot, if there is one; not at all; or from one by its id.",
+        show_default="latest",
+    ),
+]
+AllowDroppedStateOption = Annotated[
+    bool, typer.Option("--allow-dropped-state", help="State of steps that are gone may be left behind.")
+]
+
+
+@app.command("list")
+def list_snapshots(
+    uri: UriArgument, job: JobArgument = None, option: OptionOption = None, as_json: JsonOption = False
+) -> None:
+    """List the snapshots in a store, of one job or of all."""
+    with telling(traceback=False):
+        store = store_of(uri, option)
+        if isinstance(store, LocalStore) and not store.is_there:
+            raise SnapshotError(f"there is no folder {uri}: see that this is where snapshots are kept")
+        found = list(_checkpointers(uri, option, job))
+        manifests = [manifest for checkpointer in found for manifest in summary.manifests_of(checkpointer)]
+        faults = [entry.fault for checkpointer in found for entry in summary.faulty(checkpointer)]
+        if as_json:
+            print_out(json.dumps([summary.as_plain(manifest) for manifest in manifests]))
+        elif manifests:
+            print_out(table(("job", "snapshot", "age", "workers", "state", "notes"), list(map(_row, manifests))))
+        else:
+            print_out("there are no snapshots here")
+        _tell_faults(faults)
+
+
+@app.command()
+def show(
+    uri: UriArgument,
+    job: JobArgument = None,
+    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Which one; the newest.")] = None,
+    option: OptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is in a snapshot: its steps and how large their state is, its sources and how far they had read."""
+    with telling(traceback=False):
+        checkpointer = _the_checkpointer(uri, option, job)
+        manifest = _the_manifest(checkpointer, snapshot)
+        print_out(json.dumps(_details(manifest)) if as_json else "\n\n".join(_paragraphs(manifest)))
+
+
+@app.command()
+def verify(
+    uri: UriArgument,
+    job: JobArgument = None,
+    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Only this one.")] = None,
+    option: OptionOption = None,
+) -> None:
+    """Read snapshots whole, and compare every digest.
+
+    The exit code is 1 if one of them is damaged.
+    """
+    with telling(traceback=False):
+        faults: list[str] = []
+        chosen = None if snapshot is None else _an_id(snapshot)
+        found_jobs = _some_checkpointers(uri, option, job)
+        if chosen is not None and job is None:
+            having = [one for one in found_jobs if chosen in one.list_checkpoints()]
+            if not having:  # unless it is one of those that cannot be read
+                told = faults_told(entry for one in found_jobs for entry in one.entries())
+                raise SnapshotError(
+                    f"there is no snapshot {chosen} in {uri}{told}: see `malstrom snapshots list {uri}`"
+                )
+            found_jobs = having
+        for checkpointer in found_jobs:
+            noted = newest_noted(checkpointer)
+            faults += [entry.fault for entry in summary.faulty(checkpointer)]
+            if chosen is None and (unlogged := missing_in(checkpointer.entries(), noted)):
+                faults.append(f"job {checkpointer.job}: {unlogged}")
+            for one in checkpointer.list_checkpoints() if chosen is None else [chosen]:
+                found = faults_in(checkpointer, one)
+                faults += found
+                print_out(f"{'damaged' if found else 'whole':<7}  {checkpointer.job}  {one}")
+        _tell_faults(faults)
+
+
+@app.command()
+def prune(
+    uri: UriArgument,
+    job: JobArgument = None,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest are to stay.")] = 3,
+    option: OptionOption = None,
+) -> None:
+    """Remove all but the newest snapshots that are whole, and files that belong to none.
+
+    Savepoints stay, and whatever one that stays needs. A job may go on running meanwhile.
+    """
+    with telling(traceback=False):
+        for checkpointer in _some_checkpointers(uri, option, job):
+            removed = checkpointer.prune(keep, GRACE_S, SystemClock().now_s())
+            there = len(checkpointer.list_checkpoints())
+            print_out(
+                f"job {checkpointer.job}: {len(removed.snapshots)} snapshots and {len(removed.files)} files removed, "
+                f"{there} snapshots stay"
+            )
+
+
+class Kept(TypedDict, total=False):
+    """Options of a runtime about snapshots, as far as they were given."""
+
+    snapshots: Snapshots
+    resume: str
+    allow_dropped_state: bool
+
+
+def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow_dropped_state: bool) -> Kept:
+    """What ``malstrom run`` says about snapshots; `WrongCommand` if it makes no sense."""
+    if uri is None:
+        given = {
+            "--interval": interval_s is not None,
+            "--resume": resume is not None,
+            "--allow-dropped-state": allow_dropped_state,
+        }
+        if said := [name for name, is_given in given.items() if is_given]:
+            raise WrongCommand(f"{said[0]} is about snapshots: say where they are kept with --snapshots URI")
+        return {}
+    try:
+        snapshots = Snapshots(uri) if interval_s is None else Snapshots(uri, interval_s=interval_s)
+    except PlanError as error:
+        raise WrongCommand(str(error)) from None
+    options: Kept = {"snapshots": snapshots, "allow_dropped_state": allow_dropped_state}
+    if resume is not None:
+        options["resume"] = resume if resume in (LATEST, NONE) else _an_id(resume)
+    return options
+
+
+def store_of(uri: str, options: Sequence[str] | None) -> Store:
+    """The store that ``uri`` names; `WrongCommand` if there is no such kind, or an option is none."""
+    pairs = [option.partition("=") for option in options or ()]
+    if wrong := [name for name, equals, _ in pairs if not (name and equals)]:
+        raise WrongCommand(f"an option is NAME=VALUE, got {wrong[0]!r}")
+    try:
+        return Snapshots(uri, options={name: value for name, _, value in pairs}).store()
+    except PlanError as error:
+        raise WrongCommand(str(error)) from None
+
+
+def _checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> Iterator[StoreCheckpointer]:
+    """Those of ``job``, or of all there are."""
+    store = store_of(uri, options)
+    jobs = summary.jobs_in(store) if job is None else [summary.the_job(store, job)]
+    return (StoreCheckpointer(store, name) for name in jobs)
+
+
+def _some_checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> list[StoreCheckpointer]:
+    """The same; `SnapshotError` if there are none: who looks after snapshots is to know that he looks elsewhere."""
+    found = list(_checkpointers(uri, options, job))
+    if not found:
+        raise SnapshotError(f"there are no snapshots in {uri}: see that this is where they are kept")
+    return found
+
+
+def _the_checkpointer(uri: str, options: Sequence[str] | None, job: str | None) -> StoreCheckpointer:
+    store = store_of(uri, options)
+    return StoreCheckpointer(store, summary.the_job(store, job))
+
+
+def _the_manifest(checkpointer: StoreCheckpointer, snapshot: str | None) -> Manifest:
+    if snapshot is not None:
+        return checkpointer.load_manifest(_an_id(snapshot))
+    manifests = summary.manifests_of(checkpointer)
+    if not manifests:
+        faults = faults_told(checkpointer.entries())
+        raise SnapshotError(f"job {checkpointer.job!r} has no snapshot yet in {place_of(checkpointer.store)}{faults}")
+    return manifests[-1]
+
+
+def _an_id(text: str) -> SnapshotId:
+    if not is_snapshot_id(text):
+        raise WrongCommand(f"{text!r} is no id of a snapshot: see `malstrom snapshots list`")
+    return SnapshotId(text)
+
+
+def _row(manifest: Manifest) -> tuple[object, ...]:
+    return (
+        manifest.job,
+        manifest.id,
+        shown_age(SystemClock().now_s() - _made_at_s(manifest)),
+        manifest.workers,
+        shown_size(summary.size_of(manifest)),
+        ", ".join(summary.notes_on(manifest)),
+    )
+
+
+def _paragraphs(manifest: Manifest) -> Iterator[str]:
+    made = datetime.fromtimestamp(_made_at_s(manifest), UTC)
+    age = shown_age(SystemClock().now_s() - _made_at_s(manifest))
+    notes = "".join(f"; {note}" for note in summary.notes_on(manifest))
+    workers = f"{manifest.workers} worker{'' if manifest.workers == 1 else 's'}"
+    yield (
+        f"job {manifest.job}, snapshot {manifest.id} of {made:%Y-%m-%d %H:%M:%S} UTC, {age} ago{notes}\n"
+        f"{workers}, {manifest.plan.slots:,} slots, {shown_size(summary.size_of(manifest))} of state, "
+        f"entry {manifest.sequence} of the log, incarnation {manifest.incarnation}"
+    )
+    state = {one.step: one for one in summary.state_of(manifest)}
+    rows = [
+        (step, image.kind, *_state_cells(state.get(step)), image.migrate or "")
+        for step, image in manifest.plan.steps.items()
+    ]
+    yield table(("step", "kind", "full", "deltas", "longest chain", "migrate"), rows)
+    if positions := list(summary.positions_of(manifest)):
+        told = [(step, part, shown(position), "yes" if done else "") for step, part, position, done in positions]
+        yield table(("source", "part", "position", "finished"), told)
+    if manifest.frontiers:
+        yield table(("exchange", "event time"), [(name, _shown_epoch(at)) for name, at in manifest.frontiers.items()])
+
+
+def _shown_epoch(epoch: int) -> str:
+    return {MIN_EPOCH: "none yet", MAX_EPOCH: "at its end"}.get(epoch, str(epoch))
+
+
+def _state_cells(state: summary.StateSummary | None) -> tuple[object, object, object]:
+    return ("", "", "") if state is None else (shown_size(state.full), shown_size(state.delta), state.chain)
+
+
+def _details(manifest: Manifest) -> dict[str, object]:
+    return {
+        **summary.as_plain(manifest),
+        "steps": {name: asdict(image) for name, image in manifest.plan.steps.items()},
+        "state": [asdict(one) for one in summary.state_of(manifest)],
+        "positions": [
+            {"step": step, "part": part, "position": position, "finished": finished}
+            for step, part, position, finished in summary.positions_of(manifest)
+        ],
+        "frontiers": dict(manifest.frontiers),
+    }
+
+
+def _tell_faults(faults: Sequence[str]) -> None:
+    if faults:
+        typer.echo("error: " + "\n  ".join(faults), err=True)
+        raise typer.Exit(FAILED)
+
+
+def _made_at_s(manifest: Manifest) -> float:
+    """When its manifest was written, in seconds since 1970."""
+    return datetime.fromisoformat(manifest.created).timestamp()

@@ -1,0 +1,366 @@
+"""The batch: the unit that moves on every edge of a job. Immutable once it has been sent.
+
+Row layout, `Batch`: parallel Python lists, because one list per column costs a third of one object per record.
+Column layout, `ColumnBatch`: an Arrow ``RecordBatch``, which steps that take columns hand on as such. `rows_of` is the
+only place where columns become rows, and only a `ColumnBatch` that is asked for its values calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import compress
+from typing import TYPE_CHECKING, Any, final
+
+from malstrom_py.data.columns_to_rows import python_values, rows_of
+from malstrom_py.data.schema import for_polars
+from malstrom_py.errors import CodecError
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+
+class Batch:
+    """Rows as parallel columns of equal length.
+
+    ``values`` is always there; ``keys`` is None on an unkeyed stream and ``timestamps`` (int64 in the
+    stream's unit) None on one without timestamps. ``part`` names the source part all rows come from, as long
+    as they have not been exchanged (T1: lateness belongs to the part). The lists are shared between branches
+    of the graph: never change them.
+
+    >>> batch = Batch([10, 20, 30], keys=["a", "b", "a"])
+    >>> len(batch), batch.compress([1, 0, 1]).values
+    (3, [10, 30])
+    """
+
+    __slots__ = ("keys", "part", "timestamps", "values")
+
+    columns: pa.RecordBatch | None = None
+    """The values as columns, where the batch has them."""
+
+    key_column: pa.Array | None = None
+    """The keys as a column, where the batch has them so."""
+
+    time_column: pa.Array | None = None
+    """The timestamps as a column of int64, where the batch has them so."""
+
+    def __init__(
+        self,
+        values: list[Any],
+        *,
+        keys: list[Any] | None = None,
+        timestamps: list[int] | None = None,
+        part: str | None = None,
+    ) -> None:
+        self.values = values
+        self.keys = keys
+        self.timestamps = timestamps
+        self.part = part
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        columns = [name for name in ("keys", "values", "timestamps") if getattr(self, name) is not None]
+        return f"Batch({len(self)} rows of {', '.join(columns)})"
+
+    def with_values(self, values: list[Any]) -> Batch:
+        """The same rows with other values, one for one."""
+        return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)
+
+    def with_keys(self, keys: list[Any]) -> Batch:
+        """The same rows under other keys, as they leave for an exchange: their part is forgotten."""
+        return Batch(self.values, keys=keys, timestamps=self.timestamps)
+
+    def with_timestamps(self, timestamps: list[int]) -> Batch:
+        """The same rows at other times."""
+        return Batch(self.values, keys=self.keys, timestamps=timestamps, part=self.part)
+
+    def compress(self, mask: Sequence[Any]) -> Batch:
+        """The rows whose entry in ``mask`` is true, in order."""
+        return self._each(lambda column: list(compress(column, mask)))
+
+    def cut(self, start: int, end: int) -> Batch:
+        """The rows from ``start`` up to ``end``."""
+        return self._each(lambda column: column[start:end])
+
+    def take(self, indices: Sequence[int]) -> Batch:
+        """The rows at ``indices``, in that order; an index may repeat."""
+        return self._each(lambda column: [column[i] for i in indices])
+
+    def drop(self, indices: Iterable[int]) -> Batch:
+        """All rows but those at ``indices``."""
+        mask = bytearray(b"\x01") * len(self)
+        for index in indices:
+            mask[index] = 0
+        return self.compress(mask)
+
+    def _each(self, pick: Any) -> Batch:
+        keys, timestamps = self.keys, self.timestamps
+        return Batch(
+            pick(self.values),
+            keys=None if keys is None else pick(keys),
+            timestamps=None if timestamps is None else pick(timestamps),
+            part=self.part,
+        )
+
+
+@final
+class ColumnBatch(Batch):
+    """Rows as columns: ``columns`` holds the values, one field each; keys and timestamps are columns or lists.
+
+    A frame alone will do as well, with the ``schema`` it is to have in Arrow where that matters.
+    ``values``, ``keys`` and ``timestamps`` are lists here too: of one dict per row, made when they are first asked for
+    and then kept. ``rows_made`` says whether that has happened. Steps that take columns use ``columns`` (Arrow) or
+    `frame` (Polars), which are two faces of the same memory. ``named``: the names of the columns are known to be those
+    of a source's schema, so that messages may list them; those of columns made of dicts may be values.
+
+    >>> import pyarrow as pa
+    >>> batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2, 3]}), keys=["a", "b", "a"])
+    >>> kept = batch.compress([True, False, True])
+    >>> kept.rows_made, len(kept), kept.keys, kept.values, kept.rows_made
+    (False, 2, ['a', 'a'], [{'n': 1}, {'n': 3}], True)
+    """
+
+    __slots__ = (
+        *("_columns", "_frame", "_key_data", "_keys", "_pieces", "_rows", "_schema", "_timestamps"),
+        *("named", "part", "time_column"),
+    )
+
+    def __init__(
+        self,
+        columns: pa.RecordBatch | None,
+        *,
+        frame: pl.DataFrame | None = None,
+        schema: pa.Schema | None = None,
+        keys: list[Any] | None = None,
+        key_column: pa.Array | pl.Series | None = None,
+        timestamps: list[int] | None = None,
+        time_column: pa.Array | None = None,
+        part: str | None = None,
+        named: bool = False,
+    ) -> None:
+        self._columns = columns
+        self._frame = frame
+        self._schema = schema
+        self._rows: list[Any] | None = None
+        self._pieces: list[ColumnBatch] | None = None
+        self._keys = keys
+        self._key_data = key_column
+        self._timestamps = timestamps
+        self.time_column = time_column
+        self.part = part
+        self.named = named
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy for another process: the columns, and not the rows that may have been made of them."""
+        kept: dict[str, Any] = {"keys": self._keys, "key_column": self._key_data, "timestamps": self._timestamps}
+        return partial(ColumnBatch, **kept, time_column=self.time_column, part=self.part), (self.columns,)
+
+    @property
+    def columns(self) -> pa.RecordBatch:  # type: ignore[override]  # what is optional there is always here
+        """The values as an Arrow record batch."""
+        if self._columns is None:
+            self._columns = _arrow_of(self.frame, self._schema)
+        return self._columns
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The values as a Polars frame."""
+        if self._frame is None:
+            import polars as pl
+
+            self._frame = pl.DataFrame(for_polars(self._columns))
+        return self._frame
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the values take."""
+        return int(self._columns.nbytes) if self._columns is not None else int(self.frame.estimated_size())
+
+    @property
+    def rows_made(self) -> bool:
+        """Whether the values have been made rows."""
+        return self._rows is not None
+
+    @property
+    def values(self) -> list[Any]:  # type: ignore[override]  # made on demand
+        """One dict per row."""
+        if self._rows is None:
+            self._rows = rows_of(self.columns)
+        return self._rows
+
+    @property
+    def key_column(self) -> pa.Array | None:  # type: ignore[override]
+        """The keys as an Arrow column, where they are a column."""
+        if self._key_data is not None and hasattr(self._key_data, "to_arrow"):  # of Polars, until it is asked for
+            self._key_data = self._key_data.to_arrow()
+        return self._key_data
+
+    @property
+    def keys(self) -> list[Any] | None:  # type: ignore[override]
+        """The keys, None on an unkeyed stream."""
+        if self._keys is None and self.key_column is not None:
+            self._keys = python_values(self.key_column, "the key")
+        return self._keys
+
+    @property
+    def timestamps(self) -> list[int] | None:  # type: ignore[override]
+        """The timestamps, None on a stream without."""
+        if self._timestamps is None and self.time_column is not None:
+            self._timestamps = self.time_column.to_pylist()
+        return self._timestamps
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether there are keys, told without making a list of them."""
+        return self._keys is not None or self._key_data is not None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether there are timestamps, told without making a list of them."""
+        return self._timestamps is not None or self.time_column is not None
+
+    def __len__(self) -> int:
+        if self._columns is not None:
+            return int(self._columns.num_rows)
+        return 0 if self._frame is None else self._frame.height
+
+    def __repr__(self) -> str:
+        names = self.frame.columns if self._columns is None else self._columns.schema.names
+        return f"ColumnBatch({len(self)} rows of {', '.join(names)})"
+
+    def with_values(self, values: list[Any]) -> Batch:
+        return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)
+
+    def with_frame(self, frame: pl.DataFrame) -> ColumnBatch:
+        """The same rows with other values, one for one."""
+        return self._with(None, frame)
+
+    def with_columns(self, columns: pa.RecordBatch) -> ColumnBatch:
+        """The same rows with other values, one for one."""
+        return self._with(columns, None)
+
+    def with_keys(self, keys: list[Any]) -> ColumnBatch:
+        return self._keyed(keys, None)
+
+    def with_key_column(self, keys: pa.Array | pl.Series) -> ColumnBatch:
+        """`with_keys` for keys that are a column, of Arrow or Polars."""
+        return self._keyed(None, keys)
+
+    def with_timestamps(self, timestamps: list[int]) -> ColumnBatch:
+        return self._timed(timestamps, None)
+
+    def with_time_column(self, timestamps: pa.Array) -> ColumnBatch:
+        """`with_timestamps` for timestamps that are a column of int64 without nulls."""
+        return self._timed(None, timestamps)
+
+    def compress(self, mask: Sequence[Any]) -> ColumnBatch:
+        import pyarrow as pa
+
+        chosen = pa.array(map(bool, mask), pa.bool_())
+        return self._pick(lambda column: column.filter(chosen), lambda column: list(compress(column, mask)))
+
+    def cut(self, start: int, end: int) -> ColumnBatch:
+        if self._columns is None and self._rows is None and not self.is_keyed and not self.is_timed:
+            frame = self.frame.slice(start, max(0, end - start))
+            return ColumnBatch(None, frame=frame, schema=self._schema, part=self.part, named=self.named)
+        return self._pick(lambda column: column.slice(start, max(0, end - start)), lambda column: column[start:end])
+
+    def take(self, indices: Sequence[int] | pa.Array) -> ColumnBatch:
+        import pyarrow as pa
+
+        if not isinstance(indices, pa.Array):
+            indices = pa.array(indices, pa.int64())
+        positions: Any = indices
+        return self._pick(
+            lambda column: column.take(positions), lambda column: [column[i] for i in positions.to_pylist()]
+        )
+
+    def series(self, name: str | None) -> pl.Series | None:
+        """One column as Polars has it, without a copy; None if there is no such column, or it is in Arrow only."""
+        return None if self._frame is None or name not in self._frame.columns else self._frame.get_column(name)
+
+    def column(self, name: str | None) -> pa.Array | None:
+        """One column as an Arrow array; None if there is no such column."""
+        if self._columns is not None:
+            return self._columns.column(name) if name in self._columns.schema.names else None
+        series = self.series(name)
+        return None if series is None else series.to_arrow()
+
+    def field(self, name: str) -> list[Any] | None:
+        """The values of one column, without making rows; None if there is no such column."""
+        column = self.column(name)
+        return None if column is None else python_values(column, f"column {name!r}")
+
+    def pieces(self, rows_max: int) -> list[ColumnBatch]:
+        """The batch in pieces of at most ``rows_max`` rows; always the same ones, so that branches share their rows."""
+        if len(self) <= rows_max:
+            return [self]
+        if self._pieces is None:
+            self._pieces = [self.cut(start, start + rows_max) for start in range(0, len(self), rows_max)]
+        return self._pieces
+
+    def where(self, mask: pl.Series) -> ColumnBatch:
+        """The rows for which ``mask``, a column of booleans, is true: null is not."""
+        chosen = mask.fill_null(False)
+        array = chosen.to_arrow()
+        return ColumnBatch(
+            None,
+            frame=self.frame.filter(chosen),
+            keys=None if self._keys is None else list(compress(self._keys, chosen)),
+            key_column=None if self.key_column is None else self.key_column.filter(array),
+            timestamps=None if self._timestamps is None else list(compress(self._timestamps, chosen)),
+            time_column=None if self.time_column is None else self.time_column.filter(array),
+            part=self.part,
+            named=self.named,
+        )
+
+    def _keyed(self, keys: list[Any] | None, column: pa.Array | pl.Series | None) -> ColumnBatch:
+        keyed = self._with(self._columns, self._frame)
+        keyed._rows, keyed._keys, keyed._key_data, keyed.part = self._rows, keys, column, None
+        return keyed
+
+    def _timed(self, timestamps: list[int] | None, column: pa.Array | None) -> ColumnBatch:
+        timed = self._with(self._columns, self._frame)
+        timed._rows, timed._timestamps, timed.time_column = self._rows, timestamps, column
+        return timed
+
+    def _with(self, columns: pa.RecordBatch | None, frame: pl.DataFrame | None) -> ColumnBatch:
+        return ColumnBatch(
+            columns,
+            frame=frame,
+            keys=self._keys,
+            key_column=self._key_data,
+            timestamps=self._timestamps,
+            time_column=self.time_column,
+            part=self.part,
+            named=self.named,
+        )
+
+    def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
+        picked = ColumnBatch(
+            of_array(self.columns),
+            keys=None if self._keys is None else of_list(self._keys),
+            key_column=None if self.key_column is None else of_array(self.key_column),
+            timestamps=None if self._timestamps is None else of_list(self._timestamps),
+            time_column=None if self.time_column is None else of_array(self.time_column),
+            part=self.part,
+            named=self.named,
+        )
+        # What has been made once is not made again.
+        picked._rows = None if self._rows is None else of_list(self._rows)
+        return picked
+
+
+def _arrow_of(frame: pl.DataFrame, schema: pa.Schema | None) -> pa.RecordBatch:
+    """``frame`` as one record batch, of the types of ``schema`` if it is given."""
+    import pyarrow as pa
+
+    table = frame.to_arrow()
+    table = table if schema is None else table.cast(schema)
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:  # more than one column of Arrow can hold
+        raise CodecError(f"{frame.height} rows are too large for one batch of columns: send fewer rows at once")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

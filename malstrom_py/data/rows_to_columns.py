@@ -1,0 +1,371 @@
+"""Rows into Arrow columns: the names are those of the first rows, the types widen as long as they can.
+
+Kinds of values that Arrow would quietly turn into each other, told apart before it sees them.
+
+Arrow makes dates of datetimes, drops or invents zones, makes bytes of text, numbers of bools, or refuses, depending on
+which value of a batch comes first. So a column holds one of these kinds from its first value on, and refuses the
+others; whole numbers alone may stand beside floats, and not even they where kinds are `exact`.
+
+Columns that are there already join them under the same rules, so that a stream may mix both layouts.
+
+What a value becomes never depends on where the batches are cut: what would is refused.
+`malstrom_py.data.columns_to_rows` is the way back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import chain
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from malstrom_py.data.schema import exact_type, only_nulls_widen, plain, plain_type, recast, wider_type
+from malstrom_py.errors import MalstromError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# In this order: a bool is an Integral, a datetime a date.
+_KIND_OF: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
+    (bool, "bool"),
+    (Integral, "int"),
+    (Real, "float"),
+    (Decimal, "Decimal"),
+    (date, "date"),
+    (time, "time"),
+    (timedelta, "timedelta"),
+    (str, "str"),
+    ((bytes, bytearray, memoryview), "bytes"),
+)
+_NAIVE: Final = "datetime without a zone"
+_ZONED: Final = "datetime with a zone"
+
+
+class Kinds:
+    """The kind of each column, and of each field and list inside it, as far as it matters.
+
+    ``error`` makes the error that is raised of its message. ``exact``: ints and floats are two kinds, Decimals of
+    different places are, so are dicts of different fields, and an int has 64 bits: for whom batches are gone before
+    the next one comes, so that nothing can be widened later.
+    """
+
+    def __init__(self, error: Callable[[str], MalstromError], *, exact: bool = False) -> None:
+        self._error = error
+        self._exact = exact
+        self._known: dict[str, str] = {}
+
+    def check(self, name: str, values: Sequence[Any]) -> None:
+        """The error, naming the column, if ``values`` hold two kinds, or another one than came before.
+
+        >>> from malstrom_py.errors import SinkError
+        >>> kinds = Kinds(SinkError)
+        >>> kinds.check("day", [date(2013, 1, 1), None])
+        >>> kinds.check("day", [datetime(2013, 1, 1)])
+        Traceback (most recent call last):
+        malstrom_py.errors.SinkError: column 'day' holds date and datetime without a zone: make them alike in a map step
+        """
+        types = set(map(type, values))
+        found: set[str] = set()
+        for kind in types:
+            if issubclass(kind, datetime):
+                found |= {_ZONED if value.tzinfo else _NAIVE for value in values if isinstance(value, datetime)}
+            else:
+                found.update([told for classes, told in _KIND_OF if issubclass(kind, classes)][:1])
+        self._learn(name, _exactly(found, values) if self._exact else found)
+        if any(issubclass(kind, dict) for kind in types):
+            self._check_fields(name, [value for value in values if isinstance(value, dict)])
+        if any(issubclass(kind, list | tuple) for kind in types):
+            inner = chain.from_iterable(value for value in values if isinstance(value, list | tuple))
+            self.check(f"{name}[]", list(inner))
+
+    def check_type(self, name: str, kind: pa.DataType) -> None:
+        """The same for a column of an Arrow type, which says its kind whatever it holds."""
+        import pyarrow as pa
+
+        if pa.types.is_struct(kind):
+            for field in kind:
+                self.check_type(f"{name}.{field.name}", field.type)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            self.check_type(f"{name}[]", kind.value_type)
+        else:
+            self._learn(name, _kinds_of_type(kind))
+
+    def _learn(self, name: str, found: set[str]) -> None:
+        kinds = found | ({self._known[name]} if name in self._known else set())
+        if kinds == {"int", "float"} and not self._exact:
+            kinds = {"float"}
+        if len(kinds) > 1:
+            raise self._error(f"column {name!r} holds {' and '.join(sorted(kinds))}: make them alike in a map step")
+        if kinds:
+            self._known[name] = kinds.pop()
+
+    def _check_fields(self, name: str, rows: Iterable[dict[Any, Any]]) -> None:
+        fields: dict[Any, list[Any]] = {}
+        for row in rows:
+            for field, value in row.items():
+                fields.setdefault(field, []).append(value)
+        for field, values in fields.items():
+            self.check(f"{name}.{field}", values)
+
+
+def _exactly(found: set[str], values: Sequence[Any]) -> set[str]:
+    """``found``, told apart further: Decimals by their places, ints by whether they fit, dicts of different fields."""
+    if "Decimal" in found:
+        places = {value.as_tuple().exponent for value in values if isinstance(value, Decimal)}
+        found = (found - {"Decimal"}) | {f"Decimal with exponent {exponent}" for exponent in places}
+    if "int" in found and any(type(value) is int and not -(1 << 63) <= value < 1 << 63 for value in values):
+        found = found | {"int beyond 64 bits"}
+    # Without the names of the fields: those of a dict that is a mapping may be data.
+    fields = {frozenset(value) for value in values if isinstance(value, dict)}
+    return found | {"dict", "dict of other fields"} if len(fields) > 1 else found
+
+
+def _kinds_of_type(kind: pa.DataType) -> set[str]:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return {_NAIVE if kind.tz is None else _ZONED}
+    tests = (
+        (pa.types.is_boolean, "bool"),
+        (pa.types.is_integer, "int"),
+        (pa.types.is_floating, "float"),
+        (pa.types.is_decimal, "Decimal"),
+        (pa.types.is_date, "date"),
+        (pa.types.is_time, "time"),
+        (pa.types.is_duration, "timedelta"),
+        (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "str"),
+        (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytes"),
+        (pa.types.is_fixed_size_binary, "bytes"),
+    )
+    return {told for is_kind, told in tests if is_kind(kind)}
+
+
+def is_unicode(text: str) -> bool:
+    r"""Whether ``text`` has an encoding: no halves of surrogate pairs, which neither Arrow nor a file's name takes.
+
+    >>> is_unicode("é"), is_unicode("\ud800")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+Column: TypeAlias = "list[Any] | pa.Array"
+"""What becomes one column: values of Python, or an Arrow array."""
+
+_LISTED_MAX: Final = 10
+
+
+def fields_of(values: list[Any]) -> list[dict[str, Any]]:
+    """Each value as its fields: a dict is them, a dataclass or namedtuple has them, anything else is ``value``.
+
+    >>> fields_of([{"a": 1}, 2])
+    [{'a': 1}, {'value': 2}]
+    """
+    if all(type(value) is dict for value in values):
+        return values
+    return [_fields(value) for value in values]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return dict(zip(names, value, strict=True))
+    return {"value": value}
+
+
+class RowColumns:
+    """Turns the rows of one stream into record batches of one schema.
+
+    A field that a row lacks is None. Types widen: a column that held only None takes any type, whole numbers become
+    floats, structs get more fields; anything else is an error, made of its message by ``error``. ``schema`` is the
+    widest so far (None before the first row), and `widened` brings an earlier record batch to it.
+
+    ``exact`` is for whom batches are gone before the next one comes: what could only be told by widening later is
+    refused, wherever the batches are cut: ints beside floats, Decimals of different places, rows and structs of
+    different fields. ``names``: only these fields are looked at; a row that lacks one has None there.
+
+    >>> from malstrom_py.errors import SinkError
+    >>> columns = RowColumns(SinkError)
+    >>> columns.convert([{"n": 1}, {"n": None}]).to_pydict()
+    {'n': [1, None]}
+    >>> columns.convert([{"n": 1.5}]).schema == columns.schema
+    True
+    >>> columns.convert([{"m": 2}])
+    Traceback (most recent call last):
+    malstrom_py.errors.SinkError: columns 'm' are not among those of the first batch ('n'): give every value ...
+    """
+
+    def __init__(
+        self, error: Callable[[str], MalstromError], *, exact: bool = False, names: Sequence[str] | None = None
+    ) -> None:
+        self._error = error
+        self._exact = exact
+        self._names = names
+        self._schema: pa.Schema | None = None
+        self._kinds = Kinds(error, exact=exact)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The names of the first rows with the widest types so far; None before the first row."""
+        return self._schema
+
+    def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+        """``values`` as columns (see `fields_of`), after `schema` has widened to hold them.
+
+        ``leading`` are columns of their own that stand before those of the values, each as long as ``values``; the
+        same names must be given with every call. No values make no columns until there were some.
+        """
+        if not values:
+            return self._no_rows()
+        rows = fields_of(values)
+        if self._names is not None:
+            rows = self._chosen(rows)
+        elif self._exact:
+            self._check_alike(rows)
+        names = list(dict.fromkeys(chain.from_iterable(rows))) if self._schema is None else set().union(*rows)
+        leading = leading or {}
+        known = self._known(names, leading)
+        return self._joined(known, lambda name: leading[name] if name in leading else [row.get(name) for row in rows])
+
+    def admit(self, columns: pa.RecordBatch, *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
+        """``columns`` as `convert` would give them, after `schema` has widened to hold them: no row is made.
+
+        Ways to store the same values otherwise (dictionaries, views) are undone, zones become UTC.
+        """
+        import pyarrow as pa
+
+        if not len(columns):
+            return self._no_rows()
+        names = columns.schema.names
+        if len(set(names)) < len(names):
+            raise self._error("two columns have the same name: rename one")
+        leading = dict(leading or {})
+        known = self._known(names, leading)
+        there: dict[str, Column] = dict(zip(names, columns.columns, strict=True)) | leading
+        return self._joined(known, lambda name: there[name] if name in there else pa.nulls(len(columns)))
+
+    def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """``batch`` with the wider types of ``schema``."""
+        import pyarrow as pa
+
+        if batch.schema.equals(schema):
+            return batch
+        columns = []
+        for field, column in zip(schema, batch.columns, strict=True):
+            if column.null_count == len(column):
+                columns.append(pa.nulls(len(column), field.type))
+                continue
+            try:
+                columns.append(recast(column, field.type))
+            except pa.ArrowException:
+                raise self._unfit(field.name, f"{column.type} that cannot be written as {field.type}") from None
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _chosen(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Each row's fields of ``names``; the error if no row so far has had one of them, for that is a mistake."""
+        names = self._names or ()
+        if self._schema is None and (missing := set(names).difference(*rows)):
+            there = len(set().union(*rows))  # the keys of a dict may be values, so they are counted
+            raise self._error(
+                f"an expression names columns that are not there: {_listed(missing)}; the rows have {there} others"
+            )
+        return [{name: row.get(name) for name in names} for row in rows]
+
+    def _check_alike(self, rows: list[dict[str, Any]]) -> None:
+        fields = rows[0].keys() if self._schema is None else set(self._schema.names)
+        for row in rows:
+            if row.keys() != fields:
+                other = _listed(set(row.keys()).symmetric_difference(fields))
+                raise self._error(
+                    f"rows have different fields ({other}): give every value the same ones, in a map step for "
+                    f"instance, with None where there is nothing"
+                )
+
+    def _no_rows(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        return pa.RecordBatch.from_pylist([], schema=pa.schema([]) if self._schema is None else self._schema)
+
+    def _known(self, names: Collection[Any], leading: Mapping[str, Column]) -> pa.Schema:
+        """The schema so far; at first ``names`` without types. The error unless it has all of ``names``."""
+        import pyarrow as pa
+
+        if self._schema is None:
+            check_names(names, self._error)
+            if not (all_names := [*leading, *names]):
+                raise self._error("the values have no fields, so there is no column to write: give them some")
+            return pa.schema([(name, pa.null()) for name in all_names])
+        known = self._schema.names
+        if extra := set(names).difference(known):
+            raise self._error(
+                f"columns {_listed(extra)} are not among those of the first batch ({_listed(known)}): "
+                f"give every value the same fields, in a map step for instance, with None where there is nothing"
+            )
+        return self._schema
+
+    def _joined(self, known: pa.Schema, column_of: Callable[[str], Column]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = [(field.name, column_of(field.name), field.type) for field in known]
+        for name, column, _ in columns:
+            if isinstance(column, list):
+                self._kinds.check(name, column)
+        arrays = [
+            self._array(name, column, kind) if isinstance(column, list) else self._plain(name, column, kind)
+            for name, column, kind in columns
+        ]
+        self._schema = pa.schema([(name, array.type) for name, array in zip(known.names, arrays, strict=True)])
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, name: str, column: list[Any], known: pa.DataType) -> pa.Array:
+        import pyarrow as pa
+
+        try:
+            array = pa.array(column)
+            found = exact_type(plain_type(array.type)) if self._exact else array.type
+            wider = wider_type(known, found)
+            if self._exact and not (only_nulls_widen(known, wider) and only_nulls_widen(found, wider)):
+                raise pa.ArrowInvalid("another type than before")
+            return array if array.type == wider else pa.array(column, type=wider)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            kinds = _listed({type(value).__name__ for value in column if value is not None})
+            before = "" if pa.types.is_null(known) else f" after {known}"
+            raise self._unfit(name, f"values of type {kinds}{before} that do not go into one column") from None
+
+    def _plain(self, name: str, column: pa.Array, known: pa.DataType) -> pa.Array:
+        import pyarrow as pa
+
+        try:
+            array = plain(column)
+            self._kinds.check_type(name, array.type)
+            return recast(array, wider_type(known, array.type))
+        except pa.ArrowException:
+            before = "" if pa.types.is_null(known) else f" after {known}"
+            raise self._unfit(name, f"{column.type}{before} that do not go into one column") from None
+
+    def _unfit(self, name: str, what: str) -> MalstromError:
+        return self._error(f"column {name!r} holds {what}: make them alike in a map step")
+
+
+def check_names(names: Iterable[object], error: Callable[[str], MalstromError]) -> None:
+    """The error unless every field is named by a str: 1 and "1" would be one column."""
+    for name in names:
+        if not isinstance(name, str):
+            raise error(f"a column is named by a {type(name).__name__}: columns are named by str")
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = sorted(map(str, names))
+    more = f" and {len(shown) - _LISTED_MAX} more" if len(shown) > _LISTED_MAX else ""
+    return ", ".join(map(repr, shown[:_LISTED_MAX])) + more

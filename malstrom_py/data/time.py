@@ -1,0 +1,157 @@
+"""Event time: units, conversions at the edges, and the merging of frontiers. Inside, a time is an int64.
+
+Rule: wall clocks have no place here; what depends on one takes the runtime's clock.
+"""
+
+from __future__ import annotations
+
+import operator
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, SupportsIndex, get_args
+
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.errors import PlanError, own_words
+
+Unit = Literal["s", "ms", "us", "ns"]
+
+PER_SECOND: Final[dict[str, int]] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""How many of a unit a second has."""
+
+NAIVE: Final = (
+    "a naive datetime says no moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc); of a file that is "
+    'read, sources.Files(..., timezone="UTC") does'
+)
+"""What is said of a time without a zone."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def check_unit(unit: str, step: str) -> Unit:
+    """``unit`` if it is one of s, ms, us, ns, else `PlanError` naming ``step``."""
+    if unit not in get_args(Unit):
+        raise PlanError(f"step {step!r}: unit {unit!r} is not one of 's', 'ms', 'us', 'ns'")
+    return unit  # type: ignore[return-value]  # narrowed by the check above
+
+
+def to_time(moment: object, unit: Unit) -> int:
+    """A moment as int64 in ``unit``: an int as it is, an aware datetime converted (rounded down).
+
+    Raises TypeError for anything else, naive datetimes and None among them, ValueError outside int64.
+
+    >>> to_time(datetime(2013, 1, 1, tzinfo=UTC), "ms")
+    1356998400000
+    """
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise own_words(TypeError(NAIVE))
+        time = _scale((moment - _EPOCH) // _MICROSECOND, unit)
+    elif moment is None:
+        raise own_words(TypeError("the timestamp is None: filter such records out first, or set on_error="))
+    else:
+        time = _index(moment)
+    # MIN_EPOCH and MAX_EPOCH themselves mean "no epoch yet" and "the end", so no record may carry them.
+    if not MIN_EPOCH < time < MAX_EPOCH:
+        raise own_words(ValueError(f"the timestamp does not fit an int64 in unit {unit!r}"))
+    return time
+
+
+def to_span(span: timedelta | int, unit: Unit) -> int:
+    """A length of time as a whole number of ``unit``; a timedelta is rounded up so that no bound shrinks.
+
+    >>> to_span(timedelta(hours=24), "ms")
+    86400000
+    """
+    if isinstance(span, timedelta):
+        microseconds = span // _MICROSECOND
+        return -_scale(-microseconds, unit)
+    return span
+
+
+def from_clock(now_s: float, unit: Unit) -> int:
+    """What a clock says, in seconds since 1970, as int64 in ``unit`` (to the microsecond, then rounded down).
+
+    >>> from_clock(1.5, "ms")
+    1500
+    """
+    return _scale(round(now_s * 1_000_000), unit)
+
+
+def from_time(time: int, unit: Unit) -> datetime:
+    """An int64 time as an aware datetime in UTC (microseconds; finer digits are cut). For people to read.
+
+    Raises OverflowError beyond the years datetime knows.
+    """
+    return _EPOCH + timedelta(microseconds=time * 1_000_000 // PER_SECOND[unit])
+
+
+def _scale(microseconds: int, unit: Unit) -> int:
+    return microseconds * PER_SECOND[unit] // 1_000_000
+
+
+def _index(moment: object) -> int:
+    # True and False are ints to Python, but as moments they are mistakes. What has __index__: numpy's integers, say.
+    if isinstance(moment, bool) or not isinstance(moment, SupportsIndex):
+        kind = type(moment).__name__
+        said = f"a timestamp is an int in the step's unit or an aware datetime, got {kind}"
+        if isinstance(moment, str):
+            said += ": parse it, with datetime.fromisoformat(text) for instance, which needs an offset such as Z in it"
+        raise own_words(TypeError(said))
+    return operator.index(moment)
+
+
+class Frontier:
+    """The largest epoch seen, merged (minimum) over a number of inputs. Never goes back.
+
+    T2: an *idle* input holds back nobody. Where all inputs are idle or finished, at least one of them idle, so is what
+    they are merged into.
+
+    >>> frontier = Frontier(2)
+    >>> frontier.advance(0, 5), frontier.advance(1, 3), frontier.advance(1, 9)
+    (None, 3, 5)
+    >>> frontier.advance(0, 5, idle=True)
+    9
+    """
+
+    __slots__ = ("_idle", "_inputs", "idle", "time")
+
+    def __init__(self, inputs: int) -> None:
+        self._inputs = [MIN_EPOCH] * inputs
+        self._idle = [False] * inputs
+        self.time = MIN_EPOCH
+        self.idle = False
+
+    def advance(self, index: int, time: int, *, idle: bool = False) -> int | None:
+        """Input ``index`` has reached ``time``: the merged frontier if that moved it, or changed its being idle."""
+        inputs = self._inputs
+        if time <= inputs[index] and idle is self._idle[index]:
+            return None
+        inputs[index] = max(time, inputs[index])
+        if idle or self.idle or True in self._idle:
+            return self._merged_with_idle(index, idle)
+        merged = min(inputs)
+        if merged <= self.time:
+            return None
+        self.time = merged
+        return merged
+
+    def active(self) -> int | None:
+        """The minimum over the inputs that are neither idle nor finished; None if there is none such."""
+        active = [time for time, idle in zip(self._inputs, self._idle, strict=True) if not idle and time != MAX_EPOCH]
+        return min(active, default=None)
+
+    def inputs(self) -> list[int]:
+        """The largest epoch of each input."""
+        return list(self._inputs)
+
+    def _merged_with_idle(self, index: int, idle: bool) -> int | None:
+        self._idle[index] = idle
+        before, was_idle = self.time, self.idle
+        active = self.active()
+        self.idle = active is None and True in self._idle
+        if self.idle:
+            held = [time for time, at_rest in zip(self._inputs, self._idle, strict=True) if at_rest]
+            self.time = max(before, min(held))
+        else:
+            self.time = max(before, min(self._inputs) if active is None else active)
+        return None if self.time == before and self.idle is was_idle else self.time

@@ -1,0 +1,298 @@
+"""What of an error in a user's function anyone may read: it goes into messages and logs, which show no values.
+
+Rule: a text is said that this package wrote, or that only names what is in the source code: a field, an attribute, a
+name. The bytecode says that it was the interpreter that raised, and the source of that very expression has the name:
+code that was made of data, by ``eval`` say, has no source. Of all other errors the type alone is said, for a text may
+hold a value.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import errno
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final
+
+from malstrom_py import errors
+from malstrom_py.errors import has_own_words
+
+# In a source tree the rooms `workers` and `rescale` are links to folders outside the package's own.
+_PACKAGE: Final = Path(errors.__file__).parent.parent
+OURS: Final = tuple(
+    f"{folder}{os.sep}" for folder in (_PACKAGE, *(path.resolve() for path in _PACKAGE.iterdir() if path.is_dir()))
+)
+"""What the paths of this package's files begin with."""
+
+_STDLIB: Final = f"{sysconfig.get_path('stdlib')}{os.sep}"
+
+NO_FIELD: Final = "the row has no field"
+
+_ITEMS: Final = ("BINARY_SUBSCR", "BINARY_OP", "DELETE_SUBSCR")
+_ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR")
+_NAMES: Final = (
+    *("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_CLOSURE"),
+    *("DELETE_FAST", "DELETE_DEREF", "DELETE_GLOBAL", "DELETE_NAME"),
+)
+_FIELDS_MAX: Final = 12
+_LINES_MAX: Final = 50
+
+_TYPE: Final = r"'([\w.]+)'"
+_OPERATOR: Final = r"(?:[-+*/%@&|^<>=~]+|\*\* or pow\(\)|divmod\(\))"
+_OF_TYPES: Final = re.compile(
+    rf"unsupported operand type\(s\) for {_OPERATOR}: {_TYPE} and {_TYPE}"
+    rf"|'[<>=!]+' not supported between instances of {_TYPE} and {_TYPE}"
+    rf"|{_TYPE} object (?:is not (?:iterable|subscriptable|callable|an iterator)|does not support item assignment)"
+    r"|cannot unpack non-iterable (\w+) object"
+    r"|can only concatenate (\w+) \(not \"([\w.]+)\"\) to (\w+)"
+)
+"""What the interpreter says of types. Their names are groups, to be looked up."""
+
+_OF_ARGUMENTS: Final = re.compile(
+    r"([\w.<>]+)\(\) (takes (?:from \d+ to )?\d+ positional arguments? but \d+ (?:was|were) given"
+    r"|missing \d+ required positional arguments?)(: '\w+'(?:,? (?:and )?'\w+')*)?"
+)
+
+
+def words_of(error: BaseException, row: object = None, function: object = None) -> str:
+    """What may be said of ``error`` besides its type, "" if nothing.
+
+    ``row``: the value that it was raised for; ``function``: the user's, that was called.
+
+    >>> from malstrom_py.errors import own_words
+    >>> words_of(own_words(TypeError("a timestamp is an int"))), words_of(TypeError("secret"))
+    ('a timestamp is an int', '')
+    """
+    try:
+        return _words_of(error, row, function)
+    except Exception:  # of the user's own class of error, or of row, which may raise whatever is asked of them
+        return ""
+
+
+def system_words(error: BaseException) -> str:
+    """What the system says of ``error`` by its number, "" if it is none of Python's own classes, or has none.
+
+    Neither the text nor the path: a user's function may have made them of a value.
+
+    >>> system_words(OSError(28, "secret", "/x/secret")), system_words(OSError("secret"))
+    ('[Errno 28] No space left on device', '')
+    """
+    kind = type(error)
+    if not isinstance(error, OSError) or getattr(builtins, kind.__name__, None) is not kind:
+        return ""
+    number = error.errno
+    return f"[Errno {number}] {os.strerror(number)}" if type(number) is int and number in errno.errorcode else ""
+
+
+def is_ours(error: BaseException, *, alone: bool = False) -> bool:
+    """Whether it was this package that raised ``error``; ``alone``: and nobody else's code was on the way.
+
+    >>> is_ours(ValueError("secret"))
+    False
+    """
+    files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    if not files or not files[-1].startswith(OURS):
+        return False
+    return not alone or all(file.startswith(OURS) or _is_pythons(file) for file in files)
+
+
+def _is_pythons(file: str) -> bool:
+    """Whether ``file`` is of Python's own library: ``contextlib`` is on the way of many an error."""
+    return file.startswith(_STDLIB) and "site-packages" not in file
+
+
+def _words_of(error: BaseException, row: object, function: object) -> str:
+    if has_own_words(error):
+        return str(error.args[0])
+    raised = _raising(error)
+    if raised is None:
+        return ""
+    operation = raised.operation
+    if type(error) is TypeError:
+        return _of_call_or_types(error, raised, function)
+    if type(error) is KeyError and operation in _ITEMS:
+        return _of_key(error, raised, row)
+    if type(error) is AttributeError and operation in _ATTRIBUTES:
+        return _of_attribute(error, raised)
+    if type(error) in (NameError, UnboundLocalError) and operation in _NAMES:
+        return _of_name(error, raised)
+    if type(error) is ModuleNotFoundError and operation == "IMPORT_NAME":
+        return _of_module(error, raised)
+    return ""
+
+
+def _of_key(error: KeyError, raised: _Raised, row: object) -> str:
+    key = error.args[0] if len(error.args) == 1 else None
+    source = raised.source
+    if not isinstance(key, str) or not isinstance(source, ast.Subscript):
+        return ""
+    if not isinstance(source.slice, ast.Constant) or source.slice.value != key:
+        return ""  # it was computed, so it may be a value
+    found = raised.frame.f_locals.get(source.value.id) if isinstance(source.value, ast.Name) else None
+    is_row = isinstance(row, dict) and type(found) is type(row) and (found is row or found == row)
+    return f"{NO_FIELD} {key!r}" if is_row else f"no item {key!r}"
+
+
+def _of_attribute(error: AttributeError, raised: _Raised) -> str:
+    source = raised.source
+    if not isinstance(source, ast.Attribute) or not raised.argument == error.name == source.attr:
+        return ""
+    kind = type(error.obj)
+    of = f"{kind.__name__} has" if _is_written(kind) else "there is"
+    return f"{of} no attribute {source.attr!r}"
+
+
+def _of_name(error: BaseException, raised: _Raised) -> str:
+    name = raised.source.id if isinstance(raised.source, ast.Name) else None
+    if name is None or raised.argument != name:
+        return ""
+    if type(error) is UnboundLocalError or name in raised.frame.f_code.co_freevars:
+        return f"local variable {name!r} has no value there"
+    return f"name {name!r} is not defined"
+
+
+def _of_module(error: ModuleNotFoundError, raised: _Raised) -> str:
+    """The module that is missing may be a package of the one that is named."""
+    is_named = raised.argument in _imported(raised.source) and f"{raised.argument}.".startswith(f"{error.name}.")
+    return f"there is no module {error.name!r}" if is_named else ""
+
+
+def _imported(source: ast.AST | None) -> set[str]:
+    if isinstance(source, ast.ImportFrom):
+        return {source.module or ""}
+    return {alias.name for alias in source.names} if isinstance(source, ast.Import) else set()
+
+
+def _of_call_or_types(error: TypeError, raised: _Raised, function: object) -> str:
+    if raised.operation.startswith(("RAISE", "RERAISE")):
+        return ""
+    is_call = raised.operation.startswith(("CALL", "PRECALL"))
+    return _of_arguments(str(error), raised, function) if is_call else _of_types(str(error))
+
+
+def _of_types(text: str) -> str:
+    """``text`` if the interpreter says such of types, and each of them is one of Python's own."""
+    match = _OF_TYPES.fullmatch(text)
+    return text if match and all(_is_known(name) for name in match.groups() if name is not None) else ""
+
+
+def _of_arguments(text: str, raised: _Raised, function: object) -> str:
+    """How many arguments were given: numbers, and names where they are those of a function in the source."""
+    match = _OF_ARGUMENTS.fullmatch(text)
+    if match is None:
+        return ""
+    called = [function, *raised.called()]
+    of_source = any(isinstance(one, FunctionType) and _names(one, match[1], match[3] or "") for one in called)
+    verb = "is " if match[2].startswith("missing") else ""
+    return text if of_source else f"a function that is called there {verb}{match[2]}"
+
+
+def _names(function: FunctionType, name: str, arguments: str) -> bool:
+    code = function.__code__
+    lines = _lines(code.co_filename, code.co_firstlineno, code.co_firstlineno, function.__globals__)
+    written = set(code.co_varnames[: code.co_argcount])
+    return (
+        bool(lines)
+        and name == function.__qualname__
+        and name.rpartition(".")[2] == code.co_name
+        and written.issuperset(re.findall(r"'(\w+)'", arguments))
+    )
+
+
+def _is_known(name: str) -> bool:
+    """Whether ``name`` is that of a type of Python, or of a package that is loaded, as the interpreter writes it."""
+    if isinstance(getattr(builtins, name, None), type):
+        return True
+    if any(isinstance(kind, type) and kind.__name__ == name for kind in vars(types).values()):
+        return True
+    module, _, last = name.rpartition(".")
+    return isinstance(vars(sys.modules[module]).get(last), type) if module in sys.modules else False
+
+
+def _is_written(kind: type) -> bool:
+    """Whether ``kind`` is found by its name where it says that it is: no type that was made of data is."""
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind or kind in vars(types).values()
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """Where an error was raised: the instruction, its ``argument``, and the ``source`` of it, if it has one."""
+
+    frame: FrameType
+    operation: str
+    argument: Any
+    source: ast.AST | None
+
+    def called(self) -> Iterator[object]:
+        """The function that the source calls by its name, if it does."""
+        if isinstance(self.source, ast.Call) and isinstance(self.source.func, ast.Name):
+            name = self.source.func.id
+            yield self.frame.f_locals.get(name, self.frame.f_globals.get(name))
+
+
+def _raising(error: BaseException) -> _Raised | None:
+    trace = error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    frame, code = trace.tb_frame, trace.tb_frame.f_code
+    instruction = next((one for one in dis.get_instructions(code) if one.offset == trace.tb_lasti), None)
+    if instruction is None:
+        return None
+    return _Raised(frame, instruction.opname, instruction.argval, _source(code, trace.tb_lasti, frame.f_globals))
+
+
+def _source(code: CodeType, offset: int, names: dict[str, Any]) -> ast.AST | None:
+    """The expression or statement in the source that the instruction at ``offset`` was made of; None if not found."""
+    line, end_line, column, end_column = list(code.co_positions())[offset // 2]
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    lines = [text.encode() for text in _lines(code.co_filename, line, end_line, names)]
+    if not lines:
+        return None
+    lines[-1] = lines[-1][:end_column]
+    lines[0] = lines[0][column:]
+    text = b"".join(lines).decode()
+    try:
+        return ast.parse(f"({text}\n)", mode="eval").body
+    except SyntaxError:
+        return ast.parse(text).body[0]
+
+
+def _lines(file: str, first: int, last: int, names: dict[str, Any]) -> list[str]:
+    """Lines of a source file; none if they are not there, or it is not that of the module whose ``names`` these are.
+
+    That of ``eval`` is ``<string>``, or what its caller says.
+    """
+    module = names.get("__file__", file)  # a cell of a notebook has none
+    if file.startswith("<") or last - first >= _LINES_MAX or Path(module).absolute() != Path(file).absolute():
+        return []
+    lines = linecache.getlines(file, names)[first - 1 : last]
+    return lines if len(lines) == last - first + 1 else []
+
+
+def fields_told(names: list[str]) -> str:
+    """The names of columns, as a message lists them: the first of them, if they are many.
+
+    Those of a schema: the keys of a dict may be values.
+
+    >>> fields_told(["carrier", "delay"]), fields_told([])
+    ("'carrier', 'delay'", 'none')
+    """
+    known = ", ".join(repr(name) for name in names[:_FIELDS_MAX])
+    return (known or "none") + (", …" if len(names) > _FIELDS_MAX else "")

@@ -1,0 +1,129 @@
+"""Streams that part and come together: ``branch``, ``split``, ``cloned``, ``union``.
+
+``branch``: two streams, by a predicate.
+
+``split``: one stream as several, by a function.
+
+``cloned``: one stream as several equal ones.
+
+``union``: several streams as one. Epochs are merged (minimum), control messages wait for all inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.errors import own_words
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures, call_each, verdicts_of
+from malstrom_py.operators.forgotten_return import silence_of
+from malstrom_py.operators.stateless import refuse_no_items
+
+YES: Final = 0
+NO: Final = 1
+
+
+class Branch(Operator):
+    """Sends each record to the first stream where ``predicate(value)`` is true, else to the second.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> even, odd = job.source("numbers", sources.Memory([1, 2, 3])).branch("even", lambda n: n % 2 == 0)
+    >>> mp.collect(even), mp.collect(odd)
+    ([2], [1, 3])
+    """
+
+    def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
+        super().__init__(context)
+        self._predicate = predicate
+        self._failures = Failures(context)
+        self._silence = silence_of(context, predicate, "branch")
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
+        out.send(batch.compress(verdicts), YES)
+        out.send(batch.compress([not verdict for verdict in verdicts]), NO)
+
+
+class Split(Operator):
+    """Sends each record to the streams whose numbers (0 to n - 1) ``fn(value)`` gives: one, several or none.
+
+    Records that go to no stream are counted as filtered.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> low, high = job.source("numbers", sources.Memory([1, 5, 9])).split("size", 2, lambda n: [0] if n < 5 else [1])
+    >>> mp.collect(low), mp.collect(high)
+    ([1], [5, 9])
+    """
+
+    def __init__(self, context: StepContext, *, n: int, fn: Callable[[Any], Iterable[int]]) -> None:
+        super().__init__(context)
+        self._n = n
+        self._fn = fn
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        batch, choices = call_each(self._choose, batch, self._failures, out, blame=self._fn)
+        self.counters.filtered += choices.count(frozenset())
+        for port in range(self._n):
+            out.send(batch.compress([port in chosen for chosen in choices]), port)
+
+    def _choose(self, value: Any) -> frozenset[int]:
+        numbers = self._fn(value)
+        try:
+            chosen = frozenset(numbers)
+        except TypeError:
+            refuse_no_items(numbers, "the numbers of streams")
+            raise
+        if not chosen <= frozenset(range(self._n)):
+            # Not the number itself: the function may have taken it from the record.
+            numbered = all(isinstance(number, int) for number in chosen)
+            got = "another number" if numbered else "something that is not an int"
+            raise own_words(IndexError(f"streams are numbered from 0 to {self._n - 1}, got {got}"))
+        return chosen
+
+
+class Cloned(Operator):
+    """Sends every record to each of ``n`` streams. (Using a builder twice does the same, without a step.)
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> one, two = job.source("numbers", sources.Memory([1, 2])).cloned("twice", 2)
+    >>> mp.collect(one), mp.collect(two)
+    ([1, 2], [1, 2])
+    """
+
+    takes_columns = True
+
+    def __init__(self, context: StepContext, *, n: int) -> None:
+        super().__init__(context)
+        self._n = n
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        for port in range(self._n):
+            out.send(batch, port)
+
+
+class Union(Operator):
+    """Passes the records of all its inputs on, each input's in order.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> left, right = job.source("left", sources.Memory([1])), job.source("right", sources.Memory([2]))
+    >>> sorted(mp.collect(left.union("both", right)))
+    [1, 2]
+    """
+
+    takes_columns = True
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        out.send(batch)

@@ -1,0 +1,395 @@
+"""The steps that work on whole columns: ``map_batches``, ``select``, ``with_columns``, and ``filter`` by an expression.
+
+Polars expressions in steps: which are taken, and how they are evaluated on a batch.
+
+Rule: nothing of a step's result may depend on where batches are cut, so an expression must work row by row.
+
+Base of the steps that work on whole columns: rows become columns here, where they have to.
+
+Rule: nothing of a step's result may depend on where batches are cut. So columns made of rows are `exact`: what could
+only be told by widening later (an int that is a float in another batch) is refused, wherever batches are cut.
+
+``filter`` by a Polars expression: the records it is true for.
+
+``map_batches``: a function of whole Arrow record batches.
+
+``select``: Polars expressions that make the columns of each record.
+
+``with_columns``: Polars expressions that add columns to each record, or replace them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.rows_to_columns import RowColumns
+from malstrom_py.errors import OperatorError, PlanError
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures, describe_function
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+_TRIALS: Final = 8
+_WHOLE: Final = (
+    "an expression looks at more than its own row (an aggregate, a sort, a shift, …), so its result would depend on "
+    "where batches are cut: use a keyed step, such as count, sum or aggregate, for that"
+)
+
+
+class Expressions:
+    """Polars expressions at work on one step's batches.
+
+    ``apply`` makes a frame of a frame: ``DataFrame.select`` or ``with_columns``, say. Those of ``unsure`` are compared
+    on the first few batches of several rows: all rows at once must give what each half gives.
+    """
+
+    def __init__(
+        self,
+        expressions: Sequence[pl.Expr],
+        apply: Callable[[pl.DataFrame, Sequence[pl.Expr]], pl.DataFrame],
+        error: Callable[[str], OperatorError],
+    ) -> None:
+        self._expressions = expressions
+        self._names = sorted({name for expression in expressions for name in expression.meta.root_names()})
+        self._apply = apply
+        self._error = error
+        verdicts = [works_row_by_row(expression) for expression in expressions]
+        if False in verdicts:
+            raise error(_WHOLE)
+        # How many batches are yet to be evaluated in halves as well: those of rows that are all alike tell nothing.
+        self._unsure = _TRIALS if None in verdicts else 0
+
+    def __call__(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """What the expressions make of ``frame``, row for row."""
+        result = self._evaluated(frame)
+        if self._unsure and frame.height > 1:
+            self._unsure -= 1
+            middle = frame.height // 2
+            halves = [self._evaluated(frame.slice(0, middle)), self._evaluated(frame.slice(middle))]
+            if not all(
+                half.equals(result.slice(at, half.height)) for at, half in zip((0, middle), halves, strict=True)
+            ):
+                raise self._error(_WHOLE)
+        return result
+
+    def filtered(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows of ``frame`` for which the expressions, seen to give booleans before, are true."""
+        return self._guarded(frame, lambda: frame.filter(self._expressions))
+
+    def _evaluated(self, frame: pl.DataFrame) -> pl.DataFrame:
+        result = self._guarded(frame, lambda: self._apply(frame, self._expressions))
+        if result.height == 1 != frame.height:  # constants alone are one row to Polars
+            names = result.columns
+            result = self._guarded(frame, lambda: frame.with_columns(self._expressions).select(names))
+        if result.height != frame.height:
+            raise self._error(f"the expressions made {result.height} rows of {frame.height}: {_WHOLE}")
+        return result
+
+    def _guarded(self, frame: pl.DataFrame, evaluate: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        """What ``evaluate`` makes of ``frame``; an error of Polars as one that names the step and the columns."""
+        from polars.exceptions import ColumnNotFoundError, PanicException
+
+        try:
+            return evaluate()
+        except ColumnNotFoundError as error:
+            missing = ", ".join(repr(name) for name in self._names if name not in frame.columns)
+            named = f"the column {missing}, which" if missing else "a column that"
+            raise self._error(f"an expression names {named} is not there; there are {frame.width}") from error
+        except (Exception, PanicException) as error:  # also what a function of the user's inside it raises
+            # Its text stays with it, the __cause__: it may tell a record's value.
+            failed = (
+                f"an expression failed with {type(error).__name__} on columns {self._typed(frame)}{self._hint(frame)}"
+            )
+            raise self._error(failed) from error
+
+    def _hint(self, frame: pl.DataFrame) -> str:
+        """What to do where a column made of rows has had no value so far, so that its type is not known."""
+        import polars as pl
+
+        untyped = [name for name in self._names if frame.schema.get(name) == pl.Null]
+        if not untyped:
+            return ""
+        names = ", ".join(map(repr, untyped))
+        return f". Of {names} all rows so far have None: say the type, pl.col({untyped[0]!r}).cast(…)"
+
+    def _typed(self, frame: pl.DataFrame) -> str:
+        """The columns that the expressions name, with their types; others, whose names may be values, are counted."""
+        named = [f"{name!r}: {frame.schema[name]}" for name in self._names if name in frame.columns]
+        others = frame.width - len(named)
+        return ", ".join([*named, *([f"{others} others" if named else str(others)] if others else [])])
+
+
+def is_expression(thing: object) -> TypeGuard[pl.Expr]:
+    """Whether ``thing`` is a Polars expression, told without importing Polars."""
+    polars = sys.modules.get("polars")
+    return polars is not None and isinstance(thing, polars.Expr)
+
+
+def expressions_of(given: Sequence[object], named: Mapping[str, object], step: str) -> list[pl.Expr]:
+    """What a user passed as expressions: a str is a column, a named one gets that name.
+
+    PlanError: something else, none at all, or one that looks at more than its own row.
+    """
+    expressions: list[pl.Expr] = []
+    for name, thing in [*((None, thing) for thing in given), *named.items()]:
+        expression = _column(thing) if isinstance(thing, str) else thing
+        if not is_expression(expression):
+            raise PlanError(
+                f"step {step!r}: expected Polars expressions or names of columns, got {type(thing).__name__}: "
+                f"write pl.lit(…) for a constant"
+            )
+        if works_row_by_row(expression) is False:
+            raise PlanError(f"step {step!r}: {_WHOLE}: {str(expression)[:200]}")
+        expressions.append(expression if name is None else expression.alias(name))
+    if not expressions:
+        raise PlanError(f"step {step!r}: pass at least one Polars expression or name of a column")
+    return expressions
+
+
+def roots_of(expressions: Sequence[pl.Expr]) -> list[str] | None:
+    """The columns that ``expressions`` look at; None where that cannot be told before, or they look at none.
+
+    >>> import polars as pl
+    >>> roots_of([pl.col("b") * 2, pl.col("a")]), roots_of([pl.all()])
+    (['a', 'b'], None)
+    """
+    names: set[str] = set()
+    left = list(expressions)
+    for expression in left:
+        if expression.meta.is_column():
+            names.update(expression.meta.root_names())
+        elif expression.meta.is_column_selection():
+            return None
+        else:
+            left.extend(expression.meta.pop())
+    return sorted(names) or None
+
+
+def _column(name: str) -> pl.Expr:
+    """The column of exactly that name, which is no pattern."""
+    import polars as pl
+
+    is_pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
+    return pl.selectors.by_name(name).as_expr() if is_pattern else pl.col(name)
+
+
+def works_row_by_row(expression: pl.Expr) -> bool | None:
+    """Whether each row's result depends on that row alone; None where Polars cannot tell before it sees columns.
+
+    >>> import polars as pl
+    >>> works_row_by_row(pl.col("a") * 2), works_row_by_row(pl.col("a") - pl.col("a").mean())
+    (True, False)
+    """
+    meta = expression.meta
+    if meta.is_column_selection():
+        return True
+    verdicts = [_told(meta), *map(works_row_by_row, meta.pop())]
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
+
+
+def _told(meta: Any) -> bool | None:
+    """What Polars says of the outermost operation alone."""
+    from polars.exceptions import PolarsError
+
+    try:
+        return bool(meta.is_row_separable())
+    except (PolarsError, AttributeError):  # not before it sees columns; versions that do not tell at all
+        return None
+
+
+class ColumnStep(Operator):
+    """Takes rows or columns; gives columns. Of rows it looks at the fields ``names``, or at all."""
+
+    takes_columns = True
+
+    def __init__(self, context: StepContext, *, names: Sequence[str] | None = None) -> None:
+        super().__init__(context)
+        self._row_columns = RowColumns(self.error, exact=True, names=names)
+
+    def columns_of(self, batch: Batch) -> ColumnBatch:
+        """``batch`` as columns. A value that is no dict, dataclass or namedtuple is the column ``value``."""
+        if isinstance(batch, ColumnBatch):
+            return batch
+        self.counters.columns_made += len(batch)
+        return ColumnBatch(
+            self._row_columns.convert(batch.values), keys=batch.keys, timestamps=batch.timestamps, part=batch.part
+        )
+
+    def frame_of(self, columns: ColumnBatch) -> pl.DataFrame:
+        """The columns as Polars has them; the error that names one that it cannot have."""
+        import polars as pl
+        from polars.exceptions import PanicException
+
+        try:
+            return columns.frame
+        except (Exception, PanicException) as error:
+            for field, column in zip(columns.columns.schema, columns.columns.columns, strict=True):
+                try:
+                    pl.Series(column)
+                except (Exception, PanicException):
+                    raise self.error(
+                        f"column {field.name!r} of Arrow type {field.type} cannot be taken by a Polars expression: "
+                        f"cast it in a map_batches step, or leave it out"
+                    ) from error
+            raise self.error(
+                f"these columns cannot be taken by a Polars expression: {columns.columns.schema}"
+            ) from error
+
+    def error(self, why: str) -> OperatorError:
+        """The error that names this step; for the caller to raise."""
+        return OperatorError(f"step {self.context.step!r}: {why}.", step=self.context.step)
+
+
+class FilterColumns(ColumnStep):
+    """Keeps the records for which ``predicate`` is true; false and null are counted as filtered.
+
+    The predicate works row by row and gives booleans.
+
+    >>> import malstrom_py as mp, polars as pl
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> bids = job.source("bids", sources.Memory([{"price": 10}, {"price": None}, {"price": 30}]))
+    >>> mp.collect(bids.filter("dear", pl.col("price") > 20))
+    [{'price': 30}]
+    """
+
+    takes_frames = True
+
+    def __init__(self, context: StepContext, *, predicate: pl.Expr) -> None:
+        super().__init__(context, names=roots_of([predicate]))
+        self._mask = Expressions([predicate], lambda frame, exprs: frame.select(exprs), self.error)
+        self._is_seen = False
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        kept = self._kept(batch)
+        self.counters.filtered += len(batch) - len(kept)
+        out.send(kept)
+
+    def _kept(self, batch: Batch) -> Batch:
+        columns = self.columns_of(batch)
+        if self._is_seen and batch is columns and not columns.is_keyed and not columns.is_timed:
+            # No other columns to keep in step, so no mask.
+            return columns.with_frame(self._mask.filtered(self.frame_of(columns)))
+        mask = self._verdicts(self.frame_of(columns))
+        # Rows stay the very rows they were.
+        return columns.where(mask) if batch is columns else batch.compress(mask.to_list())
+
+    def _verdicts(self, frame: pl.DataFrame) -> pl.Series:
+        import polars as pl
+
+        verdicts = self._mask(frame)
+        if verdicts.width != 1 or verdicts.dtypes[0] not in (pl.Boolean, pl.Null):
+            kinds = ", ".join(map(str, verdicts.dtypes))
+            raise self.error(f"filter takes one expression that gives booleans, this one gave {kinds}")
+        self._is_seen = self._is_seen or frame.height > 1
+        return verdicts.to_series().cast(pl.Boolean)
+
+
+class MapBatches(ColumnStep):
+    """Replaces the values of a batch by the rows of the ``RecordBatch`` that ``fn(record_batch)`` returns.
+
+    On a stream with keys or timestamps it returns as many rows as it got, in the same order; on others any number.
+    How many rows come at once is not promised, so what ``fn`` makes of a row must not depend on the others. Values
+    that are no dicts, dataclasses or namedtuples are the column ``value``.
+
+    OperatorError: ``fn`` raised (``on_error`` has no say, for which record it was cannot be told), or returned
+    something else.
+
+    >>> import malstrom_py as mp, pyarrow as pa, pyarrow.compute as pc
+    >>> from malstrom_py import sources
+    >>> def upper(batch: pa.RecordBatch) -> pa.RecordBatch:
+    ...     return pa.RecordBatch.from_pydict({"word": pc.utf8_upper(batch["value"])})
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("words", sources.Memory(["ant", "bee"])).map_batches("upper", upper))
+    [{'word': 'ANT'}, {'word': 'BEE'}]
+    """
+
+    def __init__(self, context: StepContext, *, fn: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+        super().__init__(context)
+        self._fn = fn
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        columns = self.columns_of(batch)
+        try:
+            made = self._fn(columns.columns)
+        except Exception as error:
+            raise self._failures.error(error, self._fn, policy=False) from error
+        out.send(columns.with_columns(self._checked(made, columns)))
+
+    def _checked(self, made: Any, given: ColumnBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        if not isinstance(made, pa.RecordBatch):
+            raise self._broken(f"returned a {type(made).__name__}: return a pyarrow.RecordBatch")
+        names = made.schema.names
+        if len(set(names)) < len(names):
+            raise self._broken("returned two columns of the same name: rename one")
+        aligned = given.is_keyed or given.is_timed
+        if aligned and made.num_rows != len(given):
+            raise self._broken(
+                f"returned {made.num_rows} rows for {len(given)}: on a stream with keys or timestamps each row has its "
+                f"own, so return one row per row, or use it before key_by and assign_timestamps"
+            )
+        return made
+
+    def _broken(self, what: str) -> OperatorError:
+        where = describe_function(self._fn)
+        step = self.context.step
+        return OperatorError(f"step {step!r}: {where} {what}.", step=step, function=where)
+
+
+class Select(ColumnStep):
+    """Each record becomes what ``expressions`` make of it; keys and timestamps stay.
+
+    An expression works row by row (``pl.col("a") * 2``; not ``pl.col("a").sum()``). Downstream, columns stay columns
+    as long as steps take them; a function of a value gets a dict.
+
+    >>> import malstrom_py as mp, polars as pl
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> bids = job.source("bids", sources.Memory([{"price": 10, "item": "a"}, {"price": 20, "item": "b"}]))
+    >>> mp.collect(bids.select("in-euros", "item", euros=pl.col("price") * 0.5))
+    [{'item': 'a', 'euros': 5.0}, {'item': 'b', 'euros': 10.0}]
+    """
+
+    takes_frames = True
+
+    def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
+        super().__init__(context, names=roots_of(expressions))
+        self._select = Expressions(expressions, lambda frame, exprs: frame.select(exprs), self.error)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        columns = self.columns_of(batch)
+        out.send(columns.with_frame(self._select(self.frame_of(columns))))
+
+
+class WithColumns(ColumnStep):
+    """Each record keeps its columns and gets those that ``expressions`` make of it; one of the same name is replaced.
+
+    An expression works row by row (``pl.col("a") * 2``; not ``pl.col("a").sum()``).
+
+    >>> import malstrom_py as mp, polars as pl
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> bids = job.source("bids", sources.Memory([{"price": 10}, {"price": 20}]))
+    >>> mp.collect(bids.with_columns("in-euros", euros=pl.col("price") * 0.5))
+    [{'price': 10, 'euros': 5.0}, {'price': 20, 'euros': 10.0}]
+    """
+
+    takes_frames = True
+
+    def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
+        super().__init__(context)
+        self._extend = Expressions(expressions, lambda frame, exprs: frame.with_columns(exprs), self.error)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        columns = self.columns_of(batch)
+        out.send(columns.with_frame(self._extend(self.frame_of(columns))))

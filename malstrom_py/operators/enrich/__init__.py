@@ -1,0 +1,1 @@
+"""``enrich``: the step, its calls, its queue and its cache."""

@@ -1,0 +1,346 @@
+"""``enrich``: each record with what an asynchronous function says about it, in the order in which records came.
+
+Rules. What came first leaves first, over the whole step: records wait in one queue, and so do the epochs between them,
+the maximum epoch too, so that nothing is sent behind an epoch that was ahead of it. The queue is bounded: while it is
+full the region takes nothing in (F2), and it is full with what leaves within a fraction of a second. What stands in it
+is state. A barrier persists it (S1), and a step that is restored asks about it again, before anything new. Where
+snapshots restore at any scale, a barrier is not let in while there are epochs in the queue (`holds_epochs`): the
+frontier at the barrier is then the same on every worker, and what waits are records behind it, each of which can go on
+wherever its key lives.
+
+But it does not move, for it could be sent below the frontier of the new owner. When state moves, the epoch of the cut
+has come in at every owner (R4, R5); a record of before it, asked about again by the new one, would come out behind it.
+Epochs that are held here are as dangerous to the state of steps behind this one: a key that leaves before such an epoch
+has gone through never sees it, and a key that is brought in before sees it twice. So `Collect` first waits for the
+calls of its keys, and lets all that stands before them leave, and every epoch; `Acquire` lets every epoch leave. Both
+end within what calls may take at most, or with a `DeadlineError`. Then nothing of these keys is here to be handed over,
+and there is nothing to take in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import (
+    MIN_EPOCH,
+    AbsBarrier,
+    Acquire,
+    Collect,
+    Epoch,
+    Interrogate,
+    StateMessage,
+    SuspendMarker,
+)
+from malstrom_py.errors import InternalError, OperatorError, shown
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.batch_sizing import UNLIMITED, Speed
+from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
+from malstrom_py.operators.enrich.calls import Asking, Call, Calls
+from malstrom_py.operators.enrich.queue import Gathered, Held, artefact_of, decoded, encoded, held_in, merged
+from malstrom_py.operators.failures import Failures, call_each, describe_function
+from malstrom_py.operators.forgotten_return import silence_of, silence_of_combine
+from malstrom_py.operators.keyed import distinct, keys_of
+from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.keyed_state import Migrate
+
+_HELD_S: Final = 0.25
+"""For how long there is to be something in the queue, beside the calls that may be under way."""
+
+ANSWERED_MAX: Final = 1024
+"""How many records may wait for an earlier one whose call takes long, beside the calls under way."""
+
+
+class Enrich(Operator):
+    """Sends ``(value, info)``, or ``combine(value, info)``, per record, where ``info = await function(thing)``; the
+    thing is the record's key, or what ``by`` takes of its value.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> async def name_of(carrier):
+    ...     return {"UA": "United", "B6": "JetBlue"}[carrier]
+    >>> flights = mp.Job("docs").source("flights", sources.Memory([("UA", 1), ("B6", 2), ("UA", 3)]))
+    >>> numbers = flights.key_by("carrier", lambda flight: flight[0]).map("number", lambda flight: flight[1])
+    >>> mp.collect(numbers.enrich("name", name_of, cache=mp.Cache(size=100)))
+    [(1, 'United'), (2, 'JetBlue'), (3, 'United')]
+    """
+
+    holding = True
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        asking: Asking,
+        by: Callable[[Any], Any] | None = None,
+        cache: Cache | None = None,
+        combine: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        super().__init__(context)
+        self._asking = asking
+        self._silence = silence_of(context, asking.function, "enrich")
+        self._by = by
+        self._combine = combine
+        self._silence_of_combine = silence_of_combine(context, combine)
+        self._failures = Failures(context)
+        self._calls = Calls(asking, context.step)
+        self._answers = None if cache is None else Answers(cache)
+        self._under_way: dict[Any, Call] = {}
+        self._queue: deque[Held | Epoch] = deque()
+        self._slots_of: SlotsOf | None = None
+        self._unasked = False
+        self._restored_to = MIN_EPOCH
+        self._rows_largest = 0
+        self._speed = Speed()
+        self._held_since_s: float | None = None
+        self.checked = False
+        """Whether each record must be such as can be persisted, and stay as it is while it waits (test mode)."""
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self._ask_restored()
+        things: list[Any] | None = None
+        if self._by is not None:
+            batch, things = call_each(self._by, batch, self._failures, out)
+        keys = keys_of(batch, self.context.step)
+        distinct(keys, self.context.step)
+        calls = self._ask(keys if things is None else things)
+        timestamps: Sequence[Any] = batch.timestamps or [None] * len(batch)
+        entries = list(map(Held, keys, batch.values, timestamps, calls))
+        if self.checked:
+            for entry in entries:
+                entry.image = encoded([entry], self.context)
+        self._queue.extend(entries)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
+        self._rows_largest = max(self._rows_largest, len(batch))
+        self._calls.start()
+        self._leave(out)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if epoch.time <= self._restored_to:
+            return  # it stands in the queue that was restored, or has left it
+        if self._queue:
+            self._queue.append(epoch)
+        else:
+            out.forward(epoch)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        match message:
+            case Interrogate():
+                message.keys.update(key for key in self._keys() if message.predicate(key))
+            case Collect():
+                self._let_leave(message.keys, out)
+            case Acquire():
+                self._let_leave((), out)
+            case AbsBarrier():
+                if self._slots_of is None:
+                    made = encoded(self._queue, self.context)
+                else:
+                    made = artefact_of(self._queue, self._slots_of, self.context)
+                message.backend.persist(self.context.step, made)
+            case SuspendMarker():
+                # Nothing may follow. What is given up here stands in the snapshot before it, or nothing is resumed.
+                self._queue.clear()
+                self.close()
+        out.forward(message)
+
+    @property
+    def awaiting(self) -> bool:
+        return bool(self._queue)
+
+    @property
+    def backlogged(self) -> bool:
+        held, concurrency = len(self._queue), self._asking.concurrency
+        may = concurrency + min(self._rows_largest, self._room)
+        # What has its answer waits for an earlier record alone, and leaves with it at once.
+        return held > may and (
+            self._calls.under_way > may or held > concurrency + max(self._rows_largest, ANSWERED_MAX)
+        )
+
+    @property
+    def load(self) -> float:
+        return self._calls.under_way / (self._asking.concurrency + self._room)
+
+    @property
+    def _room(self) -> int:
+        """How many may wait beside the calls under way: what leaves in `_HELD_S`, by how many have left of late."""
+        return min(UNLIMITED, max(1, self._speed.within_s(_HELD_S)))
+
+    @property
+    def holds_epochs(self) -> bool:
+        return any(isinstance(entry, Epoch) for entry in self._queue)
+
+    @property
+    def keys(self) -> int | None:
+        return len(self._keys())
+
+    def resume(self, out: Outlet) -> int:
+        self._ask_restored()
+        left = self._leave(out)
+        if not left:
+            self._calls.check()
+        return left
+
+    def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
+        """Take over what was persisted at a barrier, as far as the keys are ``owned`` here (S5: any N restores on any
+        M). Comes before the first epoch: one that stands in the queue is not passed on a second time.
+        """
+        held = decoded(state, self.context, owned)
+        self._queue = deque(merged(self._queue, held))
+        self._unasked = True
+        epochs = [entry.time for entry in self._queue if isinstance(entry, Epoch)]
+        self._restored_to = max([self._restored_to, *epochs])
+
+    def track(self, slots_of: SlotsOf) -> None:
+        self._slots_of = slots_of
+
+    def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
+        """Take over the records that waited on one worker, behind those of others; they are no state to be migrated."""
+        held = held_in(chain, slots, self.context)
+        for key in {one.key for one in held} & self._keys():
+            raise InternalError(f"step {self.context.step!r}: records of key {shown(key)} waited on two workers")
+        self._queue.extend(held)
+        self._unasked = True
+
+    def close(self) -> None:
+        """Give up the calls that are under way."""
+        self._calls.close()
+
+    def _ask(self, things: Sequence[Any]) -> list[Call]:
+        """The call about each of ``things``: one that is made for it, or has been made for another."""
+        answers = self._answers
+        if answers is None:
+            return list(map(self._calls.ask, things))
+        now_s = self.context.clock.monotonic_s()
+        calls: list[Call] = []
+        for thing in things:
+            try:
+                call = self._under_way.get(thing)
+                if call is None:
+                    answer = answers.get(thing, now_s=now_s)
+                    if answer is ABSENT:
+                        call = self._under_way[thing] = self._calls.ask(thing)
+                    else:
+                        call = Call(thing, answer, done=True)
+            except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+                call = Call.unmade(thing, self._not_hashable(thing, error))
+            calls.append(call)
+        return calls
+
+    def _ask_restored(self) -> None:
+        """Ask about what was restored, before anything new."""
+        if not self._unasked:
+            return
+        self._unasked = False
+        rows = [entry for entry in self._queue if isinstance(entry, Held) and entry.call is None]
+        for row in rows:
+            try:
+                thing = row.key if self._by is None else self._by(row.value)
+            except Exception as error:
+                row.call = Call.unmade(None, error)
+            else:
+                (row.call,) = self._ask([thing])
+        self._calls.start()
+
+    def _come_back(self, calls: Collection[Call]) -> None:
+        """Keep what ``calls`` have come to for those that ask the same."""
+        if self._answers is None or not calls:
+            return
+        now_s = self.context.clock.monotonic_s()
+        for call in calls:
+            self._under_way.pop(call.thing, None)
+            if call.error is None:
+                self._answers.put(call.thing, call.answer, now_s=now_s)
+
+    def _leave(self, out: Outlet) -> int:
+        """Send what is done and has nothing before it that is not: how many records and epochs."""
+        self._come_back(self._calls.take())
+        queue, before = self._queue, len(self._queue)
+        rows = Gathered(out)
+        combined = 0
+        while queue:
+            entry = queue[0]
+            if isinstance(entry, Epoch):
+                queue.popleft()
+                rows.send()
+                out.forward(entry)
+            elif entry.call is None or not entry.call.done:
+                break
+            else:
+                queue.popleft()
+                combined += 1
+                try:
+                    self._finish(entry, entry.call, rows, out)
+                except BaseException:
+                    rows.send()
+                    out.drain()  # or it would be lost: what was done before leaves, whenever the answers came
+                    raise
+        rows.send()
+        if combined and self._silence_of_combine is not None and self._silence_of_combine.over_after(combined):
+            self._silence_of_combine = None
+        self._note(before - len(queue))
+        return before - len(queue)
+
+    def _note(self, left: int) -> None:
+        """So many have left; what is still here waits from now on."""
+        now_s = self.context.clock.monotonic_s()
+        if self._held_since_s is not None and left:
+            self._speed.took(left, now_s - self._held_since_s)
+        if left or self._held_since_s is None:
+            self._held_since_s = now_s if self._queue else None
+
+    def _finish(self, entry: Held, call: Call, rows: Gathered, out: Outlet) -> None:
+        if entry.image is not None and encoded([entry], self.context) != entry.image:
+            raise OperatorError(
+                f"step {self.context.step!r} changed a value while it waited (in "
+                f"{describe_function(self._asking.function)}): values are shared with other branches and persisted, so "
+                f"they may not be changed in place. Return what there is to say instead.",
+                step=self.context.step,
+                key=entry.key,
+            )
+        blame: object = self._asking.function if call.made else self._by
+        error = call.error
+        value: Any = None
+        if error is None:
+            try:
+                value = (entry.value, call.answer) if self._combine is None else self._combine(entry.value, call.answer)
+            except Exception as raised:
+                error, blame = raised, self._combine
+        if error is None:
+            rows.add(entry, value)
+            return
+        if not isinstance(error, Exception):
+            raise error
+        self._failures.record(error, blame, entry.as_batch(), 0, out)
+
+    def _let_leave(self, keys: Collection[Any], out: Outlet) -> None:
+        """Wait until the records of ``keys`` and all epochs have left, and what stands before them."""
+        self._ask_restored()
+        last = 0
+        for place, entry in enumerate(self._queue, 1):
+            if isinstance(entry, Epoch) or entry.key in keys:
+                last = place
+        while last > 0:
+            left = self._leave(out)
+            last -= left
+            if not left:
+                back = self._calls.wait()
+                if not back:
+                    raise InternalError(f"step {self.context.step!r} waits for a call that is not under way")
+                self._come_back(back)
+
+    def _keys(self) -> set[Any]:
+        return {entry.key for entry in self._queue if isinstance(entry, Held)}
+
+    def _not_hashable(self, thing: object, why: Exception) -> OperatorError:
+        where = "the key" if self._by is None else f"what {describe_function(self._by)} returns"
+        error = OperatorError(
+            f"step {self.context.step!r}: {where} is of type {type(thing).__name__}, which cannot be hashed, so no "
+            f"answer can be kept for it. Return something immutable, for instance a tuple instead of a list, or leave "
+            f"out cache=.",
+            step=self.context.step,
+        )
+        error.__cause__ = why
+        return error

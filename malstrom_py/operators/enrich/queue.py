@@ -1,0 +1,148 @@
+"""The queue of a step that holds records back: what stands in it, how it is persisted, and how two become one.
+
+Rule: the order is that of arrival, and an epoch stands behind every record that it must not overtake.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Epoch
+from malstrom_py.errors import InternalError
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.enrich.calls import Call
+from malstrom_py.state.artefact import artefact, by_slot, encoded_entries, entries_in
+from malstrom_py.state.change_log import SlotsOf
+
+
+class Held:
+    """A record, and the call it waits for; None as long as nothing has been asked. ``image``: how it looked."""
+
+    __slots__ = ("call", "image", "key", "timestamp", "value")
+
+    def __init__(self, key: Any, value: Any, timestamp: int | None, call: Call | None = None) -> None:
+        self.key = key
+        self.value = value
+        self.timestamp = timestamp
+        self.call = call
+        self.image: bytes | None = None
+
+    def as_batch(self) -> Batch:
+        """The record alone."""
+        return Batch([self.value], keys=[self.key], timestamps=None if self.timestamp is None else [self.timestamp])
+
+
+class Gathered:
+    """Rows on their way to ``out``, gathered until an epoch comes between them."""
+
+    __slots__ = ("_keys", "_out", "_timestamps", "_values")
+
+    def __init__(self, out: Outlet) -> None:
+        self._out = out
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._timestamps: list[int | None] = []
+
+    def add(self, held: Held, value: Any) -> None:
+        """Let ``held`` leave with ``value``."""
+        if self._timestamps and (self._timestamps[-1] is None) is not (held.timestamp is None):
+            self.send()  # a batch is timed as a whole
+        self._keys.append(held.key)
+        self._values.append(value)
+        self._timestamps.append(held.timestamp)
+
+    def send(self) -> None:
+        """Send what has been gathered."""
+        if self._values:
+            timestamps: Any = None if self._timestamps[0] is None else self._timestamps
+            self._out.send(Batch(self._values, keys=self._keys, timestamps=timestamps))
+            self._keys, self._values, self._timestamps = [], [], []
+
+
+def encoded(queue: Iterable[Held | Epoch], context: StepContext) -> bytes:
+    """``queue`` as it is persisted. `CodecError` names the key of a record that cannot be."""
+    rows = [
+        (None, None, None, entry.time) if isinstance(entry, Epoch) else (entry.key, entry.value, entry.timestamp, None)
+        for entry in queue
+    ]
+    return context.codec.encode_rows_at_rest(rows, step=context.step)
+
+
+def decoded(state: bytes, context: StepContext, owned: Callable[[Any], bool]) -> list[Held | Epoch]:
+    """What `encoded` made ``state`` of: the epochs, and the records whose keys are ``owned``."""
+    queue: list[Held | Epoch] = []
+    for key, value, timestamp, epoch in context.codec.decode_at_rest(state, step=context.step):
+        if epoch is not None:
+            queue.append(Epoch(epoch))
+        elif owned(key):
+            queue.append(Held(key, value, timestamp))
+    return queue
+
+
+def artefact_of(queue: Iterable[Held | Epoch], slots_of: SlotsOf, context: StepContext) -> bytes:
+    """The records in ``queue`` as a keyed artefact, in full: key -> its [value, timestamp, place in the queue] each.
+
+    Raises:
+        CodecError: a record cannot be stored; names its key.
+        InternalError: there is an epoch in the queue, of which the artefact could not tell.
+    """
+    rows: dict[bytes, tuple[Any, list[Any]]] = {}
+    entries = list(queue)
+    if any(isinstance(entry, Epoch) for entry in entries):
+        raise InternalError(f"step {context.step!r} was to be persisted while it holds epochs back")
+    held = [entry for entry in entries if isinstance(entry, Held)]
+    names = context.codec.encode_each_at_rest(
+        [one.key for one in held], step=context.step, keys=[one.key for one in held]
+    )
+    for place, (name, one) in enumerate(zip(names, held, strict=True)):
+        rows.setdefault(name, (one.key, []))[1].append([one.value, one.timestamp, place])
+    keys = [key for key, _ in rows.values()]
+    made = encoded_entries(context.codec, keys, [some for _, some in rows.values()], {}, step=context.step)
+    return artefact(by_slot(slots_of(keys), list(rows), made), delta=False)
+
+
+def held_in(chain: Sequence[bytes], slots: Collection[int], context: StepContext) -> list[Held]:
+    """The records of ``slots`` in what `artefact_of` made on one worker, in their order.
+
+    Raises:
+        SnapshotError, CodecError: it is damaged, or holds what is not registered.
+    """
+    placed: list[tuple[int, Held]] = []
+    for entry in entries_in(chain, context.codec, slots=slots, step=context.step):
+        placed += [(place, Held(entry.key, value, timestamp)) for value, timestamp, place in entry.value]
+    return [one for _, one in sorted(placed, key=itemgetter(0))]
+
+
+def merged(one: Iterable[Held | Epoch], other: Iterable[Held | Epoch]) -> list[Held | Epoch]:
+    """Two queues of workers that had the same epochs before them, as one.
+
+    Each epoch stands once, behind all records that stood before it, or before a later one, in either queue. Of a queue
+    that has neither, all records stand before it. Records of one queue keep their order.
+
+    >>> one = [Held("a", 1, 3), Epoch(5), Held("a", 2, 7)]
+    >>> other = [Held("b", 3, 4), Epoch(5)]
+    >>> [entry.time if isinstance(entry, Epoch) else entry.value for entry in merged(one, other)]
+    [1, 3, 5, 2]
+    """
+    queues = [deque(one), deque(other)]
+    times = {entry.time for queue in queues for entry in queue if isinstance(entry, Epoch)}
+    result: list[Held | Epoch] = []
+    for time in sorted(times):
+        for queue in queues:
+            while queue:
+                entry = queue[0]
+                if isinstance(entry, Epoch):
+                    if entry.time > time:
+                        break
+                    queue.popleft()
+                    if entry.time == time:
+                        break
+                else:
+                    result.append(entry)
+                    queue.popleft()
+        result.append(Epoch(time))
+    return [*result, *queues[0], *queues[1]]

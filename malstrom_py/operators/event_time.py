@@ -1,0 +1,413 @@
+"""Event time: ``assign_timestamps`` and ``generate_epochs``, which separates the late from the on-time.
+
+``assign_timestamps``: gives each record its event time.
+
+``generate_epochs``: turns timestamps into event time, per source part, and parts the late from the on-time.
+
+T1: lateness is decided here, once, per record. T2: the epoch sent on is the minimum over the parts that are open here
+and not idle; where all are idle it is sent with that flag, and follows what other workers have reached. T4: records
+too far ahead of the clock move nothing. T5: the maximum epoch comes from the source, when all its parts are finished.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.epochs import EpochGenerator, EpochTracker, SpanTracker
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    AbsBarrier,
+    Epoch,
+    PartFinished,
+    PartMessage,
+    PartOpened,
+    PartQuiet,
+    PartReleased,
+    StateMessage,
+)
+from malstrom_py.data.time import PER_SECOND, Unit, from_clock, to_time
+from malstrom_py.errors import InternalError, OperatorError
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import Failures, call_each, describe_function
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AssignTimestamps(Operator):
+    """Times each record by ``fn(value)``: an int in ``unit`` or an aware datetime. Values and keys stay.
+
+    None, naive datetimes, other types and times outside int64 go the way of ``on_error``. With ``column`` the times of
+    a batch of columns are that one's, and no row is made for them.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> readings = job.source("readings", sources.Memory([{"at": 5}, {"at": 7}]))
+    >>> mp.collect(readings.assign_timestamps("at", lambda r: r["at"], unit="s"))
+    [{'at': 5}, {'at': 7}]
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        fn: Callable[[Any], int | datetime],
+        unit: Unit,
+        column: str | None = None,
+    ) -> None:
+        super().__init__(context)
+        self._column = column
+        self.takes_columns = column is not None
+        self._fn = fn
+        self._unit: Unit = unit
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if isinstance(batch, ColumnBatch) and (moments := batch.column(self._column)) is not None:
+            column = time_column(moments, self._unit)
+            if column is not None:
+                out.send(batch.with_time_column(column))
+                return
+        batch, times = call_each(self._fn, batch, self._failures, out)
+        if not self._are_times(times):
+            batch, times = self._convert(batch, times, out)
+        out.send(batch.with_timestamps(times))
+
+    def _convert(self, batch: Batch, moments: list[Any], out: Outlet) -> tuple[Batch, list[int]]:
+        times: list[int] = []
+        failed: list[int] = []
+        for index, moment in enumerate(moments):
+            try:
+                times.append(to_time(moment, self._unit))
+            except Exception as error:
+                self._failures.record(error, self._fn, batch, index, out)
+                failed.append(index)
+        return (batch.drop(failed) if failed else batch), times
+
+    @staticmethod
+    def _are_times(times: list[Any]) -> bool:
+        """Whether all are plain ints that fit: the common case, told at C speed."""
+        return (
+            all(kind is int for kind in set(map(type, times)))
+            and min(times, default=0) > MIN_EPOCH
+            and max(times, default=0) < MAX_EPOCH
+        )
+
+
+def time_column(moments: pa.Array, unit: Unit) -> pa.Array | None:
+    """A column of moments as int64 in ``unit``, what `to_time` makes of each; None where one has to be looked at alone.
+
+    >>> import pyarrow as pa
+    >>> time_column(pa.array([1500, -1500], pa.timestamp("ms", "UTC")), "s").to_pylist()
+    [1, -2]
+    """
+    import pyarrow as pa
+
+    kind = moments.type
+    is_moment = pa.types.is_timestamp(kind) and kind.tz is not None
+    if moments.null_count or not len(moments) or not (pa.types.is_integer(kind) or is_moment):
+        return None
+    try:
+        times = moments.cast(pa.int64())
+        if is_moment:
+            times = _scaled(times, PER_SECOND[kind.unit], PER_SECOND[unit])
+    except pa.ArrowInvalid:  # beyond int64
+        return None
+    return times if _all_fit(times) else None
+
+
+def _scaled(times: pa.Array, given: int, wanted: int) -> pa.Array:
+    """``times`` in ``given`` per second as ``wanted`` per second, rounded down; ArrowInvalid beyond int64."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if wanted >= given:
+        return pc.call_function("multiply_checked", [times, pa.scalar(wanted // given, pa.int64())])
+    step = pa.scalar(given // wanted, pa.int64())
+    quotient = pc.call_function("divide", [times, step])  # rounded towards zero
+    is_above = pc.call_function("less", [times, pc.call_function("multiply", [quotient, step])])
+    return pc.call_function("subtract", [quotient, is_above.cast(pa.int64())])
+
+
+def _all_fit(times: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
+    ends = pc.call_function("min_max", [times]).as_py()
+    return bool(ends["min"] > MIN_EPOCH and ends["max"] < MAX_EPOCH)
+
+
+ON_TIME: Final = 0
+LATE: Final = 1
+
+
+class _Part:
+    """A part that is open here. ``ways``: by how many it comes here, more than one behind branches joined again."""
+
+    __slots__ = ("idle", "spans", "tracker", "ways")
+
+    def __init__(self, tracker: EpochTracker) -> None:
+        self.tracker = tracker
+        self.spans = tracker if isinstance(tracker, SpanTracker) else None
+        self.ways = 0
+        self.idle = False
+
+
+class GenerateEpochs(Operator):
+    """Sends on-time records and epochs to the first stream, late records (no epochs) to the second.
+
+    A part that has had nothing for ``idle_after_s`` does not hold the epoch back. A record more than ``max_ahead``
+    (in ``unit``) past the runtime's clock goes the way of late ones, counted apart, and moves no epoch.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> times = job.source("times", sources.Memory([100, 90, 89])).assign_timestamps("at", lambda t: t)
+    >>> on_time, late = times.generate_epochs("epochs", mp.limit_out_of_orderness(10))
+    >>> mp.collect(on_time), mp.collect(late)
+    ([100, 90], [89])
+    """
+
+    takes_columns = True
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        generator: EpochGenerator,
+        unit: Unit,
+        idle_after_s: float | None = None,
+        max_ahead: int | None = None,
+    ) -> None:
+        super().__init__(context)
+        self.idle_after_s = idle_after_s
+        self.sent = MIN_EPOCH
+        self.idle = False
+        """Whether the last epoch sent bore the flag: all parts that are open here are idle, and there are some."""
+        self._generator = generator
+        self._unit: Unit = unit
+        self._max_ahead = max_ahead
+        self._parts: dict[str, _Part] = {}
+        # Whether the minimum over the parts may have moved though none of those that held it back has.
+        self._stale = False
+        self._failures = Failures(context)
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        match message:
+            case PartOpened():
+                self._open(message, out)
+            case PartReleased():
+                if (part := self._ended(message.part)) is not None:
+                    self._catch_up(part, out)
+                    message.state[self.context.step] = part.tracker.snapshot()
+                    self._stale = True  # R2: no epoch is sent between hand-over and marker
+            case PartFinished():
+                if self._ended(message.part) is not None:
+                    self._advance(out)
+            case PartQuiet():
+                part = self._parts.get(message.part)
+                if part is not None and self.idle_after_s is not None and message.quiet_s >= self.idle_after_s:
+                    stale, part.idle = self._stale or not part.idle, True
+                    if stale:
+                        self._advance(out)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        if isinstance(message, AbsBarrier):
+            for part in self._parts.values():
+                self._catch_up(part, out)
+            state = {name: part.tracker.snapshot() for name, part in self._parts.items()}
+            message.backend.persist(self.context.step, self.context.codec.encode_at_rest(state, step=self.context.step))
+        out.forward(message)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        part = self._part_of(batch)
+        wakes = part.idle
+        if wakes:
+            self._catch_up(part, out)
+            part.idle = False
+        before = part.tracker.epoch
+        late = self._late(part, batch)
+        if late:
+            self.counters.late += len(late)
+            out.send(batch.take(late), LATE)
+            batch = batch.drop(late)
+        out.send(batch, ON_TIME)
+        # A part that was ahead of the epoch before does not hold it back.
+        if wakes or self._stale or before <= self.sent:
+            self._advance(out)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        self.sent, self.idle = epoch.time, epoch.idle
+        out.forward(epoch)
+
+    def follow(self, out: Outlet, *, time: int) -> None:
+        """T2: all parts here are idle; the senders that are not have reached ``time``, so this worker says so too."""
+        if self.idle and time > self.sent:
+            self.sent = time
+            out.send(Epoch(time, idle=True), ON_TIME)
+
+    def rewind(self, epoch: Epoch) -> Epoch:
+        """R2: what is promised from here on may be less than before, by a part that has been gained."""
+        if epoch.time != MAX_EPOCH:
+            reached, self.idle = self._reached()
+            self.sent = min(self.sent, reached)
+        return Epoch(self.sent, self.idle)
+
+    def keep(self, out: Outlet) -> None:
+        """T2: at a switch, before parts are gained: idle ones are as far as what has been passed without them."""
+        for part in self._parts.values():
+            self._catch_up(part, out)
+
+    def advance(self, out: Outlet) -> None:
+        """Send what the parts that are here now have reached, unless the stream has ended."""
+        if self._parts and self.sent != MAX_EPOCH:
+            self._advance(out)
+
+    def _part_of(self, batch: Batch) -> _Part:
+        if batch.part is None:
+            raise OperatorError(
+                f"step {self.context.step!r} was sent records that come from no part of a source, so their lateness "
+                f"cannot be judged (T1): let steps before it send in on_data only, not in on_epoch",
+                step=self.context.step,
+            )
+        part = self._parts.get(batch.part)
+        if batch.time_column is None and batch.timestamps is None:
+            raise OperatorError(
+                f"step {self.context.step!r} was sent records whose timestamps are missing: it makes event time of "
+                f"them (T1), so give each record one before this step",
+                step=self.context.step,
+            )
+        if part is None:
+            raise InternalError(f"step {self.context.step!r} was sent {batch} of part {batch.part!r}, not open here")
+        return part
+
+    def _open(self, message: PartOpened, out: Outlet) -> None:
+        part = self._parts.get(message.part)
+        if part is None:
+            if self.idle:
+                out.drain()
+            state = (message.state or {}).get(self.context.step)
+            part = self._parts[message.part] = self._new(state, out)
+            self._stale = True
+            if self.idle:
+                self._advance(out)
+        part.ways += 1
+
+    def _ended(self, name: str) -> _Part | None:
+        """The part called ``name``, taken out, once it has ended on every way by which it comes here."""
+        part = self._parts.get(name)
+        if part is None:
+            return None
+        part.ways -= 1
+        return self._parts.pop(name) if part.ways == 0 else None
+
+    def _catch_up(self, part: _Part, out: Outlet) -> None:
+        """T2: an idle part is judged from now on by what has been passed without it, never by the maximum."""
+        if part.idle:
+            out.drain()  # what another branch of this region has sent may be on its way to the same union
+            try:
+                part.tracker.raise_to(out.passed())
+            except Exception as error:
+                raise self._failures.error(error, part.tracker.raise_to, policy=False) from error
+
+    def _new(self, state: Any, out: Outlet) -> _Part:
+        """A part whose tracker goes on from ``state``, if there is one.
+
+        T2: a gained part keeps the frontier it came with, even where this worker is ahead of it; how that is told
+        downstream is the rescale's business. A part that is new here starts at the epoch already passed.
+        """
+        try:
+            tracker = self._generator.tracker(self._unit)
+            if state is not None:
+                tracker.restore(state)
+            else:
+                tracker.raise_to(out.passed())
+            part = _Part(tracker)
+        except Exception as error:
+            raise self._failures.error(error, self._generator.tracker, policy=False) from error
+        self._check_epoch(part)
+        return part
+
+    def _late(self, part: _Part, batch: Batch) -> list[int]:
+        """The rows that are late or too far ahead, ascending. The others move the part's epoch."""
+        # A list is looked at once, by its tracker, unless there is more to know of it.
+        if self._max_ahead is None and (part.spans is None or batch.time_column is None):
+            return self._observe(part, batch.timestamps or [])
+        smallest, largest = _span(batch)
+        if self._max_ahead is not None:
+            limit = from_clock(self.context.clock.now_s(), self._unit) + self._max_ahead
+            if largest > limit:
+                return self._ahead(part, batch.timestamps or [], limit)
+        if part.spans is not None and part.spans.observe_span(smallest, largest):
+            return []
+        return self._observe(part, batch.timestamps or [])
+
+    def _ahead(self, part: _Part, timestamps: list[int], limit: int) -> list[int]:
+        """T4: those past ``limit`` are judged by that alone, and not observed."""
+        ahead = [row for row, timestamp in enumerate(timestamps) if timestamp > limit]
+        self.counters.ahead += len(ahead)
+        rows = [row for row, timestamp in enumerate(timestamps) if timestamp <= limit]
+        late = self._observe(part, [timestamps[row] for row in rows]) if rows else []
+        return sorted([*ahead, *(rows[index] for index in late)])
+
+    def _observe(self, part: _Part, timestamps: list[int]) -> list[int]:
+        observe = part.tracker.observe
+        try:
+            late = observe(timestamps)
+        except Exception as error:
+            raise self._failures.error(error, observe, policy=False) from error
+        if not _is_of_rows(late, len(timestamps)):
+            raise self._broken(
+                "observe did not return the indices of the late records",
+                "Return a list of them, ascending, each once, from 0 to len(timestamps) - 1, empty if none is late",
+                observe,
+            )
+        self._check_epoch(part)
+        return late
+
+    def _check_epoch(self, part: _Part) -> None:
+        if not isinstance(part.tracker.epoch, int):
+            raise self._broken("the tracker's epoch is no int", "Let it be one at all times", part.tracker)
+
+    def _broken(self, what: str, remedy: str, hook: object) -> OperatorError:
+        """The error of a user's tracker that does not keep to `EpochTracker`; for the caller to raise."""
+        where = describe_function(hook)
+        step = self.context.step
+        return OperatorError(f"step {step!r}: {what} (in {where}). {remedy}.", step=step, function=where)
+
+    def _advance(self, out: Outlet) -> None:
+        """Send what the parts have reached, if that is more than was sent, or if they have all become idle or woken."""
+        self._stale = False
+        epoch, idle = self._reached()
+        if epoch > self.sent or idle is not self.idle:
+            self.sent, self.idle = max(epoch, self.sent), idle
+            out.send(Epoch(self.sent, idle), ON_TIME)
+
+    def _reached(self) -> tuple[int, bool]:
+        """What the parts here have reached, those that are idle not counted; and whether all are idle."""
+        active = [part.tracker.epoch for part in self._parts.values() if not part.idle]
+        reached = min(active or (part.tracker.epoch for part in self._parts.values()), default=MIN_EPOCH)
+        return reached, not active and bool(self._parts)
+
+
+def _span(batch: Batch) -> tuple[int, int]:
+    """The smallest and the largest timestamp of ``batch``."""
+    if batch.time_column is None:
+        timestamps = batch.timestamps or []
+        return min(timestamps), max(timestamps)
+    import pyarrow.compute as pc
+
+    span = pc.call_function("min_max", [batch.time_column])
+    return span["min"].as_py(), span["max"].as_py()
+
+
+def _is_of_rows(late: object, rows: int) -> bool:
+    """Whether ``late``, which a user's tracker may have returned, is what `EpochTracker.observe` has to return."""
+    if not isinstance(late, list) or not set(map(type, late)) <= {int}:
+        return False
+    return not late or (late[0] >= 0 and late[-1] < rows and all(map(operator.lt, late, late[1:])))

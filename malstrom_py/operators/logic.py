@@ -1,0 +1,377 @@
+"""What users implement for ``stateful_op``: `StatefulLogic`, the base class `KeyedLogic`, and their `Output`.
+
+From a user's `Output` to the step's outlet: the rules for what user logic may send are enforced here.
+
+Rules: an output keeps its input's key; on a timed stream it has a timestamp above the last epoch passed on, on an
+untimed stream none. So does a record for a side output, which the step must have.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, MutableMapping, Sequence, Set
+from itertools import groupby
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
+from malstrom_py.errors import OperatorError, PlanError, shown
+from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.failures import describe_function
+from malstrom_py.operators.keyed import distinct
+from malstrom_py.validation import is_coroutine_function
+
+K = TypeVar("K")
+VI = TypeVar("VI")
+VO = TypeVar("VO")
+S = TypeVar("S")
+
+HOOKS: Final = ("on_data", "on_batch", "on_epoch", "on_timer", "on_schedule")
+
+
+class Output(Generic[K, VO]):
+    """Takes what a logic sends. Rules: outputs keep their input's key; on a timed stream each has a timestamp
+    above the last epoch passed on, on an untimed one none has.
+
+    >>> output = Output()
+    >>> output.emit("a", 1, None)
+    >>> output.send(DataMessage("a", 2))
+    >>> output.values
+    [1, 2]
+
+    Everything that was sent stands in ``values``, in order; what went to a side output stands there as a `Sided`.
+    """
+
+    __slots__ = ("keys", "sided", "timers", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[K] = []
+        self.timers: list[tuple[K, int]] = []
+        self.values: list[VO] = []
+        self.timestamps: list[int | None] = []
+        # Side outputs share the lists, so that what is checked, and what is taken back, is so for them as well, and a
+        # logic without them pays for one attribute per batch.
+        self.sided = False
+
+    def emit(self, key: K, value: VO, timestamp: int | None = None) -> None:
+        """Send one record."""
+        self.keys.append(key)
+        self.values.append(value)
+        self.timestamps.append(timestamp)
+
+    def send(self, message: DataMessage[K, VO]) -> None:
+        """Send one record as a message."""
+        self.emit(message.key, message.value, message.timestamp)
+
+    def set_timer(self, key: K, time: int) -> None:
+        """Have ``on_timer`` called for ``key`` once the step's frontier has reached ``time`` (T6)."""
+        self.timers.append((key, time))
+
+    def side(self, name: str) -> SideOutput[K]:
+        """The side output ``name``, which the step must have: records for it go to a stream of their own.
+
+        >>> output = Output()
+        >>> output.side("rejected").emit("a", -1)
+        >>> output.side("rejected").values, output.values
+        ([-1], [Sided('rejected')])
+        """
+        self.sided = True
+        return SideOutput(self, name)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def truncate(self, length: int, timers: int) -> None:
+        """Take back all but the first ``length`` records, of side outputs too, and the first ``timers`` timers."""
+        del self.keys[length:], self.values[length:], self.timestamps[length:], self.timers[timers:]
+
+    @property
+    def timed(self) -> bool:
+        """Whether any record has a timestamp."""
+        return any(timestamp is not None for timestamp in self.timestamps)
+
+
+class Sided:
+    """A value that went to the side output ``name``. It shows no value, for that may be secret."""
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = name
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Sided({self.name!r})"
+
+
+class SideOutput(Generic[K]):
+    """One side output of a step. The rules are those of `Output`: its input's key, and a timestamp if it is timed."""
+
+    __slots__ = ("_name", "_output")
+
+    def __init__(self, output: Output[K, Any], name: str) -> None:
+        self._output = output
+        self._name = name
+
+    def emit(self, key: K, value: Any, timestamp: int | None = None) -> None:
+        """Send one record to this side output."""
+        self._output.emit(key, Sided(self._name, value), timestamp)
+
+    def send(self, message: DataMessage[K, Any]) -> None:
+        """Send one record to this side output, as a message."""
+        self.emit(message.key, message.value, message.timestamp)
+
+    @property
+    def values(self) -> list[Any]:
+        """What has been sent to it so far."""
+        sided = (value for value in self._output.values if isinstance(value, Sided))
+        return [value.value for value in sided if value.name == self._name]
+
+
+class StatefulLogic(Protocol[K, VI, VO, S]):
+    """The one method a logic must have. A plain function of the same shape also is a logic."""
+
+    def on_data(self, message: DataMessage[K, VI], key_state: S | None, output: Output[K, VO]) -> S | None:
+        """Take one record and its key's state (``default()``, or None, if it has none).
+
+        Returns the new state, or None to drop it.
+        """
+        ...
+
+
+class KeyedLogic(Generic[K, VI, VO, S]):
+    """Base class of logics: override ``on_data`` or, for speed, ``on_batch``; and ``on_epoch`` if you need it.
+
+    ``state`` maps the keys that have state here to it. Change it by assignment only, for what is assigned is what a
+    snapshot writes, and drop a key with ``del state[key]`` (assigning None drops it too). Keys get state by records.
+
+    >>> class Latest(KeyedLogic[str, int, int, int]):
+    ...     def on_data(self, message, key_state, output):
+    ...         return message.value                       # keep, say nothing yet
+    ...     def on_epoch(self, epoch, state, output):
+    ...         for key, value in sorted(state.items()):
+    ...             output.emit(key, value, None)
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> words = job.source("words", sources.Memory([("a", 1), ("b", 2), ("a", 3)]))
+    >>> keyed = words.key_by("key", lambda word: word[0]).map("value", lambda word: word[1])
+    >>> mp.collect(keyed.stateful_op("latest", Latest()))
+    [3, 2]
+    """
+
+    def on_data(self, message: DataMessage[K, VI], key_state: S | None, output: Output[K, VO]) -> S | None:
+        """One record; returns the key's new state, or None to drop it."""
+        raise NotImplementedError
+
+    def on_batch(
+        self,
+        keys: list[K],
+        values: list[VI],
+        timestamps: list[int] | None,
+        state: MutableMapping[K, S],
+        output: Output[K, VO],
+    ) -> None:
+        """A whole batch at once, instead of ``on_data``. Change the state of the batch's keys only."""
+        raise NotImplementedError
+
+    def on_epoch(self, epoch: Epoch, state: MutableMapping[K, S], output: Output[K, VO]) -> None:
+        """The step's frontier has reached ``epoch``, which is passed on after this call.
+
+        Outputs at or below ``epoch`` are allowed here, above the epoch before it.
+        """
+
+    def on_timer(self, key: K, time: int, key_state: S | None, output: Output[K, VO]) -> S | None:
+        """A timer of ``key`` is due: the step's frontier has reached ``time``. Returns the key's new state.
+
+        Timers are called before ``on_epoch`` of the epoch that makes them due, by time.
+        """
+        raise NotImplementedError
+
+    def on_schedule(self, state: MutableMapping[K, S], output: Output[K, VO]) -> None:
+        """Called about every ``linger_s`` of the runtime's clock."""
+
+
+LogicLike = StatefulLogic[K, VI, VO, S] | Callable[[DataMessage[K, VI], S | None, Output[K, VO]], S | None]
+
+
+class StatelessLogic(Protocol[K, VI, VO]):
+    """What ``stateless_op`` takes; it may have ``on_epoch(epoch, output)`` as well. So is a plain function."""
+
+    def on_data(self, message: DataMessage[K, VI], output: Output[K, VO]) -> None:
+        """Take one record."""
+        ...
+
+
+StatelessLike = StatelessLogic[K, VI, VO] | Callable[[DataMessage[K, VI], Output[K, VO]], None]
+
+
+def hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
+    """The hooks that a `StatefulLogic` really has, by name. `PlanError` for a near miss, or if none takes data."""
+    hooks = _hooks(logic, step, HOOKS, KeyedLogic)
+    if not hooks.keys() & {"on_data", "on_batch"}:
+        raise PlanError(f"step {step!r}: {type(logic).__name__} has neither on_data nor on_batch: it cannot take data")
+    return hooks
+
+
+def stateless_hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
+    """The same for the logic of ``stateless_op``, which has ``on_data`` and perhaps ``on_epoch``."""
+    hooks = _hooks(logic, step, ("on_data", "on_epoch"), object)
+    if "on_data" not in hooks:
+        raise PlanError(f"step {step!r}: {type(logic).__name__} has no on_data: it cannot take data")
+    return hooks
+
+
+def _hooks(logic: object, step: str, known: Sequence[str], base: type) -> dict[str, Callable[..., Any]]:
+    if isinstance(logic, type):
+        raise PlanError(f"step {step!r}: pass an instance, {logic.__name__}(…), not the class itself")
+    kind = type(logic)
+    wanted = [name for name in dir(kind) if name.startswith("on_") and callable(getattr(logic, name))]
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            raise PlanError(f"step {step!r}: {kind.__name__}.{name} is no hook of this step; {hint}")
+    hooks = {name: getattr(logic, name) for name in wanted if getattr(kind, name) is not getattr(base, name, None)}
+    hooks = {"on_data": logic} if not hooks and callable(logic) else hooks
+    for name, hook in hooks.items():
+        if is_coroutine_function(hook):
+            raise PlanError(
+                f"step {step!r}: {name} is a coroutine function, which nobody would await: make it a plain one, and "
+                f"use enrich for calls that wait"
+            )
+    return hooks
+
+
+class CheckedOutput:
+    """Sends what a user's logic put out: to port 0, and for the n-th of ``sides`` to port n.
+
+    ``passed`` is the last epoch that the step has passed on.
+    """
+
+    def __init__(self, context: StepContext, sides: Sequence[str] = ()) -> None:
+        self._step = context.step
+        self._timed = context.timed
+        self._keyed = context.keyed is not False
+        self._sides = {side: port for port, side in enumerate(sides, 1)}
+        self.passed = MIN_EPOCH
+        self._closing: int | None = None
+
+    def send(
+        self, output: Output[Any, Any], out: Outlet, *, part: str | None = None, closing: int | None = None
+    ) -> None:
+        """Send the records of ``output``, made of records of ``part``, or because of the epoch ``closing``, which is
+        about to be passed on. `OperatorError` if they break a rule of time.
+        """
+        self._closing = closing
+        if output.sided:
+            for port, records in self._by_port(output).items():
+                self._send(records, out, port, part)
+        elif output:
+            self._send(output, out, 0, part)
+
+    def _send(self, output: Output[Any, Any], out: Outlet, port: int, part: str | None) -> None:
+        timestamps: Any = output.timestamps if output.timed else None
+        if self._timed is None:
+            if timestamps is not None and None in timestamps:
+                for run in _alike(output):
+                    self._send(run, out, port, part)
+                return
+            if timestamps is not None:
+                self._check_times(timestamps)
+        elif not self._timed:
+            if timestamps is not None:
+                raise self._error("sent a timestamp on an untimed stream: send None")
+        elif timestamps is None or None in timestamps:
+            raise self._error(f"sent a record without a timestamp on a timed stream: {self._a_time_to_give()}")
+        else:
+            self._check_times(timestamps)
+        keys = output.keys if self._keyed else None
+        out.send(Batch(output.values, keys=keys, timestamps=timestamps, part=part), port)
+
+    def _by_port(self, output: Output[Any, Any]) -> dict[int, Output[Any, Any]]:
+        ports: dict[int, Output[Any, Any]] = {}
+        for key, value, timestamp in zip(output.keys, output.values, output.timestamps, strict=True):
+            sided = type(value) is Sided
+            records = ports.setdefault(self._port(value.name) if sided else 0, Output())
+            records.emit(key, value.value if sided else value, timestamp)
+        return ports
+
+    def _port(self, side: str) -> int:
+        port = self._sides.get(side)
+        if port is None:
+            there = f"its side outputs are {', '.join(map(repr, self._sides))}" if self._sides else "it has none"
+            raise self._error(
+                f"sent a record to a side output {shown(side)}, but {there}: give the step sides=[…, {shown(side)}], "
+                f"or in a DAG have a node read it"
+            )
+        return port
+
+    def _check_times(self, timestamps: list[int]) -> None:
+        for kind in set(map(type, timestamps)) - {int}:
+            raise self._error(f"sent a timestamp of type {kind.__name__}: send an int in the stream's unit")
+        if min(timestamps) <= self.passed:
+            raise self._error(
+                f"sent a record at {min(timestamps)}, at or below the epoch {self.passed} it has passed on: "
+                f"nothing may follow an epoch that it has closed. {_sentence(self._a_time_to_give())}",
+                rule="epoch order",
+            )
+        if max(timestamps) >= MAX_EPOCH:
+            raise self._error(
+                f"sent a record at the maximum epoch, the end of the stream, or beyond it: {self._a_time_to_give()}"
+            )
+
+    def _a_time_to_give(self) -> str:
+        """What to do about a record whose time cannot be sent, here and now."""
+        above = "" if self.passed == MIN_EPOCH else f" above the epoch {self.passed}"
+        if self._closing is None:
+            return f"give it a time{above or ' of the stream'}, for instance its input's"
+        if self._closing < MAX_EPOCH:
+            return f"give it a time{above or ' of the stream'}, for instance epoch.time, {self._closing}"
+        above = above and f"{above}, and"
+        return (
+            f"give it a time{above} below mp.MAX_EPOCH. At the end that is mp.MAX_EPOCH - 1, see "
+            f"docs/event-time.md#one-figure-per-key-at-the-end"
+        )
+
+    def check_timer(self, time: int) -> None:
+        """`OperatorError` if ``time`` is none that a timer can have."""
+        if type(time) is not int:
+            raise self._error(f"set a timer at a time of type {type(time).__name__}: give an int in the stream's unit")
+        if time > MAX_EPOCH:
+            raise self._error("set a timer at a time beyond the maximum epoch, the end of the stream")
+
+    def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object, *, since: int = 0) -> None:
+        """`OperatorError` if ``output`` has a timer, or from record ``since`` on a record, under another key."""
+        foreign = distinct([*output.keys[since:], *(key for key, _ in output.timers)], self._step) - allowed
+        if foreign:
+            raise self.foreign_key(next(iter(foreign)), function)
+
+    def foreign_key(self, key: object, function: object) -> OperatorError:
+        """The error for an output, or state, under a key that its input does not have; for the caller to raise."""
+        where = describe_function(function)
+        return OperatorError(
+            f"step {self._step!r} sent a record, made state or set a timer under key {shown(key)}, which its input "
+            f"does not have (in {where}): outputs keep their input's key; use key_by behind this step to change it",
+            step=self._step,
+            key=key,
+            function=where,
+            rule="key kept",
+        )
+
+    def _error(self, what: str, *, rule: str = "") -> OperatorError:
+        return OperatorError(f"step {self._step!r} {what}", step=self._step, rule=rule)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _alike(output: Output[Any, Any]) -> Iterator[Output[Any, Any]]:
+    """``output`` in runs of records that all have a timestamp, or all have none."""
+    rows = zip(output.keys, output.values, output.timestamps, strict=True)
+    for _, run in groupby(rows, key=lambda row: row[2] is None):
+        records: Output[Any, Any] = Output()
+        for row in run:
+            records.emit(*row)
+        yield records

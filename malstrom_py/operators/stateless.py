@@ -1,0 +1,260 @@
+"""The steps without state: ``map``, ``filter``, ``flat_map``, ``inspect`` and their like.
+
+``map``: one output per record.
+
+``filter``: the records a predicate is true for.
+
+``filter_map``: map and filter in one call; None drops the record.
+
+``flat_map``: any number of outputs per record.
+
+``flatten``: each item of an iterable value becomes a record.
+
+``inspect``: look at records without changing them.
+
+``inspect_frontier``: see how far event time has got at this place of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain, repeat
+from typing import Any, Final
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MIN_EPOCH, Epoch
+from malstrom_py.errors import own_words
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.failures import OWN, Failures, call_each, kept_of, verdicts_of
+from malstrom_py.operators.forgotten_return import silence_of, silence_of_values
+
+
+class Map(Operator):
+    """Replaces each value by ``fn(value)``; keys and timestamps stay.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("numbers", sources.Memory([1, 2, 3])).map("double", lambda n: n * 2))
+    [2, 4, 6]
+    """
+
+    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
+        super().__init__(context)
+        self._fn = fn
+        self._failures = Failures(context)
+        self._silence = silence_of_values(context, fn, "map")
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        batch, results = call_each(self._fn, batch, self._failures, out)
+        if self._silence is not None and self._silence.over(results):
+            self._silence = None
+        out.send(batch.with_values(results))
+
+
+class Filter(Operator):
+    """Keeps the records whose value ``predicate`` holds true; the others are counted as filtered.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("numbers", sources.Memory([1, 2, 3])).filter("odd", lambda n: n % 2))
+    [1, 3]
+    """
+
+    def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
+        super().__init__(context)
+        self._predicate = predicate
+        self._failures = Failures(context)
+        self._silence = silence_of(context, predicate, "filter")
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if batch.keys is None and batch.timestamps is None:
+            # No other columns to keep in step, so no mask: a fifth less per record.
+            batch, values = call_each(self._predicate, batch, self._failures, out, loop=kept_of)
+            kept = batch.with_values(values)
+        else:
+            batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+            kept = batch.compress(verdicts)
+        if self._silence is not None and self._silence.over_after(len(batch)):
+            self._silence = None
+        self.counters.filtered += len(batch) - len(kept)
+        out.send(kept)
+
+
+class FilterMap(Operator):
+    """Replaces each value by ``fn(value)``, and drops the record (counted as filtered) where that is None.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> texts = job.source("texts", sources.Memory(["1", "x", "3"]))
+    >>> mp.collect(texts.filter_map("parse", lambda t: int(t) if t.isdigit() else None))
+    [1, 3]
+    """
+
+    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
+        super().__init__(context)
+        self._fn = fn
+        self._failures = Failures(context)
+        self._silence = silence_of(context, fn, "filter_map")
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        batch, results = call_each(self._fn, batch, self._failures, out)
+        if self._silence is not None and self._silence.over(results):
+            self._silence = None
+        kept = batch.with_values(results).compress([result is not None for result in results])
+        self.counters.filtered += len(batch) - len(kept)
+        out.send(kept)
+
+
+_SLICE_FIRST: Final = 16
+_ROWS_OUT: Final = 4096
+"""About how many records are made of one slice of a batch, once it is known how many one record becomes."""
+
+
+class FlatMap(Operator):
+    """Replaces each record by one record per item of ``fn(value)``, in order, each with its key and timestamp.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("lines", sources.Memory(["a b", "", "c"])).flat_map("words", str.split))
+    ['a', 'b', 'c']
+    """
+
+    def __init__(self, context: StepContext, *, fn: Callable[[Any], Iterable[Any]], blame: object = OWN) -> None:
+        super().__init__(context)
+        self._fn = fn
+        self._blame = fn if blame is OWN else blame
+        self._failures = Failures(context)
+        self._slice = _SLICE_FIRST
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        start = 0
+        while start < len(batch):
+            part = batch if start == 0 and self._slice >= len(batch) else batch.cut(start, start + self._slice)
+            start += len(part)
+            self._flatten(part, out)
+            if start < len(batch):
+                # One record may become thousands: they go their way before the next ones are made.
+                out.drain()
+
+    def _flatten(self, batch: Batch, out: Outlet) -> None:
+        taken = len(batch)
+        # An iterable may be lazy and raise while it is read, so it is read inside the guarded call.
+        batch, lists = call_each(self._items, batch, self._failures, out, blame=self._blame)
+        keys, timestamps = batch.keys, batch.timestamps
+        counts = list(map(len, lists)) if keys is not None or timestamps is not None else []
+        values = list(chain.from_iterable(lists))
+        self._slice = max(1, _ROWS_OUT * taken // max(taken, len(values)))
+        out.send(
+            Batch(
+                values,
+                keys=None if keys is None else spread(keys, counts),
+                timestamps=None if timestamps is None else spread(timestamps, counts),
+                part=batch.part,
+            )
+        )
+
+    def _items(self, value: Any) -> list[Any]:
+        items = self._fn(value)
+        try:
+            return list(items)
+        except TypeError:
+            refuse_no_items(items, "something to iterate over")
+            raise
+
+
+def refuse_no_items(items: object, wanted: str) -> None:
+    """TypeError if nothing can be read of ``items``, what a function gave; it says that ``wanted`` must be returned.
+
+    >>> refuse_no_items([1, 2], "a list")
+    """
+    try:
+        iter(items)  # type: ignore[call-overload]  # whether that can be is the question
+    except TypeError as error:
+        got = "None" if items is None else type(items).__name__
+        raise own_words(TypeError(f"must return {wanted}, got {got}")) from error
+
+
+def spread(column: list[Any], counts: list[int]) -> list[Any]:
+    """Each entry of ``column`` as often as ``counts`` says."""
+    return list(chain.from_iterable(map(repeat, column, counts)))
+
+
+class Flatten(FlatMap):
+    """Replaces each record by one record per item of its value, in order, each with its key and timestamp.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("lists", sources.Memory([[1, 2], [], [3]])).flatten("items"))
+    [1, 2, 3]
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context, fn=iter, blame=None)
+
+
+class Inspect(Operator):
+    """Calls ``fn(value)`` for its effect and passes each record on as it is.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> mp.collect(job.source("numbers", sources.Memory([1, 2])).inspect("show", print))
+    1
+    2
+    [1, 2]
+    """
+
+    def __init__(self, context: StepContext, *, fn: Callable[[Any], object]) -> None:
+        super().__init__(context)
+        self._fn = fn
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        batch, _ = call_each(self._fn, batch, self._failures, out)
+        out.send(batch)
+
+
+class InspectFrontier(Operator):
+    """Calls ``fn(frontier)`` each time the step's own frontier moves, on each worker; the records pass as they are.
+
+    The last call is with `MAX_EPOCH`, on untimed streams too.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> job = mp.Job("docs")
+    >>> times = job.source("times", sources.Memory([5, 7])).assign_timestamps("at", lambda t: t)
+    >>> on_time, late = times.generate_epochs("epochs", mp.limit_out_of_orderness(0))
+    >>> mp.collect(on_time.inspect_frontier("show", lambda time: print("end" if time == mp.MAX_EPOCH else time)))
+    6
+    end
+    [5, 7]
+    """
+
+    takes_columns = True
+
+    def __init__(self, context: StepContext, *, fn: Callable[[int], object]) -> None:
+        super().__init__(context)
+        self._fn = fn
+        self._seen = MIN_EPOCH
+        self._failures = Failures(context)
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        out.send(batch)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        # T2: an epoch may come again, to say that who sends it has become idle or has woken.
+        if epoch.time > self._seen:
+            self._seen = epoch.time
+            try:
+                self._fn(epoch.time)
+            except Exception as error:
+                raise self._failures.error(error, self._fn, policy=False) from error
+        out.forward(epoch)
+
+    def continue_at(self, epoch: int) -> None:
+        self._seen = epoch

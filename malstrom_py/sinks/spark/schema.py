@@ -1,0 +1,353 @@
+"""Arrow types as Spark reads them from Parquet, and one schema for all that is published together.
+
+Arrow types as Spark reads them from Parquet, and the rules by which the types of one column come together.
+
+Rule: a column keeps its type. Only what was of no type yet takes one later, and Decimals get more digits.
+
+One schema for all that is published together: what workers wrote, and what is there already.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.data.schema import plain_type, recast
+from malstrom_py.errors import PlanError, SinkError
+from malstrom_py.sinks.files.partitions import told_by
+from malstrom_py.sinks.files.publishing import StagedFile
+from malstrom_py.sinks.files.staging import sink_errors, sync
+from malstrom_py.spark.types import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_DIGITS_MAX: Final = 38
+_LISTED_MAX: Final = 10
+
+
+def schema_for_spark(schema: pa.Schema) -> pa.Schema:
+    """``schema`` in types that Spark reads; a column of None only stays of no type.
+
+    >>> import pyarrow as pa
+    >>> schema_for_spark(pa.schema([("n", pa.uint8()), ("t", pa.timestamp("ns"))])).types
+    [DataType(int16), TimestampType(timestamp[us])]
+
+    Raises:
+        SinkError: Spark has no type for a column, or takes the names of two for one.
+    """
+    import pyarrow as pa
+
+    _check_names([field.name for field in schema], "columns")
+    return pa.schema([(field.name, _spark_type(field.name, field.type)) for field in schema])
+
+
+def without_nulls(kind: pa.DataType) -> pa.DataType:
+    """``kind`` as it stands in a file: what is of no type is of str, for Spark reads no nulls."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_null(kind):
+        return pa.string()
+    if types.is_struct(kind):
+        return pa.struct([(field.name, without_nulls(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(without_nulls(kind.value_type))
+    if types.is_map(kind):
+        return pa.map_(without_nulls(kind.key_type), without_nulls(kind.item_type))
+    return kind
+
+
+def joined_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
+    """The one type of a column that was of both, which are types of `schema_for_spark`; None if it has drifted.
+
+    >>> import pyarrow as pa
+    >>> joined_type(pa.null(), pa.int64()), joined_type(pa.int64(), pa.float64())
+    (DataType(int64), None)
+    """
+    import pyarrow as pa
+
+    types = pa.types
+    if known == found or types.is_null(found):
+        return known
+    if types.is_null(known):
+        return found
+    if types.is_decimal(known) and types.is_decimal(found):
+        scale = max(known.scale, found.scale)
+        digits = max(known.precision - known.scale, found.precision - found.scale) + scale
+        return pa.decimal128(digits, scale) if digits <= _DIGITS_MAX else None
+    if types.is_list(known) and types.is_list(found):
+        inner = joined_type(known.value_type, found.value_type)
+        return None if inner is None else pa.list_(inner)
+    if types.is_map(known) and types.is_map(found):
+        key, item = joined_type(known.key_type, found.key_type), joined_type(known.item_type, found.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if types.is_struct(known) and types.is_struct(found):
+        return _joined_struct(known, found)
+    return None
+
+
+def joined_schema(known: pa.Schema, found: pa.Schema, *, of_known: str, of_found: str) -> pa.Schema:
+    """The one schema of both; `SinkError` naming the columns that are not alike, and whose they are.
+
+    The order of columns is that of ``known``.
+    """
+    import pyarrow as pa
+
+    drifted = [f"{name!r} (only {of_known})" for name in known.names if name not in found.names]
+    drifted += [f"{name!r} (only {of_found})" for name in found.names if name not in known.names]
+    fields = []
+    for name in (name for name in known.names if name in found.names):
+        mine, other = known.field(name).type, found.field(name).type
+        kind = joined_type(mine, other)
+        fields.append((name, kind))
+        if kind is None:
+            drifted.append(f"{name!r} ({mine} {of_known}, {other} {of_found})")
+    if drifted:
+        raise SinkError(
+            f"the columns are not alike: {_listed(drifted)}. Give every value the same fields and types in a map step, "
+            f"or say which ones with Spark(schema=)"
+        )
+    return pa.schema(fields)
+
+
+def given_schema(schema: Any) -> pa.Schema:
+    """What ``sinks.Spark(schema=)`` gave, in types that Spark reads; `PlanError` if it cannot be."""
+    import pyarrow as pa
+
+    if not isinstance(schema, pa.Schema):
+        if not type(schema).__module__.startswith("pyspark.") or type(schema).__name__ != "StructType":
+            raise PlanError(f"sinks.Spark: schema is a pyarrow.Schema or a StructType, got {type(schema).__name__}")
+        asked = arrow_schema(schema, error=PlanError)
+    else:
+        asked = schema
+    if len(set(asked.names)) < len(asked) or not asked.names:
+        raise PlanError("sinks.Spark: schema names a column twice, or none at all")
+    try:
+        found = schema_for_spark(pa.schema([(field.name, plain_type(field.type)) for field in asked]))
+    except SinkError as error:
+        raise PlanError(f"sinks.Spark: schema: {error}") from None
+    return pa.schema([(field.name, without_nulls(field.type)) for field in found])
+
+
+def _joined_struct(known: pa.StructType, found: pa.StructType) -> pa.DataType | None:
+    import pyarrow as pa
+
+    if {field.name for field in known} != {field.name for field in found}:
+        return None
+    kinds = [(field.name, joined_type(field.type, found.field(field.name).type)) for field in known]
+    return None if any(kind is None for _, kind in kinds) else pa.struct(kinds)
+
+
+def _spark_type(name: str, kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(kind) and kind.num_fields:
+        _check_names([field.name for field in kind], f"fields of column {name!r}")
+        return pa.struct([(field.name, _spark_type(f"{name}.{field.name}", field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_spark_type(f"{name} (key)", kind.key_type), _spark_type(f"{name} (value)", kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(_spark_type(f"{name}[]", kind.value_type))
+    found = _plain_spark_type(kind)
+    if found is None:
+        raise SinkError(
+            f"column {name!r} holds {kind}, for which Spark has no type: make it text or a number in a map step"
+        )
+    return found
+
+
+def _plain_spark_type(kind: pa.DataType) -> pa.DataType | None:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if types.is_decimal(kind):
+        fits = kind.precision <= _DIGITS_MAX and 0 <= kind.scale <= kind.precision
+        return pa.decimal128(kind.precision, kind.scale) if fits else None
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return pa.binary()
+    # Spark's numbers have a sign.
+    wider = {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+        pa.date64(): pa.date32(),
+    }
+    is_known = (
+        types.is_signed_integer(kind)
+        or kind in {pa.null(), pa.bool_(), pa.float32(), pa.float64(), pa.date32(), pa.string(), pa.binary()}
+    )  # fmt: skip
+    return wider.get(kind, kind if is_known else None)
+
+
+def _check_names(names: Sequence[str], what: str) -> None:
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            raise SinkError(f"the {what} {other!r} and {name!r} differ in case only, and Spark takes them for one")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
+    return ", ".join(names[:_LISTED_MAX]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """What a folder holds: the schema of its files, and the columns that its folders are named by.
+
+    ``partition_by`` is None where there are no rows yet: ``schema`` has all columns then.
+    """
+
+    schema: pa.Schema
+    partition_by: tuple[str, ...] | None
+
+
+def schema_of_payloads(payloads: Sequence[bytes]) -> pa.Schema | None:
+    """The schema of what several workers have pre-committed; None if they wrote nothing.
+
+    Raises:
+        SinkError: a column is of two types, or not everywhere; or a payload is damaged.
+    """
+    import pyarrow as pa
+
+    schemas = []
+    for payload in payloads:
+        try:
+            text = json.loads(payload).get("schema")
+            if text is not None:
+                schemas.append(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True))))
+        except (ValueError, TypeError, AttributeError, binascii.Error, pa.ArrowException, OSError):
+            raise SinkError("a pre-commit payload is damaged: restore it") from None
+    if not schemas:
+        return None
+    schema = schemas[0]
+    for other in schemas[1:]:
+        schema = joined_schema(schema, other, of_known="on one worker", of_found="on another")
+    return schema
+
+
+def existing_in(folder: Path) -> Existing | None:
+    """What ``folder`` holds, as the first of its Parquet files with rows tells; None if it holds none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    empty = None
+    with sink_errors("cannot look into", folder):
+        for here, folders, files in os.walk(folder):
+            folders[:] = sorted(name for name in folders if "=" in name or not name.startswith(("_", ".")))
+            for name in sorted(files):
+                if not name.endswith(".parquet") or name.startswith(("_", ".")):
+                    continue
+                try:
+                    footer = pq.read_metadata(Path(here) / name)
+                except pa.ArrowException as error:
+                    raise SinkError(f"{Path(here) / name} is no Parquet file that can be read: {error}") from None
+                parts = Path(here).relative_to(folder).parts
+                named = tuple(told[0] for part in parts if (told := told_by(part)) is not None)
+                schema = _as_spark_reads(footer.schema.to_arrow_schema())
+                if footer.num_rows or named:
+                    return Existing(schema, named)
+                empty = empty or Existing(schema, None)
+    return empty
+
+
+def appended_schema(schema: pa.Schema, partition_by: Sequence[str], there: Existing, folder: Path) -> pa.Schema:
+    """The schema in which files of ``schema`` are appended to what is in ``folder``; `SinkError` if it is another."""
+    check_partitions(partition_by, there, folder)
+    known = there.schema if there.partition_by is not None else without(there.schema, partition_by)
+    joined = joined_schema(known, schema, of_known=f"in {folder}", of_found="now")
+    changed = [name for name in joined.names if joined.field(name).type != known.field(name).type]
+    if changed:
+        told = ", ".join(map(repr, changed))
+        raise SinkError(f"the columns {told} are narrower in {folder} than what is appended: cast them in a map step")
+    return joined
+
+
+def without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """``schema`` without the columns ``names``."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in schema if field.name not in names])
+
+
+def check_partitions(partition_by: Sequence[str], there: Existing, folder: Path) -> None:
+    """`SinkError` if the folders there are named by other columns."""
+    if there.partition_by is not None and tuple(partition_by) != there.partition_by:
+        raise SinkError(
+            f"{folder} is partitioned by {list(there.partition_by)}, and partition_by is {list(partition_by)}: "
+            f"give the same columns, in that order"
+        )
+
+
+def bring_to(schema: pa.Schema, staged: Sequence[StagedFile]) -> None:
+    """Write those of the ``staged`` files again that are not of ``schema`` yet. Call it again at will."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = pa.schema([(field.name, without_nulls(field.type)) for field in schema])
+    for file in staged:
+        with sink_errors("cannot write again", file.path):
+            if file.path.exists() and not pq.read_schema(file.path).equals(wanted):
+                _write_again(file.path, wanted)
+
+
+def _write_again(path: Path, schema: pa.Schema) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fresh = path.with_name(f"open-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        with pq.ParquetFile(path) as content, fresh.open("xb") as stream:
+            with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+                for batch in content.iter_batches():
+                    arrays = [_recast(batch.column(field.name), field.type) for field in schema]
+                    writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(path)
+        sync(path.parent)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _recast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.nulls(len(column), kind) if column.null_count == len(column) else recast(column, kind)
+
+
+def _as_spark_reads(schema: pa.Schema) -> pa.Schema:
+    """``schema`` of a file that is there: INT96, in which Spark writes instants, is nanoseconds to Arrow."""
+    import pyarrow as pa
+
+    instants = pa.timestamp("ns")
+    fields = [(field.name, pa.timestamp("us", "UTC") if field.type == instants else field.type) for field in schema]
+    return schema_for_spark(pa.schema(fields))
+
+
+def empty_file(path: Path, schema: pa.Schema) -> None:
+    """A Parquet file of ``schema`` without a row, durable."""
+    import pyarrow.parquet as pq
+
+    with path.open("xb") as stream:
+        with pq.ParquetWriter(stream, schema, compression="zstd"):
+            pass
+        stream.flush()
+        os.fsync(stream.fileno())

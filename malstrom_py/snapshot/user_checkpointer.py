@@ -1,0 +1,234 @@
+"""The guard around a checkpointer that a user wrote: its faults become `SnapshotError`, and are found when it saves.
+
+Rule: nothing that goes wrong inside leaves as it is, what is returned is of the type that was promised, and a digest or
+a manifest that does not fit is no success.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from typing import Final, TypeVar
+
+from malstrom_py.errors import MalstromError, PlanError, SnapshotError
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot import log
+from malstrom_py.snapshot.checkpointer import Checkpointer
+from malstrom_py.snapshot.ids import is_snapshot_id
+from malstrom_py.snapshot.log import Claim, LogEntry
+from malstrom_py.snapshot.manifest import Manifest, manifest_bytes
+from malstrom_py.snapshot.retention import Pruned
+
+T = TypeVar("T")
+
+_ENTRIES: Final = "a list of LogEntry"
+
+
+class Guarded:
+    """The `Checkpointer` of ``job`` that does what ``inner`` does."""
+
+    def __init__(self, inner: Checkpointer, job: str) -> None:
+        if isinstance(inner, type) or not isinstance(inner, Checkpointer):
+            missing = [name for name in methods() if not callable(getattr(inner, name, None))]
+            raise PlanError(
+                f"snapshots: checkpointer is an mp.Checkpointer, or a function of a job's name that makes one, got "
+                f"{type(inner).__name__}, which lacks {', '.join(missing) or 'an instance'}"
+            )
+        self._inner = inner
+        self._job = job
+
+    def claim(self, now_s: float, *, resume: str = log.LATEST) -> Claim:
+        """Take the next number of the log."""
+        self.entries()  # another job's would be fenced off
+        claim: object = self._done("claim", lambda: self._inner.claim(now_s, resume=resume))
+        if not isinstance(claim, Claim):
+            raise self._wrong("claim", "a Claim", claim)
+        for name, number in (("incarnation", claim.incarnation), ("sequence", claim.sequence)):
+            if type(number) is not int:
+                raise self._wrong("claim", "a Claim", number, f"a Claim with {name} of type ")
+        return claim
+
+    def next_id(self, now_s: float) -> SnapshotId:
+        """Return an id for a new snapshot."""
+        id = self._done("next_id", lambda: self._inner.next_id(now_s))
+        if not is_snapshot_id(id):
+            end = ", which no id looks like" if isinstance(id, str) else ""
+            raise self._wrong("next_id", "an id, such as next_snapshot_id makes", id, end=end)
+        return id
+
+    def save_snapshot(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
+        """Keep all keyed state of an operator on one worker."""
+        return self._saved("save_snapshot", self._inner.save_snapshot, id, operator, partition, data)
+
+    def save_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
+        """Keep what has changed of it."""
+        return self._saved("save_delta", self._inner.save_delta, id, operator, partition, data)
+
+    def save_compacted(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
+        """Keep a chain made into one."""
+        return self._saved("save_compacted", self._inner.save_compacted, id, operator, partition, data)
+
+    def save_manifest(self, manifest: Manifest) -> None:
+        """Commit a snapshot."""
+        try:
+            manifest.check()
+        except ValueError as error:
+            raise SnapshotError(f"{self._who}: snapshot {manifest.id} is not committed: {error}") from error
+        self._done("save_manifest", lambda: self._inner.save_manifest(manifest))
+        # Once it is said to be there the sinks commit, and nothing takes that back.
+        if _stored(self.load_manifest(manifest.id)) != _stored(manifest):
+            raise SnapshotError(
+                f"{self._who}: save_manifest has not kept snapshot {manifest.id} as it was given: load_manifest "
+                f"returns another one"
+            )
+
+    def load_manifest(self, id: SnapshotId) -> Manifest:
+        """Return the manifest of one snapshot."""
+        manifest: object = self._done("load_manifest", lambda: self._inner.load_manifest(id))
+        if not isinstance(manifest, Manifest):
+            raise self._wrong("load_manifest", "a Manifest", manifest)
+        return manifest
+
+    def load_artifact(self, path: str) -> bytes:
+        """Return the bytes of one artefact; drivers of databases give them as a memoryview or bytearray, too."""
+        data: object = self._done("load_artifact", lambda: self._inner.load_artifact(path))
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise self._wrong("load_artifact", "bytes", data)
+        return bytes(data)
+
+    def update_latest(self, id: SnapshotId) -> None:
+        """Note the newest snapshot."""
+        self._done("update_latest", lambda: self._inner.update_latest(id))
+
+    def read_latest(self) -> SnapshotId | None:
+        """Return the snapshot of the hint, or the newest."""
+        return self._id_or_none("read_latest", self._done("read_latest", self._inner.read_latest))
+
+    def latest_hint(self) -> SnapshotId | None:
+        """Return what `update_latest` noted."""
+        return self._id_or_none("latest_hint", self._done("latest_hint", self._inner.latest_hint))
+
+    def list_checkpoints(self) -> list[SnapshotId]:
+        """List the snapshots that have a manifest."""
+        ids = self._list("list_checkpoints", self._done("list_checkpoints", self._inner.list_checkpoints), str)
+        return [SnapshotId(id) for id in ids]
+
+    def delete_checkpoint(self, id: SnapshotId) -> None:
+        """Remove one snapshot."""
+        self._done("delete_checkpoint", lambda: self._inner.delete_checkpoint(id))
+
+    def sinks_committed(self, id: SnapshotId) -> bool:
+        """Return whether all sinks are known to have committed a snapshot."""
+        noted: object = self._done("sinks_committed", lambda: self._inner.sinks_committed(id))
+        if not isinstance(noted, int):  # a bool is one, and some databases have no other
+            raise self._wrong("sinks_committed", "True or False", noted)
+        return bool(noted)
+
+    def note_sinks_committed(self, id: SnapshotId) -> None:
+        """Note that all sinks have committed a snapshot."""
+        self._done("note_sinks_committed", lambda: self._inner.note_sinks_committed(id))
+
+    def prune(self, keep: int, grace_s: float, now_s: float, *, spare: Collection[str] = ()) -> Pruned:
+        """Remove what is not needed."""
+        pruned: object = self._done("prune", lambda: self._inner.prune(keep, grace_s, now_s, spare=spare))
+        if not isinstance(pruned, Pruned):
+            raise self._wrong("prune", "a Pruned", pruned)
+        return pruned
+
+    def entries(self) -> list[LogEntry]:
+        """Return the log. `SnapshotError`: it is that of another job."""
+        entries = self._list("entries", self._done("entries", self._inner.entries), LogEntry)
+        for entry in entries:
+            if type(entry.sequence) is not int:
+                raise self._wrong("entries", _ENTRIES, entry.sequence, "an entry with a sequence of type ")
+            if not isinstance(entry.content, Manifest | Claim | None):
+                raise self._wrong("entries", _ENTRIES, entry.content, "an entry with a content of type ")
+            if entry.manifest is not None and entry.manifest.job != self._job:
+                raise SnapshotError(
+                    f"{self._who} keeps snapshots of job {entry.manifest.job!r}: a checkpointer is for one job. Give "
+                    f"each its own, or a function of the job's name that makes them"
+                )
+        return entries
+
+    def files(self) -> list[str]:
+        """Return the paths of all that is kept."""
+        return self._list("files", self._done("files", self._inner.files), str)
+
+    @property
+    def _who(self) -> str:
+        return f"job {self._job!r}: {self!r}"
+
+    def _saved(
+        self,
+        method: str,
+        save: Callable[[SnapshotId, str, int, bytes], str],
+        id: SnapshotId,
+        operator: str,
+        partition: int,
+        data: bytes,
+    ) -> str:
+        digest: object = self._done(method, lambda: save(id, operator, partition, data))
+        if not isinstance(digest, str):
+            raise self._wrong(method, "a digest as text", digest)
+        if digest != hashlib.sha256(data).hexdigest():
+            raise SnapshotError(
+                f"{self._who}: {method} of step {operator!r} on worker {partition} gave a digest that is not the "
+                f"SHA-256, in hex, of the {len(data)} bytes to be kept"
+            )
+        return digest
+
+    def _id_or_none(self, method: str, id: object) -> SnapshotId | None:
+        if id is not None and not isinstance(id, str):
+            raise self._wrong(method, "an id as text, or None", id)
+        return None if id is None else SnapshotId(id)
+
+    def _list(self, method: str, given: object, of: type[T]) -> list[T]:
+        what = f"a list of {of.__name__}"
+        if not isinstance(given, list | tuple):
+            raise self._wrong(method, what, given)
+        for item in given:
+            if not isinstance(item, of):
+                raise self._wrong(method, what, item, "one with an item of type ")
+        return list(given)
+
+    def _wrong(self, method: str, what: str, got: object, start: str = "", *, end: str = "") -> SnapshotError:
+        return SnapshotError(f"{self._who}: {method} returns {what}, got {start}{type(got).__name__}{end}")
+
+    def _done(self, method: str, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except MalstromError:
+            raise
+        except Exception as error:
+            raise SnapshotError(f"{self._who}: {method} failed with {said_of(error)}") from error
+
+    def __repr__(self) -> str:
+        """Return the name of its class: what else a user's object shows of itself may hold a password."""
+        return type(self._inner).__qualname__
+
+
+def _stored(manifest: Manifest) -> bytes | None:
+    """``manifest`` as our own checkpointer keeps it, which takes a list for a tuple; None if it can be none."""
+    try:
+        return manifest_bytes(manifest)
+    except (MalstromError, ValueError):
+        return None
+
+
+def said_of(error: Exception) -> str:
+    """Return what can be told of an error of the user's: its text only where it is that of the operating system.
+
+    >>> said_of(KeyError("a value")), said_of(OSError(28, "No space left on device"))
+    ('KeyError', 'OSError: [Errno 28] No space left on device')
+    """
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, OSError) else name
+
+
+def methods() -> list[str]:
+    """Return the names of the methods of a `Checkpointer`, sorted.
+
+    >>> methods()[:3]
+    ['claim', 'delete_checkpoint', 'entries']
+    """
+    return sorted(name for name in vars(Checkpointer) if not name.startswith("_"))

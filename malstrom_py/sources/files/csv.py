@@ -1,0 +1,420 @@
+"""CSV: where records begin and end (RFC 4180), and frames of them into Arrow columns of known types.
+
+Where CSV records begin and end (RFC 4180): a line end inside quotes belongs to the record.
+
+A field is quoted only if a quote is its first character, and an escaped quote is two of them: the same reading as
+Arrow's parser has. The patterns are possessive, so that no input makes them go back: time is linear.
+
+CSV in which every line is a record (``newlines_in_values=False``), so that reading may begin at any line.
+
+Whether a line end stands inside quotes can only be told by everything before it. Here none does: a line whose quotes
+do not make whole fields (one is not closed, or stands inside a field that is not quoted) is malformed.
+
+The types of csv columns: those a user may name, and when what looks like numbers is text.
+
+A type that is found by itself never loses anything of what it was found by: identifiers beyond 64 bits would become
+floats and then equal, ``00501`` would become 501.
+
+CSV frames into Arrow columns of known types, and finding these types.
+
+Arrow gives up a whole block for one bad value. Then the frame is read again in small pieces, and those with a bad
+record are cut up around it: a bad record costs a few small parses, and every good one is read by Arrow all the same.
+An empty line is nothing, but where there is one column it is a record whose field is empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.sources.files.frames import Framer, Malformed, Run, text_of
+from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
+from malstrom_py.sources.files.zones import NoSuchTime, zoned
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+_FIELD: Final = rb'(?:"(?:[^"]++|"")*+"[^,\r\n]*+|(?!")[^,\r\n]*+)'
+_RECORD: Final = _FIELD + rb"(?:," + _FIELD + rb")*+"
+# A \r at the very end may be the first half of \r\n.
+_WHOLE_RECORDS: Final = re.compile(rb"(?:" + _RECORD + rb"(?:\n|\r\n|\r(?!\n|\Z)))*+")
+_LAST_RECORD: Final = re.compile(_RECORD + rb"\r?\Z")
+_ONE_RECORD: Final = re.compile(_RECORD + rb"(?:\r\n|\n|\r|\Z)")
+
+
+def cut_records(window: bytes, ended: bool) -> int:
+    r"""Where the last whole record ends; at the end of a file a record needs no line end, but closed quotes.
+
+    >>> cut_records(b'1,"a\nb"\n2,"c\n', ended=False)
+    8
+    """
+    if b'"' not in window:
+        return cut_csv_lines(window, ended)
+    match = _WHOLE_RECORDS.match(window)
+    end = match.end() if match is not None else 0
+    return len(window) if ended and _LAST_RECORD.match(window, end) else end
+
+
+def split_records(frame: bytes, *, with_empty: bool = False) -> list[tuple[int, int]]:
+    r"""Where each record of ``frame`` starts and ends, line end included; empty lines are none unless ``with_empty``.
+
+    >>> split_records(b'1,"a\nb"\n\n2,c')
+    [(0, 8), (9, 12)]
+    """
+    spans: list[tuple[int, int]] = []
+    position = 0
+    while position < len(frame):
+        match = _ONE_RECORD.match(frame, position)
+        end = match.end() if match is not None else len(frame)
+        if with_empty or frame[position:end].strip(b"\r\n"):
+            spans.append((position, end))
+        position = end
+    return spans
+
+
+QUOTES_FLAW: Final = (
+    "its quotes do not make whole fields on this line (newlines_in_values=False): a value that holds line ends, or a "
+    "quote in a field that is not quoted"
+)
+
+_LINE_FIELD: Final = rb'(?:"(?:[^"\r\n]++|"")*+"|(?!")[^,"\r\n]*+)(?=[,\r\n]|\Z)'
+_LINE: Final = _LINE_FIELD + rb"(?:," + _LINE_FIELD + rb")*+"
+_WHOLE_LINES: Final = re.compile(rb"(?:" + _LINE + rb"(?:\r\n|\n|\r))*+(?:" + _LINE + rb"\Z)?+")
+_ONE_LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|\n|\r|\Z)")
+
+
+def cut_csv_lines(window: bytes, ended: bool) -> int:
+    r"""Where the last whole line ends, whatever the quotes say; a ``\r`` at the end may be half of ``\r\n``.
+
+    >>> cut_csv_lines(b'1,"a\nb"\r', ended=False)
+    5
+    """
+    return len(window) if ended else max(window.rfind(b"\n"), window.rfind(b"\r", 0, len(window) - 1)) + 1
+
+
+def split_lines(frame: bytes) -> Iterator[tuple[bytes, bool]]:
+    r"""Runs of lines whose quotes make whole fields (True), and single lines whose quotes do not (False).
+
+    >>> list(split_lines(b'1,"a"\n2,"b\nc"\n3,d'))
+    [(b'1,"a"\n', True), (b'2,"b\n', False), (b'c"\n', False), (b'3,d', True)]
+    """
+    position = 0
+    while position < len(frame):
+        match = _WHOLE_LINES.match(frame, position) if b'"' in frame else None
+        end = match.end() if match is not None else len(frame)
+        if end > position:
+            yield frame[position:end], True
+        position = end
+        if position < len(frame) and (line := _ONE_LINE.match(frame, position)):
+            yield frame[position : line.end()], False
+            position = line.end()
+
+
+ColumnType = Literal["bool", "date", "float64", "int64", "str", "time", "timestamp", "timestamp_utc"]
+COLUMN_TYPES: Final[tuple[ColumnType, ...]] = get_args(ColumnType)
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow type of a name in `COLUMN_TYPES`.
+
+    >>> arrow_type("timestamp_utc")
+    TimestampType(timestamp[us, tz=UTC])
+    """
+    import pyarrow as pa
+
+    types = {
+        "bool": pa.bool_(),
+        "date": pa.date32(),
+        "float64": pa.float64(),
+        "int64": pa.int64(),
+        "str": pa.string(),
+        "time": pa.time64("us"),
+        "timestamp": pa.timestamp("us"),
+        "timestamp_utc": pa.timestamp("us", "UTC"),
+    }
+    return types[name]
+
+
+def check_types(types: object) -> dict[str, ColumnType]:
+    """The ``types`` a user gave; `PlanError` unless they are column names -> names of `COLUMN_TYPES`."""
+    if types is None:
+        return {}
+    if not isinstance(types, Mapping) or not all(isinstance(name, str) for name in types):
+        raise PlanError('sources.Files: types is a dict, column -> type, for instance types={"zip": "str"}')
+    for name, kind in types.items():
+        if kind not in COLUMN_TYPES:
+            shown = repr(kind) if isinstance(kind, str) else f"a {type(kind).__name__}"
+            raise PlanError(f"sources.Files: the type of {name!r} is one of {', '.join(COLUMN_TYPES)}, got {shown}")
+    return dict(types)
+
+
+def with_types(part: str, schema: pa.Schema, types: Mapping[str, ColumnType]) -> pa.Schema:
+    """``schema`` of the file ``part`` with the given ``types``; `SourceError` if it lacks one of their columns."""
+    import pyarrow as pa
+
+    if missing := sorted(set(types).difference(schema.names)):
+        raise SourceError(f"{part} has no column {', '.join(map(repr, missing))}, as types= says: correct types=")
+    return pa.schema(
+        [(field.name, arrow_type(types[field.name]) if field.name in types else field.type) for field in schema]
+    )
+
+
+def number_like_text(column: pa.ChunkedArray) -> bool:
+    """Whether whole numbers have leading zeros or, where all are whole, one does not fit 64 bits.
+
+    >>> import pyarrow as pa
+    >>> number_like_text(pa.chunked_array([["00501", "1"]])), number_like_text(pa.chunked_array([["501", "0.5"]]))
+    (True, False)
+    """
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute  # its functions are made while it is imported, so that no checker knows them
+    if pc.any(pc.match_substring_regex(column, r"^\s*[+-]?0[0-9]+\s*$")).as_py():
+        return True
+    if not pc.all(pc.match_substring_regex(column, r"^\s*[+-]?[0-9]+\s*$")).as_py():
+        return False
+    long = column.filter(pc.greater_equal(pc.binary_length(column), 19)).to_pylist()
+    return any(len(text.strip()) > 20 or not -(1 << 63) <= int(text) < 1 << 63 for text in long)
+
+
+_PIECE_RECORDS: Final = 512
+_FIELD_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
+_ROW: Final = re.compile(r"Row #(\d+): ")
+_COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
+
+
+class CsvDecoder:
+    """Reads frames of a file with the columns ``names`` (its own order) as the columns of ``schema``.
+
+    ``given`` are the columns whose types the user named; ``one_line``: no value holds a line end. Times without a zone
+    are those of ``timezone``, if it is given.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        schema: pa.Schema,
+        null_values: Sequence[str] | None,
+        given: Collection[str],
+        *,
+        one_line: bool = False,
+        timezone: str | None = None,
+    ) -> None:
+        import pyarrow.csv as pa_csv
+
+        self._names = list(names)
+        self._given = given
+        self._one_line = one_line
+        self._timezone = timezone
+        self._schema = schema
+        self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
+
+    def runs(self, frame: bytes) -> list[Run]:
+        """The rows of ``frame`` as record batches, with the malformed records between them."""
+        if not self._one_line:
+            return self._runs(frame)
+        found: list[Run] = []
+        for lines, is_whole in split_lines(frame):
+            found += self._runs(lines) if is_whole else [Malformed(QUOTES_FLAW, text_of(lines))]
+        return found
+
+    def _runs(self, frame: bytes) -> list[Run]:
+        import pyarrow as pa
+
+        try:
+            return [self._parse(frame)]
+        except (pa.ArrowInvalid, NoSuchTime):
+            spans = split_records(frame, with_empty=len(self._names) == 1)
+            pieces = [spans[start : start + _PIECE_RECORDS] for start in range(0, len(spans), _PIECE_RECORDS)]
+            return list(self._isolate(frame, pieces[::-1]))
+
+    def _isolate(self, frame: bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
+        """Read ``pieces`` from the last to the first; one with a bad record is cut up where Arrow says it is."""
+        import pyarrow as pa
+
+        while pieces:
+            spans = pieces.pop()
+            if not spans:
+                continue
+            part = frame[spans[0][0] : spans[-1][1]]
+            try:
+                yield self._parse(part)
+            except (pa.ArrowInvalid, NoSuchTime) as error:
+                if len(spans) == 1:
+                    why = str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
+                    yield Malformed(why, text_of(part))
+                    continue
+                # Only a hint: every piece is read by itself, wherever the cuts are.
+                match = _ROW.search(str(error))
+                bad = min(int(match[1]) - 1, len(spans) - 1) if match else len(spans) // 2
+                pieces += [spans[bad + 1 :], spans[bad : bad + 1], spans[:bad]]
+
+    def _parse(self, part: bytes) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        table = _read(part, self._names, self._convert)
+        batches = table.combine_chunks().to_batches()
+        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._schema)
+        return zoned(batch, self._timezone)
+
+    def _why(self, message: str) -> str:
+        """Arrow's message without the value it quotes."""
+        if match := _FIELD_COUNT.search(message):
+            return f"{match[2]} fields, where the header has {match[1]}"
+        if match := _COLUMN.search(message):
+            name = self._names[int(match[1])]
+            if "invalid UTF8" in message:
+                return f"column {name!r} is not valid UTF-8 text"
+            kind = self._schema.field(name).type
+            if name in self._given:
+                hint = ""
+                if kind == arrow_type("timestamp_utc"):
+                    hint = f"; for times without a zone: types={{{name!r}: 'timestamp'}}, timezone='UTC'"
+                elif kind == arrow_type("timestamp"):
+                    hint = f"; for times with a zone: types={{{name!r}: 'timestamp_utc'}}"
+                return f"column {name!r} does not read as {kind}, the type given for it in types={hint}"
+            other = "float64" if kind == "int64" else "str"
+            return (
+                f"column {name!r} does not read as {kind}, the type found for it at first: if the record is right, "
+                f"give sources.Files another type, types={{{name!r}: {other!r}}} for instance"
+            )
+        return "not readable as CSV"
+
+
+def read_header(path: Path, *, one_line: bool = False) -> tuple[list[str], int] | None:
+    """The column names of a file and the offset behind them; None for a file that holds nothing."""
+    stream = ByteStream(path)
+    try:
+        framer = Framer(stream, cut_csv_lines if one_line else cut_records)
+        while (frame := framer.next_frame(0)) is not None:
+            if frame.flaw is not None:
+                raise SourceError(f"it does not begin with a CSV header: {frame.flaw}")
+            offset = frame.offset
+            for lines, is_whole in split_lines(frame.data) if one_line else [(frame.data, True)]:
+                if not is_whole:
+                    raise SourceError(f"it does not begin with a CSV header: {QUOTES_FLAW}")
+                if spans := split_records(lines):
+                    start, end = spans[0]
+                    return _header_names(lines[start:end]), offset + end
+                offset += len(lines)
+    finally:
+        stream.close()
+    return None
+
+
+def _header_names(record: bytes) -> list[str]:
+    try:
+        text = record.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise SourceError("its CSV header is not valid UTF-8 text. Convert the file") from None
+    try:
+        return next(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error:
+        limit = csv.field_size_limit()
+        raise SourceError(
+            f"a column name in its CSV header is longer than {limit} characters. Mend the header"
+        ) from None
+
+
+def infer_types(
+    path: Path, null_values: Sequence[str] | None, *, frames_max: int, one_line: bool = False
+) -> Iterator[pa.Schema]:
+    """The types of the columns by the header (none), by the first frame, by the next ones: as many as are taken."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    header = read_header(path, one_line=one_line)
+    if header is None:
+        return
+    names, offset = header
+    yield pa.schema([(name, pa.null()) for name in names])
+    convert = pa_csv.ConvertOptions(**_nulls(null_values))
+    stream = ByteStream(path)
+    try:
+        stream.skip_to(offset)
+        framer = Framer(stream, cut_csv_lines if one_line else cut_records)
+        for _ in range(frames_max):
+            frame = framer.next_frame()
+            if frame is None:
+                return
+            if data := b"" if frame.flaw is not None else _readable(frame.data, one_line):
+                table = _read(data, names, convert, skip_malformed=True)
+                yield _kept_as_written(_usable_types(table.schema), data, names, convert)
+    except READ_ERRORS:
+        return  # Whoever reads the part there tells what is damaged, and how far it came.
+    finally:
+        stream.close()
+
+
+def _readable(frame: bytes, one_line: bool) -> bytes:
+    """What types are found by: text that is no UTF-8 somewhere is text, but Arrow skips no row it cannot decode."""
+    data = b"".join(lines for lines, is_whole in split_lines(frame) if is_whole) if one_line else frame
+    return data if data.isascii() else data.decode(errors="replace").encode()
+
+
+def _usable_types(found: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([(field.name, _usable(field.type)) for field in found])
+
+
+def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
+    """``found``, but str for columns whose values would not be the same again as numbers."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    numbers = [field.name for field in found if field.type in (pa.int64(), pa.float64())]
+    if not numbers or len(set(names)) < len(names):
+        return found
+    as_text = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(numbers, pa.string()),
+        include_columns=numbers,
+        null_values=convert.null_values,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=convert.quoted_strings_can_be_null,
+    )
+    texts = _read(frame, names, as_text, skip_malformed=True)
+    as_written = {name for name in numbers if number_like_text(texts[name])}
+    return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
+
+
+def _usable(found: pa.DataType) -> pa.DataType:
+    """``found``, but times may have fractions further on."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(found):
+        return pa.timestamp("us", found.tz)
+    if pa.types.is_time(found):
+        return pa.time64("us")
+    return found
+
+
+def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    return pa_csv.read_csv(
+        pa.BufferReader(part),
+        read_options=pa_csv.ReadOptions(column_names=names, block_size=len(part) + 1, use_threads=False),
+        parse_options=pa_csv.ParseOptions(
+            newlines_in_values=b'"' in part,
+            ignore_empty_lines=len(names) != 1,
+            invalid_row_handler=(lambda _row: "skip") if skip_malformed else None,
+        ),
+        convert_options=convert,
+    )
+
+
+def _nulls(null_values: Sequence[str] | None) -> dict[str, object]:
+    """An empty field is None. What the user names is None too, quoted or not."""
+    return {
+        "null_values": ["", *(null_values or ())],
+        "strings_can_be_null": True,
+        "quoted_strings_can_be_null": bool(null_values),
+    }

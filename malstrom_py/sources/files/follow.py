@@ -1,0 +1,366 @@
+"""Folders that grow: one that is followed without an end, and files that are new to a job that starts again.
+
+Folders that are watched for new files: which ones the patterns mean, what is in them now, what has gone.
+
+A folder is listed by names alone; that a name is a folder itself is only asked for names that are new.
+
+A watched folder while it is read: one file after the other, without an end.
+
+The position holds the files that were taken and the place in the current one. A file counts by its name: once taken
+it is not read again as long as it is there, and what has gone is forgotten.
+
+Which files are new to a job that goes on, and whether those that it has read are as they were then.
+
+Rule: a file is read once. It is known by its path; size and content at both ends tell whether it was changed since.
+A file that has gone is forgotten, unless there is none at all: a disk that is not there for a while looks so. It has
+not gone if there is a new one of the same size, time of change and content: that is its other name, and it stays known
+by the first, under which its positions are. A link whose file has gone has gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+from malstrom_py.errors import MalformedRecord, SourceError, lasting
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.files.listing import (
+    Section,
+    goes_below,
+    is_file,
+    leading_parts,
+    matching_names,
+    matching_of,
+    section_of,
+)
+from malstrom_py.sources.files.reading import TYPES_FILES, OpenedFile, Reading, Types, is_missing, source_errors
+from malstrom_py.sources.files.streams import why_unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedFolder:
+    """``folder`` and the patterns of what is in it or below; ``part`` is what the user wrote."""
+
+    part: Part
+    folder: Path
+    patterns: tuple[str, ...]
+
+    def names(self) -> dict[str, str] | None:
+        """What matches now, seen from the folder, with the pattern it matches; None if there is no folder (yet).
+
+        `SourceError`: it cannot be listed.
+        """
+        try:
+            with os.scandir(self.folder) as entries:
+                listed = [entry.name for entry in entries]
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            raise SourceError(f"{self.folder} is no folder that could be watched: correct the pattern") from None
+        except OSError as error:
+            raise SourceError(f"{self.folder} cannot be watched: {why_unreadable(error)}.") from error
+        return {
+            name: pattern
+            for pattern in self.patterns
+            for name in (matching_names(pattern, self.folder) if goes_below(pattern) else matching_of(listed, pattern))
+        }
+
+    def path(self, name: str) -> str:
+        """The whole path of one of the names."""
+        return str(self.folder / name)
+
+    def files(self, names: Mapping[str, str]) -> Iterator[str]:
+        """Those of ``names`` that are no folders, sorted. `SourceError` for one that a pattern means to be a file."""
+        return (name for name in sorted(names) if is_file(name, names[name], self.folder))
+
+    def first_files(self, count: int) -> list[str]:
+        """The whole paths of the first files there are now."""
+        return [self.path(name) for name in islice(self.files(self.names() or {}), count)]
+
+    def has_gone(self, name: str) -> bool:
+        """Whether the file is certainly not there any more: what cannot be asked for a while has not gone."""
+        try:
+            os.lstat(self.folder / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        return False
+
+
+def watched_folders(patterns: Sequence[str], base: Path) -> list[WatchedFolder]:
+    """The folders in front of the wildcards of ``patterns``, seen from ``base``, each once.
+
+    One that lies below another whose patterns go below it belongs to that: no file is in two of them.
+    """
+    found: dict[str, tuple[Path, dict[str, str]]] = {}
+    for pattern in patterns:
+        leading = leading_parts(pattern)
+        folder = base.joinpath(*leading)
+        below = str(PurePath(*PurePath(pattern).parts[len(leading) :]))
+        found.setdefault(os.path.normpath(folder), (folder, {}))[1].setdefault(below, str(PurePath(pattern)))
+    for outer in sorted(found, key=len):
+        if outer not in found or not any(map(goes_below, found[outer][1])):
+            continue
+        for inner in [one for one in found if one != outer and PurePath(one).is_relative_to(outer)]:
+            way = PurePath(inner).relative_to(outer)
+            for below, pattern in found.pop(inner)[1].items():
+                found[outer][1].setdefault(str(way / below), pattern)
+    return [
+        WatchedFolder(Part("|".join(written.values())), folder, tuple(written)) for folder, written in found.values()
+    ]
+
+
+_FILES_PER_POLL: Final = 64
+
+
+class FollowPart:
+    """``types`` are those in ``state``; where it has none, ``find_types`` tells them by the first of some files."""
+
+    def __init__(
+        self,
+        watched: WatchedFolder,
+        reading: Reading,
+        *,
+        types: Types,
+        find_types: Callable[[list[str]], Types],
+        state: dict[str, Any] | None,
+    ) -> None:
+        self._watched = watched
+        self._reading = reading
+        self._types = self._types_of_file = types
+        self._find_types = find_types
+        self._taken: dict[str, None] = dict.fromkeys(state["taken"] if state else ())
+        self._resume: dict[str, Any] | None = state["current"] if state else None
+        self._new: deque[str] = deque()
+        self._name = ""
+        self._opened: OpenedFile | None = None
+
+    def poll(self, rows_max: int) -> Any:
+        is_listed = False
+        # Files without rows, and such as have gone, are passed over, but not without end within one poll.
+        for _ in range(_FILES_PER_POLL):
+            if self._opened is None and self._resume is None and not self._new:
+                if is_listed:
+                    return None
+                self._list()
+                is_listed = True
+            opened = self._opened or self._open_next()
+            if opened is None:
+                continue
+            rows = self._poll(opened, rows_max)
+            if opened.is_finished():
+                self._taken[self._name] = None
+                self._opened = None
+                opened.close()
+            if rows is not None and len(rows):
+                return rows
+        return None
+
+    def is_finished(self) -> bool:
+        return False
+
+    def snapshot(self) -> dict[str, Any]:
+        current = self._resume
+        if self._opened is not None:
+            position = self._opened.snapshot()
+            # A file of which nothing has been read may go, or be read again from its start.
+            current = {"file": self._name, "position": position} if position["rows"] else None
+        return {
+            "format": self._reading.options.format,
+            "schema": self._types.schema,
+            "first": self._types.first,
+            "taken": list(self._taken),
+            "current": current,
+        }
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def _poll(self, opened: OpenedFile, rows_max: int) -> Any:
+        """Poll the current file; its types are those of all others once it has had a record, good or not."""
+        try:
+            rows = opened.poll(rows_max)
+        except MalformedRecord:
+            self._types = self._types_of_file
+            raise
+        if rows is not None:
+            self._types = self._types_of_file
+        return rows
+
+    def _list(self) -> None:
+        names = self._watched.names()
+        if not names:
+            # An empty folder may be a disk that is not there for a while: nothing is forgotten by it.
+            return
+        for name in [name for name in self._taken if name not in names]:
+            if self._watched.has_gone(name):
+                del self._taken[name]
+        self._new.extend(self._watched.files({name: names[name] for name in names if name not in self._taken}))
+
+    def _open_next(self) -> OpenedFile | None:
+        """Go on to the next file; None if there is none, or it has gone since it was listed."""
+        if self._resume is not None:
+            return self._open_again(self._resume)
+        if not self._new:
+            return None
+        files = [self._watched.path(name) for name in islice(self._new, TYPES_FILES)]
+        name = self._new.popleft()
+        try:
+            types = self._find_types(files) if self._types.schema is None else self._types
+            opened = self._open(name, types, self._reading.start_of(Section(name)))
+        except SourceError as error:
+            if is_missing(error):
+                return None
+            raise
+        self._name, self._opened, self._types_of_file = name, opened, types
+        return opened
+
+    def _open_again(self, current: dict[str, Any]) -> OpenedFile:
+        """Open the file in which the saved position stands."""
+        name = current["file"]
+        try:
+            opened = self._open(name, self._types, current["position"])
+        except SourceError as error:
+            if is_missing(error):
+                raise SourceError(
+                    f"{self._watched.path(name)} has been read in part, as the saved position says, and is no longer "
+                    f"there: put it back, or start the job without resuming."
+                ) from error
+            raise
+        self._name, self._opened, self._resume = name, opened, None
+        return opened
+
+    def _open(self, name: str, types: Types, position: dict[str, Any]) -> OpenedFile:
+        path = self._watched.path(name)
+        with source_errors(path):
+            return self._reading.open(path, Section(path), types, position, {})
+
+
+_END_BYTES: Final = 1 << 16
+
+
+def identity_of(path: Path) -> list[Any]:
+    """What ``path`` is known by: its size in bytes, its time of change in nanoseconds, a digest of both of its ends.
+
+    OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        digest = hashlib.blake2b(file.read(_END_BYTES), digest_size=8)
+        if status.st_size > _END_BYTES:
+            file.seek(max(_END_BYTES, status.st_size - _END_BYTES))
+            digest.update(file.read(_END_BYTES))
+    return [status.st_size, status.st_mtime_ns, digest.hexdigest()]
+
+
+class KnownFiles:
+    """The files of a snapshot, by ``known``: its parts and their positions. Names are seen from ``base``."""
+
+    def __init__(self, known: Mapping[Part, Any], base: Path) -> None:
+        self._known = known
+        self._base = base
+        self._parts: dict[str, list[Part]] = {}
+        for part in known:
+            self._parts.setdefault(section_of(part).file, []).append(part)
+        self._renamed: set[str] = set()
+        self._names = {os.path.realpath(base / file): file for file in self._parts}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the files."""
+        return list(self._parts)
+
+    def new(self, files: Sequence[str]) -> list[str]:
+        """Those of ``files`` that are not known, under whichever name."""
+        gone = {file: read for file in self._parts if not self._is_there(file) and (read := self._read_whole(file))}
+        new = []
+        for file in files:
+            if os.path.realpath(self._base / file) in self._names:
+                continue
+            former = self._former(file, gone)
+            if former is None:
+                new.append(file)
+            else:
+                del gone[former]
+                self._renamed.add(former)
+        return new
+
+    def remembered(self, *, any_there: bool) -> list[Part]:
+        """The known parts of the files that are there, and of all that were read where none is (``any_there``). To be
+        called after `new`, which sees which were renamed.
+
+        `SourceError`: a file was changed since it was read.
+        """
+        there = {file: self._is_there(file) for file in self._parts}
+        forgets = any_there or any(there.values())
+        parts: list[Part] = []
+        for file, its_parts in self._parts.items():
+            if file in self._renamed:
+                parts += its_parts
+            elif there[file]:
+                self._check(file, its_parts)
+                parts += its_parts
+            elif not forgets:
+                parts += [part for part in its_parts if self._known[part]["finished"]]
+        return parts
+
+    def _is_there(self, file: str) -> bool:
+        """False if it has certainly gone: what cannot be asked for a while has not."""
+        try:
+            (self._base / file).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _read_whole(self, file: str) -> list[Any] | None:
+        """What ``file`` was known by when it was read to its end, if it was, and was one and the same all the time."""
+        identities = [self._identity(part) for part in self._parts[file]]
+        return identities[0] if all(identity == identities[0] for identity in identities) else None
+
+    def _former(self, file: str, gone: Mapping[str, list[Any]]) -> str | None:
+        """Which of the files that have ``gone`` is ``file`` now, if any."""
+        path = self._base / file
+        try:
+            status = path.stat()
+            alike = [one for one in gone if gone[one][:2] == [status.st_size, status.st_mtime_ns]]
+            now = identity_of(path) if alike else None
+        except OSError:  # told when it is read
+            return None
+        return next((one for one in alike if gone[one] == now), None)
+
+    def _check(self, file: str, parts: Sequence[Part]) -> None:
+        read = [identity for part in parts if (identity := self._identity(part)) is not None]
+        if not read:
+            return
+        path = self._base / file
+        try:
+            status = path.stat()
+            if all(identity[:2] == [status.st_size, status.st_mtime_ns] for identity in read):
+                return
+            now = identity_of(path)
+        except OSError as error:
+            raise SourceError(f"{file} cannot be compared with what was read of it: {error.strerror}") from error
+        if any([identity[0], identity[2]] != [now[0], now[2]] for identity in read):
+            raise lasting(
+                SourceError(
+                    f"{file} was changed after an earlier run had read it ({read[0][0]} bytes then, {now[0]} now): a "
+                    f"file is read once. Put it back as it was, and what is new into a file of another name; or start "
+                    f'the job afresh with resume="none"'
+                )
+            )
+
+    def _identity(self, part: Part) -> list[Any] | None:
+        """What the file was known by when ``part`` was read to its end; None if it was not, or if that is not known."""
+        position = self._known[part]
+        identity: list[Any] | None = position.get("file") if position["finished"] else None
+        return None if identity is None else list(identity)

@@ -1,0 +1,558 @@
+"""Parquet files while they are read: footers, and row groups in record batches as large as the polls ask for.
+
+Opens Parquet files. The parts of one file share its footer, which is read once for all of them.
+
+Reads row groups of a Parquet file as wholes, one ahead of the one that is being taken.
+
+For chains of steps that take columns: Polars decodes with all cores while the steps run, and hands over frames that
+they take as they are. Nothing else may differ from the ordinary way, by small batches: types that Polars reads
+otherwise, or that come out otherwise than expected, go that way, and a file that is no longer the one that was opened
+is an error.
+
+Memory: at most `_AT_ONCE_MAX` files of a process are read so at a time, two groups of each in memory. A group is left
+to the ordinary way if it takes more than `_GROUP_BYTES_MAX` as encoded, or if its rows would take more than
+`_DECODED_BYTES_MAX` once read, going by the rows read so far. That is a guess, for a value that is stored once may be
+repeated as often as there are rows: a group whose rows are far larger than all before it is read once. Then the rest
+of the file goes the ordinary way.
+
+Row groups of one Parquet file while they are read, in record batches as large as the polls ask for.
+
+The position is (row group, rows taken from it). The types of the source's first file are everyone's: what another
+file holds in smaller types is widened, anything else is refused when the file is opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from threading import BoundedSemaphore
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.schema import recast, stored_type
+from malstrom_py.errors import SourceError
+from malstrom_py.sources.files.frames import Cursor, Malformed, Run
+from malstrom_py.sources.files.options import adapted, check_columns
+from malstrom_py.sources.files.streams import file_changed, file_replaced
+from malstrom_py.sources.files.zones import NoSuchTime, has_naive, zoned
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_BUFFER_BYTES: Final = 1 << 16
+_KEPT_MAX: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """Which file it was that stood at ``path`` when it was opened."""
+
+    path: Path
+    identity: tuple[int, ...]
+
+    def is_there(self) -> bool:
+        """Whether the very same file stands there still, and was not written to."""
+        try:
+            return _identity(self.path.stat()) == self.identity
+        except OSError:
+            return False
+
+
+class Footers:
+    """Keeps the footers of the files opened last. A copy, also one on another worker, begins with none."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
+        return Footers, ()
+
+    def open(self, path: Path) -> pq.ParquetFile:
+        """The file, its footer known; `SourceError` if it is no Parquet file."""
+        return self.open_known(path)[0]
+
+    def open_known(self, path: Path) -> tuple[pq.ParquetFile, KnownFile]:
+        """`open`, and which file that was."""
+        file = path.open("rb")
+        try:
+            identity = _identity(os.fstat(file.fileno()))
+            opened = _opened(file, self._kept.pop(identity, None))
+        except BaseException:
+            file.close()
+            raise
+        self._kept[identity] = opened.metadata
+        if len(self._kept) > _KEPT_MAX:
+            self._kept.popitem(last=False)
+        return opened, KnownFile(path, identity)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def parquet_types(path: Path, footers: Footers) -> Iterator[pa.Schema]:
+    """The one schema of the file, as rows of it reach Python."""
+    file = footers.open(path)
+    try:
+        schema = adapted(file.schema_arrow)
+    finally:
+        file.close(force=True)
+    yield schema
+
+
+def row_group_runs(metadata: pq.FileMetaData, size: int) -> list[tuple[int, int]]:
+    """Runs of row groups one behind the other, of at most ``size`` stored bytes unless one alone has more."""
+    runs: list[tuple[int, int]] = []
+    start = total = 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        stored = sum(group.column(column).total_compressed_size for column in range(group.num_columns))
+        if index > start and total + stored > size:
+            runs.append((start, index))
+            start, total = index, 0
+        total += stored
+    return [*runs, (start, metadata.num_row_groups)]
+
+
+def _opened(file: IO[bytes], metadata: pq.FileMetaData | None) -> pq.ParquetFile:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(
+            file,
+            metadata=metadata,
+            pre_buffer=False,
+            buffer_size=_BUFFER_BYTES,
+            coerce_int96_timestamp_unit="us",
+        )
+    except (pa.ArrowInvalid, OSError) as error:
+        # A footer that makes no sense is an OSError too, but not one of the disk.
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise SourceError("it is not a whole Parquet file: it may be another format, empty or cut off") from None
+
+
+_GROUP_BYTES_MAX: Final = 64 << 20
+_DECODED_BYTES_MAX: Final = 4 * _GROUP_BYTES_MAX
+_AT_ONCE_MAX: Final = 2
+_PLAIN: Final = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double"),
+        *("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "date32[day]"),
+        *("timestamp[ms]", "timestamp[us]", "timestamp[ms, tz=UTC]", "timestamp[us, tz=UTC]"),
+    )
+)
+"""Types that Polars and Arrow read alike, as they do decimals of 128 bits."""
+
+_NEVER_SWELL: Final = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))
+"""Encodings in which each text is stored as long as it is."""
+
+_slots = BoundedSemaphore(_AT_ONCE_MAX)
+
+
+class WholeGroups:
+    """The row groups of one file, each a frame of the columns of ``schema``. Made by `whole_groups`."""
+
+    def __init__(
+        self, name: str, known: KnownFile, metadata: pq.FileMetaData, schema: pa.Schema, stop: int, row_bytes: int
+    ) -> None:
+        import polars as pl
+
+        self._name = name
+        self._known = known
+        self._schema = pl.DataFrame(schema.empty_table()).schema
+        self._stop = stop
+        self._sizes = [metadata.row_group(group).total_byte_size for group in range(stop)]
+        self._rows = [metadata.row_group(group).num_rows for group in range(stop)]
+        self._rows_before = list(accumulate(self._rows, initial=0))
+        self._row_bytes = max(row_bytes, _fixed_bytes(schema))
+        self._ahead: dict[int, Future[pl.DataFrame]] = {}
+        self._given_up = False
+        self._holds_slot = True
+
+    def frame(self, group: int) -> pl.DataFrame | None:
+        """The row group ``group``; None if it is not to be read as a whole. Begins to read the one behind it.
+
+        SourceError: the file is not what was opened.
+        """
+        if not self._fits(group):
+            return None
+        future = self._ahead.pop(group, None) or self._begin(group)
+        self._cancel()  # of a place that was left
+        frame = self._result(future)
+        if dict(frame.schema) != dict(self._schema) or frame.columns != list(self._schema):
+            self._given_up = True
+            return None
+        if frame.height != self._rows[group]:
+            raise SourceError(
+                f"{self._name}: row group {group} has {frame.height} rows and not the {self._rows[group]} of its "
+                f"footer. The file is damaged: replace it."
+            )
+        self._measure(frame)
+        if group + 1 < self._stop and self._fits(group + 1):
+            self._ahead[group + 1] = self._begin(group + 1)
+        return frame
+
+    def close(self) -> None:
+        """Stop reading ahead, and let others read so."""
+        self._cancel()
+        if self._holds_slot:
+            self._holds_slot = False
+            _slots.release()
+
+    def _fits(self, group: int) -> bool:
+        if self._given_up or self._sizes[group] > _GROUP_BYTES_MAX:
+            return False
+        rows: int = self._rows[group]
+        return rows * self._row_bytes <= _DECODED_BYTES_MAX
+
+    def _measure(self, frame: pl.DataFrame) -> None:
+        size = int(frame.estimated_size())
+        self._row_bytes = max(self._row_bytes, size // max(1, frame.height))
+        self._given_up = size > _DECODED_BYTES_MAX
+
+    def _begin(self, group: int) -> Future[pl.DataFrame]:
+        return _reader().submit(_read, self._known, list(self._schema), self._rows_before[group], self._rows[group])
+
+    def _result(self, future: Future[pl.DataFrame]) -> pl.DataFrame:
+        from polars.exceptions import PanicException
+
+        try:
+            frame = future.result()
+        except (Exception, PanicException):
+            if self._known.is_there():
+                raise
+            raise file_replaced(self._name) from None
+        if not self._known.is_there():
+            raise file_replaced(self._name)
+        return frame
+
+    def _cancel(self) -> None:
+        for future in self._ahead.values():
+            future.cancel()
+        self._ahead.clear()
+
+
+def whole_groups(
+    name: str, known: KnownFile, file: pq.ParquetFile, schema: pa.Schema, stop: int, *, row_bytes: int = 1
+) -> WholeGroups | None:
+    """`WholeGroups` of ``file``, called ``name``; None if that cannot be, or too many are read so.
+
+    It can be if all types are plain and those of ``schema``. ``row_bytes`` is what a row took that was read before.
+    """
+    if not (len(schema) and _is_utf8(known) and _is_plain(file, schema)):
+        return None
+    if not _slots.acquire(blocking=False):
+        return None
+    try:
+        return WholeGroups(name, known, file.metadata, schema, stop, row_bytes)
+    except BaseException:
+        _slots.release()
+        raise
+
+
+def can_swell(metadata: pq.FileMetaData, names: Sequence[str]) -> bool:
+    """Whether the texts of some column among ``names`` may take more once they are read than the footer says."""
+    chosen = [
+        index
+        for index in range(metadata.num_columns)
+        if metadata.schema.column(index).physical_type == "BYTE_ARRAY"
+        and metadata.schema.column(index).path.split(".")[0] in {name.split(".")[0] for name in names}
+    ]
+    return any(
+        not _NEVER_SWELL.issuperset(metadata.row_group(group).column(index).encodings)
+        for group in range(metadata.num_row_groups)
+        for index in chosen
+    )
+
+
+def _is_utf8(known: KnownFile) -> bool:
+    """Whether Polars can be told the name of the file."""
+    try:
+        os.fspath(known.path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_plain(file: pq.ParquetFile, schema: pa.Schema) -> bool:
+    columns = [file.schema.column(index) for index in range(len(file.schema))]
+    # Polars reads these as nanoseconds, wherever the file does not say otherwise.
+    if any(column.physical_type == "INT96" for column in columns):
+        return False
+    stored = {column.path: column.physical_type for column in columns}
+    found = file.schema_arrow
+    return all(_is_alike(found.field(field.name).type, field.type, stored.get(field.name)) for field in schema)
+
+
+def _is_alike(found: pa.DataType, expected: pa.DataType, stored: str | None) -> bool:
+    import pyarrow as pa
+
+    if stored_type(found) != stored_type(expected):
+        return False
+    # Decimals in bytes of any length are left to Arrow.
+    return str(found) in _PLAIN or (bool(pa.types.is_decimal128(found)) and stored not in {None, "BYTE_ARRAY"})
+
+
+def _fixed_bytes(schema: pa.Schema) -> int:
+    """What a row takes in the columns whose values are all of one size."""
+    import pyarrow as pa
+
+    fixed = [kind for kind in schema.types if pa.types.is_primitive(kind) or pa.types.is_decimal(kind)]
+    return sum(int(kind.bit_width) for kind in fixed) // 8
+
+
+@cache
+def _reader() -> ThreadPoolExecutor:
+    """One thread that waits for Polars, which decodes in threads of its own."""
+    return ThreadPoolExecutor(1, thread_name_prefix="malstrom-parquet")
+
+
+def _read(known: KnownFile, names: Sequence[str], start: int, rows: int) -> pl.DataFrame:
+    import polars as pl
+    import polars.selectors as cs
+
+    if not known.is_there():
+        raise FileNotFoundError
+    scan: Any = pl.scan_parquet(known.path, glob=False, hive_partitioning=False)
+    # A selector takes names as they are, where others take patterns.
+    frame: pl.DataFrame = scan.slice(start, rows).select(cs.by_name(*names)).collect()
+    return frame
+
+
+_BATCH_ROWS_MIN: Final = 1 << 10
+_BATCH_BYTES_MAX: Final = 1 << 24
+_SKIP_ROWS: Final = 1 << 16
+_THREADED_ROWS_MIN: Final = 1 << 14
+_WHOLE_ROWS_MIN: Final = 1 << 14
+
+
+class ParquetPart:
+    """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
+
+    ``schema`` are the columns and types of every row; ``first`` names the file they came from, None if it is known that
+    this file has such columns, and maybe others. With ``known``, what file it is, `poll_columns` may read row groups as
+    wholes, unless there are times without a zone that are to be those of ``timezone``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        file: pq.ParquetFile,
+        *,
+        stop: int | None,
+        schema: pa.Schema,
+        first: str | None,
+        position: dict[str, Any],
+        remembered: dict[str, Any],
+        known: KnownFile | None = None,
+        timezone: str | None = None,
+    ) -> None:
+        self._name = name
+        self._file = file
+        self._known = known
+        self._groups: WholeGroups | None = None
+        self._schema = schema
+        self._timezone: str | None = None
+        self._remembered = remembered
+        self._stop: int = file.num_row_groups if stop is None else stop
+        self._row_group: int = position["row_group"]
+        try:
+            self._timezone = timezone if timezone is not None and has_naive(schema) else None
+            last = max(self._stop - 1, self._row_group)
+            if last > max(file.num_row_groups - 1, 0):
+                raise file_changed(name, f" (row group {last})")
+            if first is not None:
+                check_columns(name, file.schema_arrow.names, first, schema.names)
+                _check_types(name, adapted(file.schema_arrow), first, schema)
+        except BaseException:
+            self.close()
+            raise
+        self._taken = 0
+        self._rows_before: int = position["rows"] - position["records"]
+        self._skip: int = position["records"]
+        self._finished = False
+        self._cursor = Cursor()
+        self._row_bytes = self._seen_row_bytes = 1
+        self._can_swell = can_swell(file.metadata, schema.names)
+        self._whole = False
+        self._batches: Iterator[pa.RecordBatch] | None = None
+
+    def poll(self, rows_max: int) -> Any:
+        rows = self._poll(rows_max)
+        return rows.columns if isinstance(rows, ColumnBatch) else rows
+
+    def poll_columns(self, rows_max: int) -> Any:
+        """`poll` for who takes columns as they come: gives a `ColumnBatch` or a record batch."""
+        # What cannot be told by the footer is told by the first batch: how large the rows are once they are read.
+        may_be_whole = not self._can_swell and rows_max >= _WHOLE_ROWS_MIN and self._timezone is None
+        if self._groups is None and self._known is not None and may_be_whole:
+            self._groups = whole_groups(
+                self._name, self._known, self._file, self._schema, self._stop, row_bytes=self._seen_row_bytes
+            )
+        return self._poll(rows_max)
+
+    def _poll(self, rows_max: int) -> Any:
+        import pyarrow as pa
+        from polars.exceptions import PanicException, PolarsError
+
+        try:
+            while self._cursor.is_empty():
+                if self._finished or not (self._load_whole() or self._load(rows_max)):
+                    return None
+        except (OSError, pa.ArrowException, PolarsError, PanicException) as error:
+            raise SourceError(
+                f"{self._name} failed in row group {self._row_group} after {self._rows()} rows were read: "
+                f"{type(error).__name__}. The file is damaged or cannot be read: replace it."
+            ) from error
+        return self._cursor.take(rows_max, self._name, self._rows())
+
+    def is_finished(self) -> bool:
+        return self._finished
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            **self._remembered,
+            "row_group": self._row_group,
+            "records": self._taken + self._cursor.taken + self._skip,
+            "rows": self._rows() + self._skip,
+            "finished": self._finished,
+        }
+
+    def close(self) -> None:
+        if self._groups is not None:
+            self._groups.close()
+        self._file.close(force=True)
+
+    def _rows(self) -> int:
+        return self._rows_before + self._taken + self._cursor.taken
+
+    def _next_batch(self, rows_max: int) -> pa.RecordBatch | None:
+        """The next rows of this row group: as many as are asked for, unless that takes too much memory."""
+        if self._row_group >= self._stop:
+            return None
+        if self._batches is None:
+            group = self._file.metadata.row_group(self._row_group)
+            self._row_bytes = max(self._seen_row_bytes, group.total_byte_size // max(1, group.num_rows))
+        wanted = min(self._skip, _SKIP_ROWS) or max(rows_max, _BATCH_ROWS_MIN)
+        wanted = min(wanted, _BATCH_ROWS_MIN) if self._can_swell else wanted
+        rows = max(1, min(wanted, _BATCH_BYTES_MAX // self._row_bytes))
+        threaded, batches = rows >= _THREADED_ROWS_MIN, self._batches
+        if batches is None:
+            self._batches = batches = self._file.iter_batches(
+                batch_size=rows, row_groups=[self._row_group], columns=self._schema.names, use_threads=threaded
+            )
+        else:
+            # The reader looks both up for each batch, so that it follows the polls within a row group.
+            self._file.reader.set_batch_size(rows)
+            self._file.reader.set_use_threads(threaded)
+        batch: pa.RecordBatch | None = next(batches, None)
+        if batch is not None and len(batch):
+            # Values that are stored once and repeated take more in memory than the footer says.
+            self._seen_row_bytes = max(1, batch.nbytes // len(batch))
+            self._row_bytes = max(self._row_bytes, self._seen_row_bytes)
+            self._can_swell = False
+        return batch
+
+    def _load_whole(self) -> bool:
+        """Take what is left of the row group as a whole, if that has not been done and can be; False if not."""
+        if self._groups is None or self._whole or self._row_group >= self._stop:
+            return False
+        frame = self._groups.frame(self._row_group)
+        taken = self._taken + self._cursor.taken + self._skip
+        if frame is None or frame.height < taken:
+            return False
+        self._whole, self._batches = True, iter(())
+        self._taken, self._skip = taken, 0
+        self._cursor = Cursor([ColumnBatch(None, frame=frame.slice(taken), schema=self._schema)])
+        return not self._cursor.is_empty()
+
+    def _load(self, rows_max: int) -> bool:
+        """Go on to the next batch, of this row group or the next; False, and finished, if there is none."""
+        self._taken, self._cursor = self._taken + self._cursor.taken, Cursor()
+        batch = self._next_batch(rows_max)
+        if batch is not None:
+            skipped = min(self._skip, len(batch))
+            self._skip, self._taken = self._skip - skipped, self._taken + skipped
+            self._cursor = Cursor(self._converted(batch.slice(skipped)) if skipped < len(batch) else [])
+            return True
+        if self._skip:
+            raise file_changed(self._name, f" (row group {self._row_group})")
+        self._rows_before, self._taken = self._rows_before + self._taken, 0
+        if self._row_group + 1 >= self._stop:
+            self._finished = True
+            return False
+        self._row_group += 1
+        self._whole = False
+        self._batches = None
+        return True
+
+    def _converted(self, batch: pa.RecordBatch) -> list[Run]:
+        """``batch`` with the source's types; a row with a value that would lose digits is malformed."""
+        import pyarrow as pa
+
+        batch = batch.select(self._schema.names)
+        try:
+            columns = [recast(column, kind) for column, kind in zip(batch.columns, self._schema.types, strict=True)]
+            return [zoned(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._timezone)]
+        except (pa.ArrowInvalid, NoSuchTime) as error:
+            if len(batch) == 1:
+                lossy = f"a value does not fit its column's type ({self._lossy(batch)})"
+                return [Malformed(str(error) if isinstance(error, NoSuchTime) else lossy, _as_text(batch))]
+            middle = len(batch) // 2
+            return self._converted(batch.slice(0, middle)) + self._converted(batch.slice(middle))
+
+    def _lossy(self, row: pa.RecordBatch) -> str:
+        import pyarrow as pa
+
+        found = []
+        for field, column in zip(self._schema, row.columns, strict=True):
+            try:
+                recast(column, field.type)
+            except pa.ArrowInvalid:
+                found.append(f"{field.name!r}: {column.type} as {field.type}")
+        return ", ".join(found)
+
+
+def _check_types(path: str, found: pa.Schema, first: str, expected: pa.Schema) -> None:
+    """`SourceError` unless each column's type is the expected one, another layout of it, or widens to it."""
+    import pyarrow as pa
+
+    for field in expected:
+        kind = found.field(field.name).type
+        try:
+            held, given = stored_type(field.type, times=False), stored_type(kind, times=False)
+            both = [pa.schema([(field.name, held)]), pa.schema([(field.name, given)])]
+            fits = pa.unify_schemas(both, promote_options="permissive").field(0).type == held
+        except pa.ArrowException:
+            fits = False
+        if not fits:
+            raise SourceError(
+                f"column {field.name!r} is {kind} in {path} and {field.type} in {first}: "
+                f"give the files the same types, or read them as sources of their own."
+            )
+
+
+def _as_text(row: pa.RecordBatch) -> dict[str, str | None]:
+    """A row whose values Python cannot hold, or are no moments, for the dead-letter stream."""
+    return {name: _text(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+
+
+def _text(column: pa.Array) -> str | None:
+    """The only value of ``column`` as text, None for null."""
+    import pyarrow as pa
+
+    try:
+        text: str | None = column.cast(pa.string())[0].as_py()
+    except pa.ArrowException:  # a struct, say
+        text = str(column[0])
+    return text

@@ -1,0 +1,311 @@
+"""What a user asks Spark for, checked at the call; and the rows that are new since an earlier run.
+
+What a user asks Spark for, checked as soon as it is said; and the DataFrame that it is.
+
+Rows that are new since an earlier run: by a column that only grows, up to the largest value that there is now.
+
+Rule: a run reads what lies above the largest value of the run before, and not above the largest value of when it was
+pinned. Bounds are computed and compared by Spark; here they are text that the type of the column can be cast from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from malstrom_py.errors import PlanError, SourceError, lasting
+from malstrom_py.local_files import local_path
+from malstrom_py.spark.failures import spark_errors
+
+_LISTING: Final = frozenset(
+    (
+        "basepath",
+        "compression",
+        "mergeschema",
+        "modifiedafter",
+        "modifiedbefore",
+        "pathglobfilter",
+        "recursivefilelookup",
+    )
+)
+"""Options that say which files are read, and nothing of how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Just one of ``df``, ``table``, ``sql`` and what ``format`` with ``paths`` or ``options`` reads.
+
+    ``filter`` is for Spark to evaluate, ``keep`` (of Arrow) for the workers.
+    """
+
+    df: Any
+    table: str | None
+    sql: str | None
+    paths: tuple[str, ...]
+    format: str | None
+    options: Mapping[str, Any]
+    columns: tuple[str, ...] | None
+    filter: Any
+    keep: Any
+    staging: Path | None
+    keep_staging: bool
+    session: Any
+    since: str | None = None
+
+    def __str__(self) -> str:
+        return self._what() + ("" if self.since is None else f", since={self.since!r}")
+
+    def _what(self) -> str:
+        if self.df is not None:
+            return "a DataFrame"
+        if self.table is not None:
+            return f"table={self.table!r}"
+        if self.sql is not None:
+            return "sql=…"  # it may hold what nobody else is to see
+        what = [f"path={path!r}" for path in self.paths[:3]]
+        return ", ".join([*what, *([] if self.format is None else [f"format={self.format!r}"])])
+
+    @property
+    def names_files(self) -> bool:
+        """Whether it is about Parquet files that might be read as they are."""
+        if self.since is not None:
+            return False
+        is_parquet = bool(self.paths) and self.format in {None, "parquet"} and _are_apart(self.paths)
+        only_lists = _LISTING.issuperset(option.lower() for option in self.options)
+        return is_parquet and only_lists and self.filter is None and self.staging is None
+
+    def frame(self, session: Any) -> Any:
+        """The DataFrame, nothing of which has been evaluated."""
+        if self.df is not None:
+            return self.df
+        if self.sql is not None:
+            return session.sql(self.sql)
+        reader = session.read.format(self.format or "parquet")
+        for name, value in self.options.items():
+            reader = reader.option(name, value)
+        if self.table is not None:
+            return reader.table(self.table)
+        return reader.load(list(self.paths)) if self.paths else reader.load()
+
+
+def checked(
+    *,
+    df: object,
+    table: object,
+    sql: object,
+    path: object,
+    format: object,
+    options: object,
+    columns: object,
+    filter: object,
+    staging: object,
+    keep_staging: object,
+    session: object,
+    since: object = None,
+) -> Asked:
+    """What the user asks for; `PlanError` for the first argument that is wrong by itself."""
+    _check_one(df=df, table=table, sql=sql, path=path, format=format)
+    if df is not None and not _is_of_spark(df, "DataFrame"):
+        raise PlanError(f"sources.Spark: df is a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}")
+    if session is not None and df is not None:
+        raise PlanError("sources.Spark: a DataFrame has its session, so leave out session=")
+    if session is not None and not _is_of_spark(session, "SparkSession"):
+        raise PlanError(f"sources.Spark: session is a SparkSession, got {type(session).__name__}")
+    for name, text in (("table", table), ("sql", sql), ("format", format), ("since", since)):
+        if text is not None and not (isinstance(text, str) and text.strip()):
+            raise PlanError(f"sources.Spark: {name} is a str that is not empty, got {text!r}")
+    if format is not None and not (df is table is sql is None):
+        raise PlanError("sources.Spark: format is for path=, or for options= alone: leave it out")
+    if not isinstance(keep_staging, bool):
+        raise PlanError(f"sources.Spark: keep_staging is True or False, got {keep_staging!r}")
+    by_workers = _is_of_arrow(filter)
+    return Asked(
+        df=df,
+        table=table if isinstance(table, str) else None,
+        sql=sql if isinstance(sql, str) else None,
+        paths=_paths(path),
+        format=format if isinstance(format, str) else None,
+        options=_options(options, allowed=df is None and sql is None),
+        columns=_columns(columns),
+        filter=None if by_workers else _filter(filter),
+        keep=filter if by_workers else None,
+        staging=None if staging is None else local_path(staging, "sources.Spark(staging=)"),
+        keep_staging=keep_staging,
+        session=session,
+        since=since if isinstance(since, str) else None,
+    )
+
+
+def _check_one(**given: object) -> None:
+    format = given.pop("format")
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise PlanError(f"sources.Spark takes one of df, table=, sql= and path=, not {' and '.join(named)} together")
+    if not named and format is None:
+        raise PlanError("sources.Spark takes a DataFrame, or one of table=, sql= and path=: nothing was given")
+
+
+def _paths(path: object) -> tuple[str, ...]:
+    if path is None:
+        return ()
+    given = list(path) if isinstance(path, Iterable) and not isinstance(path, str | os.PathLike | bytes) else [path]
+    texts = [os.fspath(one) if isinstance(one, str | os.PathLike) else None for one in given]
+    paths = [text for text in texts if isinstance(text, str) and text]
+    if not paths or len(paths) < len(given):
+        raise PlanError(f"sources.Spark: path is a path or URI that Spark reads, or a list of them, got {path!r}")
+    # Spark's own working directory is where its JVM was started.
+    return tuple(one if re.match(r"/|[A-Za-z][A-Za-z0-9+.-]*:", one) else str(Path.cwd() / one) for one in paths)
+
+
+def _are_apart(paths: Sequence[str]) -> bool:
+    """Whether no file can be in more than one of ``paths``: Spark reads such a file as often, and lists it once."""
+    if len(paths) == 1:
+        return "{" not in paths[0]
+    if any(re.search(r"^[^/]|[*?\[{\\]", path) for path in paths):
+        return False
+    for known in (os.path.normpath, os.path.realpath):
+        ordered = sorted(Path(known(path)).parts for path in paths)
+        if any(later[: len(one)] == one for one, later in pairwise(ordered)):
+            return False
+    return True
+
+
+def _options(options: object, *, allowed: bool) -> Mapping[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise PlanError(f"sources.Spark: options are those of Spark's reader, name -> value, got {options!r}")
+    if not allowed:
+        raise PlanError("sources.Spark: options are for path=, table= or format=: leave them out")
+    return dict(options)
+
+
+def _columns(columns: object) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else [None]
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise PlanError(
+            f"sources.Spark: columns is a list of names, each once, for instance ['carrier'], got {columns!r}"
+        )
+    return tuple(str(name) for name in names)
+
+
+def _filter(filter: object) -> Any:
+    if filter is None or (isinstance(filter, str) and filter.strip()) or _is_of_spark(filter, "Column"):
+        return filter
+    raise PlanError(
+        f"sources.Spark: filter is SQL text or a Column, for Spark to evaluate, or an expression of pyarrow.compute, "
+        f"for the workers; got {filter!r}"
+    )
+
+
+def _is_of_spark(thing: object, kind: str) -> bool:
+    """Whether it is of that class of pyspark, classic or Connect; told without importing it."""
+    return any(base.__name__ == kind and base.__module__.startswith("pyspark.sql") for base in type(thing).__mro__)
+
+
+def _is_of_arrow(thing: object) -> bool:
+    return type(thing).__name__ == "Expression" and type(thing).__module__.startswith("pyarrow.")
+
+
+_KINDS: Final = {
+    "ByteType": "int",
+    "ShortType": "int",
+    "IntegerType": "int",
+    "LongType": "int",
+    "DecimalType": "decimal",
+    "StringType": "string",
+    "DateType": "date",
+    "TimestampType": "timestamp",
+    "TimestampNTZType": "timestamp_ntz",
+}
+"""Types of Spark whose values have one order, and what they are to a bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """All rows up to ``upto`` of ``column`` are read, or pinned; ``upto`` is None where there was none.
+
+    ``upto`` is text, of moments their microseconds since 1970 in UTC; ``kind``: what kind of values the column has.
+    """
+
+    column: str
+    kind: str
+    upto: str | None
+
+    def record(self) -> dict[str, Any]:
+        """All of it as plain JSON, for `bound_of`."""
+        return asdict(self)
+
+
+def bound_of(record: Mapping[str, Any], column: str) -> Bound:
+    """The bound in the ``record`` of an earlier run; `SourceError` if it has none of ``column``."""
+    kept = record.get("since")
+    if not isinstance(kept, Mapping) or kept.get("column") != column:
+        raise lasting(
+            SourceError(
+                f"the run that the job goes on from has not kept how far it had read by column {column!r}: start the "
+                f'job afresh with resume="none", or give since= as it was'
+            )
+        )
+    return Bound(column, str(kept["kind"]), kept["upto"])
+
+
+def bounded(frame: Any, found: Any, column: str, after: Bound | None) -> tuple[Any, Bound]:
+    """The rows of ``frame``, of schema ``found``, that are new behind ``after``, and the bound up to which they go.
+
+    Raises:
+        SourceError: there is no such column, its type has no order to go by, or a row has no value in it.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    if column not in found.names:
+        raise lasting(SourceError(f"there is no column {column!r} for since=: there are {', '.join(found.names)}"))
+    kind = _KINDS.get(type(found[column].dataType).__name__)
+    if kind is None:
+        raise lasting(
+            SourceError(
+                f"column {column!r} is of type {found[column].dataType.simpleString()}, by which since= cannot tell "
+                f"what is new: give it a column of whole numbers, decimals, text, days or moments"
+            )
+        )
+    if after is not None and after.kind != kind:
+        raise lasting(
+            SourceError(
+                f"column {column!r} was of kind {after.kind} in the run that the job goes on from, and is of kind "
+                f'{kind} now: cast it, or start the job afresh with resume="none"'
+            )
+        )
+    values = F.col(f"`{column.replace('`', '``')}`")
+    with spark_errors(f"Spark does not find the largest value of column {column!r}", SourceError):
+        largest = F.max(values)
+        told = F.unix_micros(largest) if kind == "timestamp" else largest
+        nulls = F.count(F.when(values.isNull(), F.lit(1)))
+        upto, without = frame.agg(told.cast("string"), nulls).first()
+    if without:
+        raise lasting(
+            SourceError(
+                f"{without} rows have no value in column {column!r}, so since= cannot tell whether they are new: fill "
+                f"the column, or leave such rows out with filter="
+            )
+        )
+    kind_now = found[column].dataType
+
+    def literal(text: str) -> Any:
+        return F.timestamp_micros(F.lit(int(text))) if kind == "timestamp" else F.lit(text).cast(kind_now)
+
+    if upto is None:  # there are no rows
+        return frame, Bound(column, kind, None if after is None else after.upto)
+    new = values <= literal(upto)
+    if after is not None and after.upto is not None:
+        new = (values > literal(after.upto)) & new
+        with spark_errors(f"Spark does not compare the values of column {column!r}", SourceError):
+            is_grown = frame.sparkSession.range(1).select(literal(upto) > literal(after.upto)).first()[0]
+        upto = upto if is_grown else after.upto
+    return frame.filter(new), Bound(column, kind, upto)

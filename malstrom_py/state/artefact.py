@@ -1,0 +1,342 @@
+"""The keyed artefact: what one step on one worker keeps by key, in full or as changes, in blocks by slot.
+
+Entries of a keyed artefact: the value and the timers of one key, each as bytes of its own, and back.
+
+An entry is the stored form (S8) of the value, whose first byte is 0x10 or more; or, where the key has timers, the byte
+0x01 and the stored form of ``[value, times]``, with a value of None where it has nothing else.
+
+The keyed artefact: what one step on one worker keeps by key, in full or as what changed, in blocks by slot.
+
+Rule: entries are opaque. A key is known by its bytes, which a chain writes in one way only, so that chains are merged
+and slots picked out of them without anything being decoded. Nothing is believed before its checksum was right.
+
+An artefact is a header (magic and version, full or delta, number of blocks, length of the note, checksum of header,
+index and note), an index (slot, entries, length, checksum of each block, slots ascending), the note, and the blocks. A
+block is a table of lengths (of key and entry, per entry), then the keys, then the entries. An entry of no bytes is a
+tombstone: its key has no state any more. There are tombstones in deltas only. Numbers are little-endian, checksums are
+XXH3 of 64 bits. What entries are is said by `malstrom_py.state.artefact`; the note belongs to the step as a whole.
+
+What a chain of keyed artefacts says, decoded: slot by slot for steps that are restored, entry by entry for tools.
+
+Rule: only what is the newest of a key is decoded, and only of the slots that are asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from itertools import chain as in_turn
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from malstrom_py.codec import Codec
+from malstrom_py.codec.refusal import cannot_decode
+from malstrom_py.errors import CodecError, SnapshotError
+
+_TIMED: Final = b"\x01"
+
+
+def encoded_entries(
+    codec: Codec, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Sequence[int]], *, step: str
+) -> list[bytes]:
+    r"""The entries of ``keys``, which have ``values``, and some ``times``. `CodecError` names the key of one that
+    cannot be stored.
+
+    >>> encoded_entries(Codec(), ["a", "b"], [7, None], {"b": [9]}, step="s")
+    [b'\x10\x07', b'\x01\x10\x92\xc0\x91\t']
+    """
+    if not times:
+        return codec.encode_each_at_rest(values, step=step, keys=keys)
+    timed = {place: times[key] for place, key in enumerate(keys) if key in times}
+    plain = [None if place in timed else value for place, value in enumerate(values)]
+    entries = codec.encode_each_at_rest(plain, step=step, keys=keys)
+    for place, woken in timed.items():
+        entries[place] = _TIMED + codec.encode_at_rest([values[place], list(woken)], step=step, key=keys[place])
+    return entries
+
+
+def decoded_entries(
+    codec: Codec, keys: Sequence[Any], entries: Sequence[bytes], *, step: str
+) -> tuple[list[Any], dict[Any, list[int]]]:
+    r"""The values of ``keys`` that have these ``entries``, and the times of those that have timers.
+
+    Raises:
+        CodecError: an entry is none.
+
+    >>> decoded_entries(Codec(), ["a", "b"], [b"\x10\x07", b"\x01\x10\x92\xc0\x91\t"], step="s")
+    ([7, None], {'b': [9]})
+    """
+    timed = [place for place, entry in enumerate(entries) if entry[:1] == _TIMED]
+    forms = list(entries)
+    for place in timed:
+        forms[place] = entries[place][1:]
+    values = codec.decode_each_at_rest(forms, step=step, keys=keys)
+    times: dict[Any, list[int]] = {}
+    for place in timed:
+        values[place], times[keys[place]] = _timed(values[place], step, keys[place])
+    return values, times
+
+
+def _timed(pair: Any, step: str, key: Any) -> tuple[Any, list[int]]:
+    if type(pair) is list and len(pair) == 2 and type(pair[1]) is list and pair[1]:
+        value, times = pair
+        if set(map(type, times)) == {int}:
+            return value, times
+    raise _not_timed(step, key)
+
+
+def _not_timed(step: str, key: Any) -> CodecError:
+    return cannot_decode("it should be a value and times, and is not", step=step, key=key)
+
+
+_MAGIC: Final = b"mskeyed\x01"
+_FULL: Final = b"F"
+_DELTA: Final = b"D"
+_HEAD: Final = struct.Struct("<8scIIQ")  # magic and version, kind, blocks, bytes of the note, checksum
+_INDEX: Final = struct.Struct("<IIQQ")  # slot, entries, bytes, checksum
+_UNSUMMED: Final = _HEAD.size - 8
+
+Rows = tuple[Sequence[bytes], Sequence[bytes]]
+"""Keys and their entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A slot of an artefact: where its bytes are, and how many entries they have."""
+
+    slot: int
+    entries: int
+    start: int
+    end: int
+    checksum: int
+
+
+def artefact(rows: Mapping[int, Rows], *, delta: bool, note: bytes = b"") -> bytes:
+    """The artefact of ``rows``: slot -> keys and entries. A ``delta`` may hold tombstones, which are empty entries.
+
+    >>> data = artefact({7: ([b"a", b"b"], [b"1", b""])}, delta=True)
+    >>> is_delta(data), [(slot, list(zip(*rows))) for slot, rows in contents(data)]
+    (True, [(7, [(b'a', b'1'), (b'b', b'')])])
+    """
+    blocks = [(slot, len(rows[slot][0]), _block(*rows[slot])) for slot in sorted(rows)]
+    return _assembled(blocks, delta=delta, note=note)
+
+
+def is_delta(data: bytes) -> bool:
+    """Whether an artefact holds what changed only. `SnapshotError` if it is none."""
+    return Opened(data).delta
+
+
+def contents(data: bytes, slots: Collection[int] | None = None) -> Iterator[tuple[int, Rows]]:
+    """Slot -> keys and entries of an artefact, slots ascending; only ``slots``, if they are given."""
+    opened = Opened(data)
+    for slot, block in opened.blocks.items():
+        if slots is None or slot in slots:
+            rows = opened.rows(block)
+            yield slot, (list(rows), list(rows.values()))
+
+
+def newest(chain: Sequence[Opened], slot: int) -> dict[bytes, bytes]:
+    """Key -> entry of a slot, as the last artefact of the chain that has it says; what is gone is gone."""
+    found: dict[bytes, bytes] = {}
+    gone = False
+    for opened in chain:
+        block = opened.blocks.get(slot)
+        if block is not None:
+            rows = opened.rows(block)
+            gone = gone or (opened.delta and b"" in rows.values())
+            found.update(rows)
+    return {key: entry for key, entry in found.items() if entry} if gone else found
+
+
+def opened_chain(chain: Sequence[bytes]) -> list[Opened]:
+    """The artefacts of one chain, oldest first. `SnapshotError` unless they are a full one and deltas behind it."""
+    opened = [Opened(data) for data in chain]
+    if not opened or [one.delta for one in opened] != [False] + [True] * (len(opened) - 1):
+        got = ", ".join("a delta" if one.delta else "a full one" for one in opened) or "nothing"
+        raise SnapshotError(f"a chain of keyed state is one artefact in full and deltas behind it, got {got}")
+    return opened
+
+
+def merged(chain: Sequence[bytes]) -> bytes:
+    """One full artefact that says what ``chain``, a full one and its deltas, says (S2: compaction).
+
+    Slot by slot, with nothing decoded; a slot that no delta has is copied as it stands.
+
+    >>> base = artefact({1: ([b"a", b"b"], [b"1", b"2"]), 4: ([b"z"], [b"9"])}, delta=False)
+    >>> delta = artefact({1: ([b"a", b"c"], [b"", b"3"])}, delta=True)
+    >>> [(slot, list(zip(*rows))) for slot, rows in contents(merged([base, delta]))]
+    [(1, [(b'b', b'2'), (b'c', b'3')]), (4, [(b'z', b'9')])]
+    """
+    opened = opened_chain(chain)
+    base, *deltas = opened
+    blocks: list[tuple[int, int, bytes]] = []
+    for slot in sorted({slot for one in opened for slot in one.blocks}):
+        block = base.blocks.get(slot)
+        if block is not None and not any(slot in delta.blocks for delta in deltas):
+            blocks.append((slot, block.entries, base.checked(block)))
+            continue
+        found = newest(opened, slot)
+        if found:
+            blocks.append((slot, len(found), _block(found, found.values())))
+    return _assembled(blocks, delta=False, note=opened[-1].note)
+
+
+class Opened:
+    """An artefact whose header and index are right: its ``blocks`` by slot. Each is checked when it is read.
+
+    Raises:
+        SnapshotError: these bytes are no artefact of this version, or are damaged.
+    """
+
+    __slots__ = ("_data", "blocks", "delta", "note")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
+            raise _damaged("it is no keyed artefact that this version knows")
+        _, kind, count, note_bytes, checksum = _HEAD.unpack_from(data)
+        index_end = _HEAD.size + count * _INDEX.size
+        start = index_end + note_bytes
+        if start > len(data):
+            raise _damaged("it ends too soon")
+        if kind not in (_FULL, _DELTA) or _sum_of(data[:_UNSUMMED], data[_HEAD.size : start]) != checksum:
+            raise _damaged("the checksum of its index is wrong")
+        self.delta: bool = kind == _DELTA
+        self.note = data[index_end:start]
+        self.blocks: dict[int, Block] = {}
+        last = -1
+        for slot, entries, size, checksum in _INDEX.iter_unpack(data[_HEAD.size : index_end]):
+            if slot <= last or not entries:
+                raise _damaged("its index is out of order")
+            self.blocks[slot] = Block(slot, entries, start, start + size, checksum)
+            last, start = slot, start + size
+        if start != len(data):
+            raise _damaged("it has another length than its index says")
+
+    def checked(self, block: Block) -> bytes:
+        """The bytes of a block, once its checksum is right."""
+        data = self._data[block.start : block.end]
+        if xxhash.xxh3_64_intdigest(data) != block.checksum:
+            raise _damaged(f"the checksum of slot {block.slot} is wrong")
+        return data
+
+    def rows(self, block: Block) -> dict[bytes, bytes]:
+        """Key -> entry of a block."""
+        data, count = self.checked(block), block.entries
+        table = 8 * count
+        if table > len(data):
+            raise _damaged(f"slot {block.slot} ends too soon")
+        lengths = struct.unpack_from(f"<{2 * count}I", data)
+        of_entries = lengths[1::2]
+        ends = list(accumulate(lengths[::2] + of_entries, initial=table))
+        if ends[-1] != len(data):
+            raise _damaged(f"slot {block.slot} has another length than its entries")
+        pieces = [data[start:end] for start, end in pairwise(ends)]
+        rows = dict(zip(pieces, pieces[count:], strict=False))
+        if len(rows) != count or (not self.delta and 0 in of_entries):
+            raise _damaged(f"slot {block.slot} holds a key twice, or one without state")
+        return rows
+
+
+def by_slot(slots: Sequence[int], keys: Sequence[bytes], entries: Sequence[bytes]) -> dict[int, Rows]:
+    """``keys`` and ``entries``, dealt to ``slots``, one each, in order.
+
+    >>> by_slot([3, 1, 3], [b"a", b"b", b"c"], [b"1", b"2", b"3"])
+    {1: ([b'b'], [b'2']), 3: ([b'a', b'c'], [b'1', b'3'])}
+    """
+    order = sorted(range(len(slots)), key=slots.__getitem__)
+    keys, entries = list(map(keys.__getitem__, order)), list(map(entries.__getitem__, order))
+    dealt: dict[int, Rows] = {}
+    start = 0
+    for slot, count in sorted(Counter(slots).items()):
+        end = start + count
+        dealt[slot] = (keys[start:end], entries[start:end])
+        start = end
+    return dealt
+
+
+def _block(keys: Collection[bytes], entries: Collection[bytes]) -> bytes:
+    lengths = in_turn.from_iterable(zip(map(len, keys), map(len, entries), strict=True))
+    return b"".join((struct.pack(f"<{2 * len(keys)}I", *lengths), *keys, *entries))
+
+
+def _assembled(blocks: Sequence[tuple[int, int, bytes]], *, delta: bool, note: bytes) -> bytes:
+    """``blocks``: slot, number of entries, and the bytes of each."""
+    index = b"".join(
+        _INDEX.pack(slot, entries, len(data), xxhash.xxh3_64_intdigest(data)) for slot, entries, data in blocks
+    )
+    kind = _DELTA if delta else _FULL
+    head = _HEAD.pack(_MAGIC, kind, len(blocks), len(note), 0)[:_UNSUMMED]
+    checksum = _sum_of(head, index + note).to_bytes(8, "little")
+    return b"".join((head, checksum, index, note, *(data for _, _, data in blocks)))
+
+
+def _sum_of(head: bytes, rest: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(head + rest)
+
+
+def _damaged(why: str) -> SnapshotError:
+    return SnapshotError(f"an artefact of keyed state cannot be read: {why}. Restore an older snapshot")
+
+
+class SlotImage(NamedTuple):
+    """The keys of a slot, their values, one each (None: it has timers only), and the times of those with timers."""
+
+    slot: int
+    keys: list[Any]
+    values: list[Any]
+    times: dict[Any, list[int]]
+
+
+class KeyedEntry(NamedTuple):
+    """One key with its state: ``value`` is None where it has timers only, ``times`` are those of its timers."""
+
+    slot: int
+    key: Any
+    value: Any
+    times: Sequence[int]
+
+
+def slots_in(
+    chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
+) -> Iterator[SlotImage]:
+    """The slots of what one worker wrote, a full artefact and deltas behind it, ascending; only ``slots``, if given.
+
+    Raises:
+        SnapshotError, CodecError: it is no such chain, is damaged, or holds a class that is not registered; ``step`` is
+            named by the latter.
+    """
+    opened = opened_chain(chain)
+    wanted = {slot for one in opened for slot in one.blocks}
+    for slot in sorted(wanted if slots is None else wanted.intersection(slots)):
+        found = newest(opened, slot)
+        keys = codec.decode_each_at_rest(list(found), step=step)
+        try:
+            set(keys)
+        except TypeError as error:
+            raise cannot_decode("a key in it is none, for it cannot be hashed", step=step) from error
+        values, times = decoded_entries(codec, keys, list(found.values()), step=step)
+        yield SlotImage(slot, keys, values, times)
+
+
+def entries_in(
+    chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
+) -> Iterator[KeyedEntry]:
+    """The same, key by key, in no order within a slot.
+
+    >>> from malstrom_py.data.messages import AbsBarrier
+    >>> from malstrom_py.state.keyed_state import KeyedState
+    >>> state = KeyedState("count", Codec())
+    >>> state.track(lambda keys: [0] * len(keys))
+    >>> state.values["ant"] = 3
+    >>> list(entries_in([state.artefact(AbsBarrier("s1", None))], Codec()))
+    [KeyedEntry(slot=0, key='ant', value=3, times=[])]
+    """
+    for slot, keys, values, times in slots_in(chain, codec, slots=slots, step=step):
+        for key, value in zip(keys, values, strict=True):
+            yield KeyedEntry(slot, key, value, times.get(key, []))

@@ -1,0 +1,121 @@
+"""Placement: which worker owns which slot, and the moves from one placement to another. Pure.
+
+R10: slot counts stay within one of each other, and no more slots move than that takes. That holds as well where only
+the first move is made, and the rest planned anew from the table as it stands then, in moves of another size: each slot
+that has moved by a plan brings what remains to be moved one closer to nothing, and no plan can do better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from malstrom_py.rescale.moves.protocol import Move, PartMove, Table
+
+T = TypeVar("T")
+
+
+def first_table(slots: int, members: Sequence[int]) -> Table:
+    """The routing table a job starts with: ``table[slot]`` is the worker that owns it, dealt in turn.
+
+    >>> first_table(5, [0, 1])
+    (0, 1, 0, 1, 0)
+    """
+    return tuple(members[slot % len(members)] for slot in range(slots))
+
+
+def rebalanced(table: Table, members: Sequence[int]) -> Table:
+    """``table`` for ``members``: balanced within one, with as few slots moved as that takes (R10).
+
+    >>> rebalanced((0, 0, 1, 1), [0, 1, 2])
+    (0, 0, 1, 2)
+    """
+    owned: dict[int, list[int]] = {member: [] for member in members}
+    homeless = []
+    for slot, owner in enumerate(table):
+        owned[owner].append(slot) if owner in owned else homeless.append(slot)
+    small, larger = divmod(len(table), len(members))
+    # Who has most keeps one more, so that the fewest move.
+    by_count = sorted(members, key=lambda member: (-len(owned[member]), member))
+    share = {member: small + (rank < larger) for rank, member in enumerate(by_count)}
+    for member in members:
+        homeless += owned[member][share[member] :]
+    new = list(table)
+    takers = (member for member in members for _ in range(share[member] - len(owned[member])))
+    for slot, taker in zip(sorted(homeless), takers, strict=True):
+        new[slot] = taker
+    return tuple(new)
+
+
+def rebalanced_parts(parts: Mapping[tuple[str, str], int], members: Sequence[int]) -> list[PartMove]:
+    """The moves of parts, source by source, by the same rule."""
+    moves: list[PartMove] = []
+    for source in sorted({source for source, _ in parts}):
+        names = sorted(name for other, name in parts if other == source)
+        before = tuple(parts[source, name] for name in names)
+        after = rebalanced(before, members)
+        moves += [
+            PartMove(source, name, giver, taker)
+            for name, giver, taker in zip(names, before, after, strict=True)
+            if giver != taker
+        ]
+    return moves
+
+
+def plan_moves(
+    version: int,
+    members: Sequence[int],
+    table: Table,
+    parts: Mapping[tuple[str, str], int],
+    wanted: Sequence[int],
+    *,
+    slots_max: int,
+) -> Iterator[Move]:
+    """The moves from ``members`` to ``wanted``: each of at most ``slots_max`` slots and as many parts, spread evenly.
+
+    Joiners are members from the first move on, leavers up to the last. There is at least one move.
+
+    >>> [move.table for move in plan_moves(0, [0], (0, 0, 0, 0), {}, [0, 1], slots_max=1)]
+    [(0, 0, 1, 0), (0, 0, 1, 1)]
+    """
+    target = rebalanced(table, wanted)
+    changed = [slot for slot, (was, now) in enumerate(zip(table, target, strict=True)) if was != now]
+    parts_changed = rebalanced_parts(parts, wanted)
+    count = max(1, -(-max(len(changed), len(parts_changed)) // slots_max))
+    here, old = list(table), tuple(members)
+    between = tuple(sorted({*members, *wanted}))
+    spread = zip(_spread(changed, count), _spread(parts_changed, count), strict=True)
+    for number, (slots, moved) in enumerate(spread, start=1):
+        for slot in slots:
+            here[slot] = target[slot]
+        more = number < count
+        new = between if more else tuple(sorted(wanted))
+        yield Move(version + number, old, new, tuple(here), tuple(moved), more)
+        old = between
+
+
+def opening_move(version: int, members: Sequence[int], table: Table, wanted: Sequence[int]) -> Move | None:
+    """A move ahead of those that `plan_moves` plans, which moves nothing; None where nobody would be the better for it.
+
+    Behind its marker a worker's rows are held for slots that have not come. Who loses slots finds the keys in them
+    before it switches, and that may take a while: so let all do that while nothing is held.
+
+    >>> opening_move(3, [0, 1], (0, 1, 0, 1), [0]).losing
+    (1,)
+    """
+    target = rebalanced(table, wanted)
+    losing = tuple(sorted({was for was, now in zip(table, target, strict=True) if was != now}))
+    if len(members) == 1 or not losing:
+        return None
+    between = tuple(sorted({*members, *wanted}))
+    return Move(version + 1, tuple(members), between, table, more=True, losing=losing)
+
+
+def _spread(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    """``items`` in ``count`` runs, each as long as those behind it or longer by one."""
+    size, longer = divmod(len(items), count)
+    start = 0
+    for number in range(count):
+        end = start + size + (number < longer)
+        yield items[start:end]
+        start = end

@@ -1,0 +1,447 @@
+"""Rescale machine of one region on one worker: the receiving side of all exchanges that feed it.
+
+What a region's rescale machine is told, and what it answers: its events and effects. Immutable.
+
+Every state change is in TRANSITIONS; nothing here does I/O or looks at a row. Rules R3 to R6, and R8 as far as it
+is about taking. What is behind a marker is never blocked but for rows of slots that are not here yet (R5); epochs are
+(R3). The rows themselves are passed to, held for and taken from a data plane by effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.errors import InternalError
+from malstrom_py.rescale.moves.protocol import (
+    Bye,
+    ByeTaken,
+    InBand,
+    Marker,
+    MarkersIn,
+    Move,
+    OpenSlots,
+    Parcel,
+    RegionDone,
+    Report,
+    Shipped,
+    ShippedIn,
+    Table,
+)
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class RowsTaken:
+    """Rows have come, routed by the table of ``version``. Nothing here looks into them."""
+
+    exchange: str
+    sender: int
+    version: int
+    rows: Any
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTaken:
+    """An epoch has come. ``idle``: its sender has nothing to read now, and follows the others (T2)."""
+
+    exchange: str
+    sender: int
+    time: int
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InBandTaken:
+    """A marker, Shipped or Bye has come."""
+
+    exchange: str
+    sender: int
+    message: InBand
+
+
+@dataclass(frozen=True, slots=True)
+class ParcelTaken:
+    """State has come from another worker."""
+
+    parcel: Parcel
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTaken:
+    """The coordinator says that gained slots may be opened."""
+
+    order: OpenSlots
+
+
+@dataclass(frozen=True, slots=True)
+class ShippingEnded:
+    """All that `Ship` asked for has been taken out and sent."""
+
+    version: int
+
+
+Event = RowsTaken | EpochTaken | InBandTaken | ParcelTaken | OpenTaken | ShippingEnded
+
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Let rows into the region at ``exchange``; while slots are pending, only those whose slots are not in ``held``.
+
+    The others are to be kept, in order, until `Release`.
+    """
+
+    exchange: str
+    rows: Any
+    held: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Let an epoch into the region at ``exchange``."""
+
+    exchange: str
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ship:
+    """Take the state of ``slots`` (slot -> new owner) out and send it, in parcels; then tell `ShippingEnded`."""
+
+    version: int
+    slots: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Put the state of a parcel into the region."""
+
+    parcel: Parcel
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let in all rows that have been held, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendShipped:
+    """Put Shipped on every channel of every exchange that the region feeds."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Report to the coordinator."""
+
+    report: Report
+
+
+Effect = Pass | Advance | Ship | Install | Release | SendShipped | Tell
+
+
+class Phase(StrEnum):
+    """Where a region stands in a move."""
+
+    STEADY = "steady"
+    MARKING = "marking"
+    MOVING = "moving"
+
+
+TRANSITIONS: Final = {
+    (Phase.STEADY, "first marker"): Phase.MARKING,
+    (Phase.MARKING, "last marker"): Phase.MOVING,
+    (Phase.MOVING, "shipped and open"): Phase.STEADY,
+}
+"""All changes of phase. One marker may be first and last."""
+
+
+class _Side:
+    """One exchange that feeds the region: what each sender has promised, and who has marked, shipped, left."""
+
+    __slots__ = ("after", "before", "emitted", "frontier", "idle", "later", "shipped")
+
+    def __init__(self, members: Sequence[int]) -> None:
+        self.frontier: dict[int, int] = dict.fromkeys(members, MIN_EPOCH)
+        self.emitted = MIN_EPOCH
+        self.idle: set[int] = set()
+        self.before: dict[int, int] = {}
+        self.after: dict[int, tuple[int, bool]] = {}
+        self.later: dict[int, tuple[int, bool]] = {}
+        self.shipped: set[int] = set()
+
+    def merged(self) -> int:
+        return max(self.emitted, min(self.frontier.values(), default=MIN_EPOCH))
+
+    def promise(self, sender: int, time: int, idle: bool) -> None:
+        """What ``sender`` promises now; within a version it never promises less than before."""
+        self.frontier[sender] = max(time, self.frontier[sender])
+        (self.idle.add if idle else self.idle.discard)(sender)
+
+
+class RegionMachine:
+    """The region ``region`` on ``worker``, fed by ``exchanges``; ``feeds_exchanges``: whether it feeds others (R6).
+
+    A joiner is built with ``version`` and ``table`` from before its first move and is no member of ``members`` (R1).
+    """
+
+    def __init__(
+        self,
+        region: str,
+        worker: int,
+        *,
+        exchanges: Sequence[str],
+        feeds_exchanges: bool,
+        members: Sequence[int],
+        table: Table,
+        version: int = 0,
+    ) -> None:
+        self.region = region
+        self.worker = worker
+        self.phase = Phase.STEADY
+        self.version = version
+        self._members = tuple(members)
+        self._table = table
+        self._feeds_exchanges = feeds_exchanges
+        self._sides = {exchange: _Side(members) for exchange in exchanges}
+        self._everyone: frozenset[int] = frozenset()
+        self._move: Move | None = None
+        self.last_move: Move | None = None
+        self._lost: tuple[tuple[int, int], ...] = ()
+        self._pending: frozenset[int] = frozenset()
+        self._awaited: set[int] = set()
+        self._parcels: list[Parcel] = []
+        self._allowed = False
+        self._shipping = False
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Take one event; what is to be done about it, in order."""
+        match event:
+            case RowsTaken():
+                return self._rows(event)
+            case EpochTaken():
+                return self._epoch(event)
+            case InBandTaken():
+                return self._in_band(event.exchange, event.sender, event.message)
+            case ParcelTaken():
+                return self._parcel(event.parcel)
+            case OpenTaken():
+                return self._open(event.order)
+            case ShippingEnded():
+                return self._shipping_ended(event.version)
+
+    def _in_band(self, exchange: str, sender: int, message: InBand) -> list[Effect]:
+        match message:
+            case Marker():
+                return self._marker(exchange, sender, message)
+            case Shipped():
+                return self._shipped(exchange, sender, message)
+            case Bye():
+                return self._bye(exchange, sender)
+
+    def frontier(self, exchange: str) -> int:
+        """What has been let in at ``exchange``."""
+        return self._sides[exchange].emitted
+
+    def continue_at(self, exchange: str, time: int) -> None:
+        """A snapshot was taken where ``time`` had been let in: nobody promises less from there on (S1)."""
+        side = self._sides[exchange]
+        side.emitted = time
+        side.frontier = dict.fromkeys(side.frontier, time)
+
+    def active(self, exchange: str) -> int | None:
+        """T2: the smallest that senders which are neither idle nor finished have reached. None: there are none."""
+        side = self._sides[exchange]
+        times = [time for sender, time in side.frontier.items() if sender not in side.idle and time != MAX_EPOCH]
+        return min(times, default=None)
+
+    @property
+    def moving_version(self) -> int:
+        """The version that a move in progress leads to, or that stands."""
+        return self.version if self._move is None else self._move.version
+
+    def loses(self, move: Move) -> bool:
+        """Whether slots leave here in ``move``, which is the next one or under way."""
+        me = self.worker
+        return any(was == me != now for was, now in zip(self._table, move.table, strict=True))
+
+    @property
+    def pending(self) -> frozenset[int]:
+        """The slots that have been gained and are not open: rows of theirs are held."""
+        return self._pending
+
+    @property
+    def holds_epochs(self) -> bool:
+        """Whether epochs wait that came behind a marker (R3)."""
+        return any(side.later for side in self._sides.values())
+
+    def check(self) -> None:
+        """What must hold between two events, else `InternalError`."""
+        steady = self.phase is Phase.STEADY
+        self._require(steady == (self._move is None), "a move without its phase")
+        self._require(not steady or not (self._pending or self._lost or self._awaited), "a steady region awaits slots")
+        self._require(self._awaited <= self._pending, "state is awaited of a slot that is open")
+        for side in self._sides.values():
+            self._require(not steady or not (side.before or side.later), "a steady region holds epochs")
+
+    def _rows(self, event: RowsTaken) -> list[Effect]:
+        marked = event.sender in self._sides[event.exchange].before
+        expected = self._move.version if marked and self._move is not None else self.version
+        self._require(event.version == expected, f"rows of version {event.version} where {expected} stands (F1)")
+        return [Pass(event.exchange, event.rows, self._pending)]
+
+    def _epoch(self, event: EpochTaken) -> list[Effect]:
+        return self.epoch(event.exchange, event.sender, event.time, event.idle)
+
+    def epoch(self, exchange: str, sender: int, time: int, idle: bool = False) -> list[Effect]:
+        """The same as to `handle` an `EpochTaken`, without one: there are as many as batches."""
+        side = self._sides[exchange]
+        if sender in side.before:
+            # R3: it waits until all markers are in and every gained slot is open.
+            side.later[sender] = (time, idle)
+            return []
+        if sender not in side.frontier:
+            # R2, R8: a marker is the first that a joiner sends, Bye the last of a leaver.
+            raise InternalError(
+                f"region {self.region!r} on worker {self.worker}: an epoch of worker {sender}, no member"
+            )
+        side.promise(sender, time, idle)
+        return self._advanced(exchange)
+
+    def _advanced(self, exchange: str) -> list[Effect]:
+        side = self._sides[exchange]
+        merged = side.merged()
+        # R3: a joiner's region emits nothing before its own cut.
+        if merged <= side.emitted or self.worker not in self._members:
+            return []
+        side.emitted = merged
+        return [Advance(exchange, merged)]
+
+    def _marker(self, exchange: str, sender: int, marker: Marker) -> list[Effect]:
+        move = marker.move
+        if self._move is None:
+            self._require(move.version == self.version + 1, f"a marker of version {move.version} at {self.version}")
+            self._begin(move)
+        self._require(move == self._move, "a marker of another move while one is going on (R7)")
+        side = self._sides[exchange]
+        self._require(sender not in side.before, f"a second marker of worker {sender}")
+        side.before[sender], side.after[sender] = marker.before, (marker.after, marker.idle)
+        effects: list[Effect] = []
+        if side.before.keys() >= self._everyone:
+            effects.append(Tell(MarkersIn(move.version, self.worker, exchange)))
+            if all(other.before.keys() >= self._everyone for other in self._sides.values()):
+                effects += self._cut(move)
+        return effects
+
+    def _begin(self, move: Move) -> None:
+        self._move, self._everyone = move, frozenset(move.everyone)
+        self.last_move = move
+        self._to("first marker")
+        me, pairs = self.worker, enumerate(zip(self._table, move.table, strict=True))
+        changed = [(slot, was, now) for slot, (was, now) in pairs if was != now]
+        self._lost = tuple((slot, now) for slot, was, now in changed if was == me)
+        # R5: a parcel may have come before any marker; its slots are pending like the others.
+        self._pending = frozenset(slot for slot, _, now in changed if now == me)
+        self._awaited = set(self._pending)
+        for side in self._sides.values():
+            side.shipped.clear()
+
+    def _cut(self, move: Move) -> list[Effect]:
+        """R3, R4: all markers are in. The same F(v) on every worker; then the moved slots are frozen and shipped."""
+        self._to("last marker")
+        effects: list[Effect] = []
+        for exchange, side in self._sides.items():
+            cut = max(side.emitted, min((side.before[sender] for sender in move.old), default=MIN_EPOCH))
+            if cut > side.emitted:
+                side.emitted = cut
+                effects.append(Advance(exchange, cut))
+            # R8: a leaver counts up to its Bye, for its regions have yet to send what came to them before the cut.
+            side.frontier = {sender: side.after[sender][0] for sender in move.everyone}
+            side.idle = {sender for sender in move.everyone if side.after[sender][1]}
+        for parcel in self._parcels:
+            effects += self._installed(parcel)
+        self._parcels = []
+        self._shipping = bool(self._lost)
+        if self._shipping:
+            return [*effects, Ship(move.version, self._lost)]
+        return effects + self._after_shipping(move)
+
+    def _shipping_ended(self, version: int) -> list[Effect]:
+        self._require(self._shipping and self._move is not None and self._move.version == version, "nothing is shipped")
+        self._shipping, self._lost = False, ()
+        assert self._move is not None
+        return self._after_shipping(self._move)
+
+    def _after_shipping(self, move: Move) -> list[Effect]:
+        effects: list[Effect] = [SendShipped(move.version)] if self._feeds_exchanges else []
+        return effects + self._maybe_done()
+
+    def _parcel(self, parcel: Parcel) -> list[Effect]:
+        if self.phase is not Phase.MOVING:
+            # R5: it came before F(v) has been passed on here; installed now, its keys would see that epoch twice.
+            self._parcels.append(parcel)
+            return []
+        return self._installed(parcel) + self._maybe_done()
+
+    def _installed(self, parcel: Parcel) -> list[Effect]:
+        self._require(self._move is not None and parcel.version == self._move.version, "a parcel of another move")
+        slots = set(parcel.slots)
+        self._require(slots <= self._awaited, "state came for slots that are not awaited (R5)")
+        self._awaited -= slots
+        return [Install(parcel)]
+
+    def _open(self, order: OpenSlots) -> list[Effect]:
+        if order.version <= self.version:
+            return []  # it gained nothing, and has not waited
+        self._require(self._move is not None and order.version == self._move.version, "slots of another move opened")
+        self._allowed = True
+        return self._maybe_done()
+
+    def _maybe_done(self) -> list[Effect]:
+        """R3, R6, R7: once everything lost is shipped and everything gained is here and may be opened."""
+        move = self._move
+        # R6: a region that feeds only sinks, and one that gains nothing, need not wait to be allowed.
+        waits = self._feeds_exchanges and bool(self._pending) and not self._allowed
+        if move is None or self.phase is not Phase.MOVING or self._shipping or self._awaited or waits:
+            return []
+        effects: list[Effect] = [Release()] if self._pending else []
+        self._to("shipped and open")
+        self.version, self._table, self._members = move.version, move.table, move.new
+        self._move, self._pending, self._allowed = None, frozenset(), False
+        for exchange, side in self._sides.items():
+            for sender, (time, idle) in side.later.items():
+                if sender in side.frontier:  # a leaver may have said Bye since
+                    side.promise(sender, time, idle)
+            side.before, side.after, side.later = {}, {}, {}
+            effects += self._advanced(exchange)
+        return [*effects, Tell(RegionDone(move.version, self.worker, self.region))]
+
+    def _shipped(self, exchange: str, sender: int, message: Shipped) -> list[Effect]:
+        move = self._move
+        version = self.version if move is None else move.version
+        self._require(message.version == version, f"Shipped of version {message.version} at {version}")
+        side = self._sides[exchange]
+        side.shipped.add(sender)
+        return [Tell(ShippedIn(version, self.worker, exchange))] if side.shipped >= self._everyone else []
+
+    def _bye(self, exchange: str, sender: int) -> list[Effect]:
+        self._sides[exchange].frontier.pop(sender, None)
+        self._sides[exchange].idle.discard(sender)
+        return [*self._advanced(exchange), Tell(ByeTaken(self.worker, exchange, sender))]
+
+    def _to(self, what: str) -> None:
+        key = (self.phase, what)
+        self._require(key in TRANSITIONS, f"{what} is not expected")
+        self.phase = TRANSITIONS[key]
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise InternalError(f"region {self.region!r} on worker {self.worker}, {self.phase}: {what}")

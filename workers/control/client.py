@@ -1,0 +1,167 @@
+"""Finds running jobs by their names, and commands them through their control sockets.
+
+Rule: one connection per command. Every wait for an answer has a deadline, which each sign of life from the other side
+renews, so a job that takes its time is waited for and one that is frozen or gone is not.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import ControlError, DeadlineError, JobEnded, JobNotFound
+from malstrom_py.validation import check_name
+from malstrom_py.workers.control.messages import (
+    ANSWER_BYTES_MAX,
+    LENGTH_BYTES,
+    Answer,
+    Ask,
+    Request,
+    Waiting,
+    decode_answer,
+    encode_request,
+    length_of,
+)
+from malstrom_py.workers.control.registry import check_directory, names_in, places, read_token, socket_path
+from malstrom_py.workers.control.remote_job import AskedJob
+from malstrom_py.workers.reports.job_status import goes_on
+
+ANSWER_S: Final = 10.0
+"""How long the other side may be silent; it says something every two seconds."""
+
+_CONNECT_S: Final = 5.0
+_AGAIN_S: Final = 0.05
+
+A = TypeVar("A")
+
+
+class RemoteJob(AskedJob):
+    """A job that another process runs, or this one: commands it by its socket at ``path``, with ``token``."""
+
+    def __init__(self, name: str, path: Path, token: str) -> None:
+        super().__init__(name)
+        self._path = path
+        self._token = token
+        self._clock = SystemClock()
+
+    def ask(self, ask: Ask, what: str) -> Answer:
+        """The answer to ``ask``; ``what`` is what the job is to be, for the error that it has ended."""
+        try:
+            with _connected(self._path) as connection:
+                connection.settimeout(ANSWER_S)
+                with suppress(BrokenPipeError, ConnectionResetError):  # what it said before it closed is told
+                    connection.sendall(encode_request(Request(self._token, ask)))
+                while isinstance(answer := self._next(connection), Waiting):
+                    """It lives, and works on it."""
+                return answer
+        except KeyboardInterrupt as error:
+            error.add_note(goes_on(self.name))
+            raise
+        except (TimeoutError, BlockingIOError):
+            raise DeadlineError(
+                f"job {self.name!r} did not answer within {ANSWER_S:g} s: its process is stopped, or very busy",
+                wait=f"an answer of job {self.name!r}",
+                deadline_s=ANSWER_S,
+            ) from None
+        except OSError as error:
+            if _listens(self._path):
+                raise ControlError(f"job {self.name!r} hung up before it answered: try again", job=self.name) from None
+            raise JobEnded(
+                f"job {self.name!r} cannot be {what}: it has ended, or its process has ({type(error).__name__}); how, "
+                f"only that process knows",
+                job=self.name,
+            ) from None
+
+    def _next(self, connection: socket.socket) -> Answer:
+        until_s = self._clock.monotonic_s() + ANSWER_S
+        length = length_of(self._read(connection, LENGTH_BYTES, until_s), ANSWER_BYTES_MAX)
+        return decode_answer(self._read(connection, length, until_s))
+
+    def _read(self, connection: socket.socket, size: int, until_s: float) -> bytes:
+        pieces: list[bytes] = []
+        while size:
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                raise TimeoutError
+            connection.settimeout(left_s)
+            piece = connection.recv(min(size, 1 << 16))
+            if not piece:
+                raise ConnectionResetError
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+
+def find(name: str) -> RemoteJob:
+    """The running job of that name.
+
+    Raises:
+        PlanError: this cannot be the name of a job.
+        JobNotFound: there is none.
+        ControlError: where it would be is a folder that others have their hands in.
+    """
+    check_name(name, "job")
+    unsafe: ControlError | None = None
+    for directory in places():
+        if not directory.is_dir():
+            continue
+        try:
+            check_directory(directory)
+        except ControlError as error:
+            unsafe = error
+            continue
+        token = read_token(directory, name)
+        path = socket_path(directory, name)
+        if token is not None and _listens(path):
+            return RemoteJob(name, path, token)
+    if unsafe is not None:
+        raise unsafe
+    running = tuple(running_jobs())
+    known = f"running here: {', '.join(running)}" if running else "no job is running here"
+    raise JobNotFound(
+        f"there is no job {name!r} to be reached; {known} (looked in {', '.join(map(str, places()))})",
+        job=name,
+        running=running,
+    )
+
+
+def running_jobs() -> list[str]:
+    """The names of this user's jobs that can be reached from here."""
+    found: set[str] = set()
+    for directory in places():
+        with suppress(ControlError):
+            check_directory(directory)
+            found.update(name for name in names_in(directory) if _listens(socket_path(directory, name)))
+    return sorted(found)
+
+
+def _listens(path: Path) -> bool:
+    try:
+        with _connected(path):
+            return True
+    except (TimeoutError, BlockingIOError):
+        return True  # it is stopped, or very busy, but there
+    except OSError:
+        return False
+
+
+def _connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + _CONNECT_S
+    try:
+        connection.settimeout(_CONNECT_S)
+        while True:
+            try:
+                connection.connect(str(path))
+                return connection
+            except BlockingIOError:  # too many wait to be let in
+                if clock.monotonic_s() >= until_s:
+                    raise
+                clock.sleep_s(_AGAIN_S)
+    except BaseException:
+        connection.close()
+        raise

@@ -1,0 +1,278 @@
+"""What goes through a control socket: a frame is its length in four bytes, then a msgpack map.
+
+Rule: nothing is taken on trust. A frame has a limit that is looked at before a byte of it is read, only plain types are
+decoded, every field is checked against the type it has here, and whatever does not fit is a `ControlError`. A client
+sends one request; the answers are any number of `Waiting` and then one that is not.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+
+from malstrom_py import errors
+from malstrom_py.errors import ControlError, MalstromError
+from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport
+from malstrom_py.workers.reports.result import RunResult
+
+PROTOCOL: Final = 1
+LENGTH_BYTES: Final = 4
+REQUEST_BYTES_MAX: Final = 4096
+ANSWER_BYTES_MAX: Final = 8 << 20
+"""Enough for the counts of some ten thousand steps."""
+
+TIMEOUT_S_MAX: Final = 1e8
+_TEXT_MAX: Final = 10_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatus:
+    """How does the job stand? What was last known is the answer if its thread says nothing for ``timeout_s``."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskRescale:
+    """Have ``size`` workers. The answer comes when that is done, or without ``wait`` when it has begun."""
+
+    size: int
+    wait: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskSnapshot:
+    """Make a snapshot; with ``uri`` a savepoint there. The answer comes when it is committed."""
+
+    uri: str | None
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskStop:
+    """End, with ``drain`` or without; None: as suits the job. The answer comes when that is done, or without ``wait``
+    at once: `SnapshotMade` if it has ended with a snapshot, else `Done`.
+    """
+
+    drain: bool | None
+    wait: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskWait:
+    """What is the result of the run? For ever, if ``timeout_s`` is None."""
+
+    timeout_s: float | None
+
+
+Ask = AskStatus | AskRescale | AskSnapshot | AskStop | AskWait
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks, with the token that says it may."""
+
+    token: str
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The answer is yet to come. Sent now and then, so that a client can tell slow from gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It was done, and there is nothing to tell of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMade:
+    """The snapshot ``id`` is committed."""
+
+    id: str
+
+
+Answer = Waiting | Done | SnapshotMade | JobStatus | RescaleReport | RunResult | MalstromError
+
+_ASKS: Final[Mapping[str, type[Any]]] = {
+    "status": AskStatus,
+    "rescale": AskRescale,
+    "snapshot": AskSnapshot,
+    "stop": AskStop,
+    "wait": AskWait,
+}
+_ANSWERS: Final[Mapping[str, type[Any]]] = {
+    "waiting": Waiting,
+    "done": Done,
+    "snapshot": SnapshotMade,
+    "status": JobStatus,
+    "report": RescaleReport,
+    "result": RunResult,
+}
+_TOLD: Final = (
+    *("step", "function", "rule", "type_name", "wait", "deadline_s", "node", "reason"),
+    *("job", "how", "snapshot", "running", "operation"),
+)
+"""Attributes of errors that are no data of users."""
+
+
+def encode_request(request: Request) -> bytes:
+    """A request as a frame."""
+    name = next(name for name, kind in _ASKS.items() if isinstance(request.ask, kind))
+    return _frame({"protocol": PROTOCOL, "token": request.token, "ask": name, "with": asdict(request.ask)})
+
+
+def decode_request(payload: bytes) -> Request:
+    """The request of a frame without its length; else `ControlError`.
+
+    >>> decode_request(encode_request(Request("secret", AskWait(None)))[LENGTH_BYTES:])
+    Request(token='secret', ask=AskWait(timeout_s=None))
+    """
+    message = _unpacked(payload)
+    if message.get("protocol") != PROTOCOL:
+        raise ControlError(
+            f"the other side speaks another version of this protocol, not {PROTOCOL}: run the command with the "
+            f"malstrom-py that runs the job"
+        )
+    token, name = message.get("token"), message.get("ask")
+    kind = _ASKS.get(name) if isinstance(name, str) else None
+    if not isinstance(token, str) or kind is None:
+        raise ControlError("a request has a token, and asks one of " + ", ".join(_ASKS))
+    ask: Ask = _made(kind, message.get("with"))
+    timeout_s = ask.timeout_s
+    if timeout_s is not None and not 0 <= timeout_s <= TIMEOUT_S_MAX:
+        raise ControlError(f"a timeout is from 0 to {TIMEOUT_S_MAX:g} s")
+    return Request(token, ask)
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """An answer as a frame. One that is too large becomes the error that says so."""
+    if isinstance(answer, MalstromError):
+        return _frame({"error": _told(answer)})
+    name = next(name for name, kind in _ANSWERS.items() if isinstance(answer, kind))
+    frame = _frame({name: asdict(answer)})
+    if len(frame) > ANSWER_BYTES_MAX:
+        return encode_answer(ControlError(f"the answer is larger than {ANSWER_BYTES_MAX:,} bytes"))
+    return frame
+
+
+def decode_answer(payload: bytes) -> Answer:
+    """The answer of a frame without its length; else `ControlError`.
+
+    >>> decode_answer(encode_answer(errors.JobEnded("it has", how="failed"))[LENGTH_BYTES:])
+    JobEnded('it has')
+    """
+    message = _unpacked(payload)
+    if "error" in message:
+        return _error(message["error"])
+    for name, kind in _ANSWERS.items():
+        if name in message:
+            answer: Answer = _made(kind, message[name])
+            return answer
+    raise ControlError("an answer is none of " + ", ".join(_ANSWERS))
+
+
+def length_of(head: bytes, bytes_max: int) -> int:
+    """The length that a frame says it has, if that is at most ``bytes_max``; else `ControlError`."""
+    length = int.from_bytes(head, "big")
+    if not 0 < length <= bytes_max:
+        raise ControlError(f"a message of {length:,} bytes, where 1 to {bytes_max:,} are allowed")
+    return length
+
+
+def _frame(message: Mapping[str, object]) -> bytes:
+    # A path in an error may have bytes that are no text.
+    payload: bytes = msgpack.Packer(unicode_errors="replace").pack(message) or b""
+    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
+
+
+def _unpacked(payload: bytes) -> dict[str, Any]:
+    try:
+        message = msgpack.unpackb(payload, strict_map_key=False)
+    except Exception as error:  # msgpack raises many kinds
+        raise ControlError(f"a message is not msgpack ({type(error).__name__})") from error
+    if not isinstance(message, dict):
+        raise ControlError(f"a message is a map, got {type(message).__name__}")
+    return message
+
+
+def _made(kind: type[T], given: object) -> T:
+    """An instance of the dataclass ``kind``. What it has no field for is left: it is from a later version."""
+    if not isinstance(given, dict):
+        raise ControlError(f"{kind.__name__} comes as a map, got {type(given).__name__}")
+    fields_of: Any = kind
+    hints = _hints(fields_of)
+    named = [field.name for field in fields(fields_of)]
+    arguments = {name: _checked(hints[name], given[name], f"{kind.__name__}.{name}") for name in named if name in given}
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        raise ControlError(f"{kind.__name__} has not all it needs") from error
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _checked(hint: Any, value: Any, what: str) -> Any:
+    """``value`` as a field of type ``hint`` takes it."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in {Union, types.UnionType}:
+        inner = next(argument for argument in arguments if argument is not type(None))
+        return None if value is None else _checked(inner, value, what)
+    if origin is Literal:
+        return _of(value in arguments if isinstance(value, str) else False, value, what)
+    if origin is tuple:
+        _of(isinstance(value, list), value, what)
+        return tuple(_checked(arguments[0], item, what) for item in value)
+    if origin is not None and issubclass(origin, Mapping):
+        _of(isinstance(value, dict), value, what)
+        return {_checked(arguments[0], key, what): _checked(arguments[1], item, what) for key, item in value.items()}
+    if hasattr(hint, "__dataclass_fields__"):
+        return _made(hint, value)
+    if hint is float:
+        _of(isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value), value, what)
+        return float(value)
+    return _of(isinstance(value, hint) and not (hint is int and isinstance(value, bool)), value, what)
+
+
+def _of(holds: bool, value: T, what: str) -> T:
+    if not holds:
+        raise ControlError(f"{what} is of the wrong type, {type(value).__name__}")
+    return value
+
+
+def _told(error: MalstromError) -> dict[str, object]:
+    notes = [str(note)[:_TEXT_MAX] for note in getattr(error, "__notes__", ())]
+    attributes = {name: value for name, value in vars(error).items() if name in _TOLD}
+    return {"type": type(error).__name__, "text": str(error)[:_TEXT_MAX], "notes": notes[:10], "attributes": attributes}
+
+
+def _error(given: object) -> MalstromError:
+    """An error of ours as it was, without its cause, and without what may be data of users."""
+    if not isinstance(given, dict) or not isinstance(given.get("text"), str):
+        raise ControlError("an error comes as a map with a text")
+    kind = getattr(errors, given["type"], None) if isinstance(given.get("type"), str) else None
+    known = isinstance(kind, type) and issubclass(kind, MalstromError)
+    error: MalstromError = kind(given["text"]) if known else ControlError(given["text"])  # type: ignore[misc]
+    attributes, notes = given.get("attributes"), given.get("notes")
+    for name, value in attributes.items() if isinstance(attributes, dict) else ():
+        own = tuple(value) if isinstance(value, list) else value
+        if name in _TOLD and type(own) is type(vars(error).get(name)):
+            setattr(error, name, own)
+    for note in notes if isinstance(notes, list) else ():
+        if isinstance(note, str):
+            error.add_note(note)
+    return error

@@ -1,0 +1,1 @@
+"""The coordinator of a job: rescales, snapshots, commits and recovery."""

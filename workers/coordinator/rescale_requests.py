@@ -1,0 +1,100 @@
+"""The requests to rescale one job: which is being carried out, which wait, and what each of them came to (R9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from malstrom_py.errors import MalstromError
+from malstrom_py.rescale.moves.placement import rebalanced
+from malstrom_py.rescale.moves.protocol import Table
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, Phase
+from malstrom_py.workers.reports.job_status import Moving, RescaleReport
+
+Done = Callable[[RescaleReport | MalstromError], None]
+"""Told once, when a request has ended: what came of it, or why it was called off."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    members: tuple[int, ...]
+    asked_s: float
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The job as a rescale found it."""
+
+    version: int
+    table: Table
+    parts: dict[tuple[str, str], int]
+    keys: int
+    bytes: int
+
+    @classmethod
+    def of(cls, machine: CoordinatorMachine) -> _Before:
+        return cls(machine.version, machine.table, dict(machine.parts), machine.keys_moved, machine.bytes_moved)
+
+
+class Rescales:
+    """The requests to the coordinator ``machine``. The last one wins; those that it overtook end with it."""
+
+    def __init__(self, machine: CoordinatorMachine) -> None:
+        self._machine = machine
+        self._running: list[_Request] = []
+        self._waiting: list[_Request] = []
+        self._before = _Before.of(machine)
+
+    def asked(self, members: tuple[int, ...], now_s: float, done: Done) -> None:
+        """A request has come. To be told before the coordinator is."""
+        request = _Request(members, now_s, done)
+        if not self._running:
+            self._before = _Before.of(self._machine)
+        waits = self._running and not self._machine.nothing_moves
+        (self._waiting if waits else self._running).append(request)
+
+    @property
+    def moving(self) -> Moving | None:
+        """How far the rescale under way has come; None while nothing moves."""
+        before, machine = self._before, self._machine
+        if machine.phase is not Phase.MOVING:
+            return None
+        done = _changed(before.table, machine.table)
+        return Moving(
+            move=machine.version - before.version + 1,
+            slots=done,
+            of_slots=done + _changed(machine.table, rebalanced(machine.table, machine.target)),
+            keys=machine.keys_moved - before.keys,
+            bytes=machine.bytes_moved - before.bytes,
+        )
+
+    def ended(self, now_s: float, error: MalstromError | None = None) -> None:
+        """The coordinator has ended the rescale that was under way, and goes on to the last request that waits.
+
+        ``error``: it was called off, and so are the requests that it had overtaken.
+        """
+        before, machine = self._before, self._machine
+        report = RescaleReport(
+            members=machine.members,
+            version=machine.version,
+            moves=machine.version - before.version,
+            slots=_changed(before.table, machine.table),
+            parts=sum(worker != before.parts[part] for part, worker in machine.parts.items()),
+            duration_s=0.0,
+            keys=machine.keys_moved - before.keys,
+            bytes=machine.bytes_moved - before.bytes,
+        )
+        ended, self._running, self._waiting = self._running, self._waiting, []
+        self._before = _Before.of(machine)
+        for request in ended:
+            if error is not None:
+                request.done(error)
+                continue
+            overtaken = None if request is ended[-1] else len(ended[-1].members)
+            request.done(replace(report, duration_s=now_s - request.asked_s, superseded_by=overtaken))
+
+
+def _changed(before: Table, after: Table) -> int:
+    """How many slots have another worker."""
+    return sum(was != now for was, now in zip(before, after, strict=True))

@@ -1,0 +1,234 @@
+"""Snapshot machine: what the coordinator makes of a barrier that passes and of workers that have saved what they hold.
+
+Every state change is in TRANSITIONS; nothing here does I/O. One snapshot at a time, in the order of S3: all artefacts
+are durable before the manifest is written, the manifest before sinks commit, and that before the next barrier goes. A
+manifest names whole chains: what a worker has saved now, behind what was saved before (S2, S5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from malstrom_py.errors import InternalError
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, PlanImage
+from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
+from malstrom_py.workers.engine.snapshot_capture import Saved
+
+
+class Phase(StrEnum):
+    """Where the snapshot stands."""
+
+    IDLE = "idle"
+    WANTED = "wanted"
+    SAVING = "saving"
+    COMMITTING = "committing"
+    PUBLISHING = "publishing"
+
+
+TRANSITIONS: Final = {
+    (Phase.IDLE, "wanted"): Phase.WANTED,
+    (Phase.WANTED, "barrier ordered"): Phase.SAVING,
+    (Phase.SAVING, "all saved"): Phase.COMMITTING,
+    (Phase.COMMITTING, "manifest stored"): Phase.PUBLISHING,
+    (Phase.PUBLISHING, "sinks have committed"): Phase.IDLE,
+}
+"""All changes of phase. A snapshot that fails ends the run, which goes back to the one before it (S6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A snapshot is to be made, under ``snapshot``. ``last``: workers stop behind its barrier."""
+
+    snapshot: SnapshotId
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestStored:
+    """The manifest is durable: the snapshot stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinksCommitted:
+    """All sinks have made visible what belongs to the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """``artefact`` holds what ``chain`` holds, and takes its place (S2)."""
+
+    chain: tuple[Artefact, ...]
+    artefact: Artefact
+
+
+Event = Wanted | BarrierBegun | CutMade | Saved | ManifestStored | SinksCommitted | Compacted
+
+
+@dataclass(frozen=True, slots=True)
+class StoreManifest:
+    """Write ``manifest``, of which the sinks' part and the times are missing."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSinks:
+    """The snapshot stands: have sinks commit."""
+
+    snapshot: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Everything of the snapshot is done; ``long``: the chains that are to be compacted."""
+
+    snapshot: SnapshotId
+    long: tuple[tuple[Artefact, ...], ...]
+
+
+Effect = SnapshotWanted | StoreManifest | CommitSinks | Completed
+
+Chains = dict[tuple[str, int], tuple[Artefact, ...]]
+"""(step, worker) -> its artefacts, the full one first."""
+
+
+class SnapshotMachine:
+    """Makes the snapshots of one incarnation of ``job``; the first manifest has number ``sequence``.
+
+    ``chain_max``: a chain with so many deltas is to be compacted.
+    """
+
+    def __init__(self, job: str, plan: PlanImage, *, incarnation: int, sequence: int, chain_max: int) -> None:
+        self.phase = Phase.IDLE
+        self.parent: SnapshotId | None = None
+        self._job = job
+        self._plan = plan
+        self._incarnation = incarnation
+        self._sequence = sequence
+        self._chain_max = chain_max
+        self._chains: Chains = {}
+        self._snapshot = SnapshotId("")
+        self._awaited: frozenset[int] = frozenset()
+        self._saved: dict[int, Saved] = {}
+        self._cut_made = False
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Take one event; what is to be done about it, in order."""
+        match event:
+            case Wanted():
+                self._to("wanted")
+                self._snapshot, self._saved, self._cut_made = event.snapshot, {}, False
+                return [SnapshotWanted(event.snapshot, self.parent, event.last)]
+            case BarrierBegun():
+                self._to("barrier ordered")
+                self._awaited = frozenset(event.members)
+                return []
+            case CutMade():
+                self._require(event.snapshot == self._snapshot, f"a cut for {event.snapshot}")
+                self._cut_made = True
+                return self._maybe_commit()
+            case Saved():
+                return self._worker_saved(event)
+            case ManifestStored():
+                self._to("manifest stored")
+                self._sequence += 1
+                self.parent = self._snapshot
+                return [CommitSinks(self._snapshot)]
+            case SinksCommitted():
+                self._to("sinks have committed")
+                long = (chain for chain in self._chains.values() if len(chain) > self._chain_max)
+                return [Completed(self._snapshot, tuple(long))]
+            case Compacted():
+                return self._compacted(event)
+
+    def paths(self) -> set[str]:
+        """Where the artefacts lie that the next manifest may name."""
+        return {artefact.path for chain in self._chains.values() for artefact in chain}
+
+    def _worker_saved(self, saved: Saved) -> list[Effect]:
+        self._require(self.phase is Phase.SAVING and saved.snapshot == self._snapshot, f"{saved.snapshot} was saved")
+        self._require(saved.worker in self._awaited, f"worker {saved.worker} is not one of the snapshot")
+        self._require(saved.worker not in self._saved, f"worker {saved.worker} has saved it twice")
+        self._saved[saved.worker] = saved
+        return self._maybe_commit()
+
+    def _maybe_commit(self) -> list[Effect]:
+        if not self._cut_made or self._saved.keys() < self._awaited:
+            return []
+        self._to("all saved")
+        self._chains = self._linked()
+        return [StoreManifest(self._manifest())]
+
+    def _linked(self) -> Chains:
+        """What was saved now, each artefact at the end of its chain. Workers that have left have none any more."""
+        chains: Chains = {}
+        for saved in self._saved.values():
+            for artefact in saved.artefacts:
+                place = (artefact.operator, artefact.partition)
+                before = self._chains.get(place, ())
+                if artefact.kind == "full":
+                    chains[place] = (artefact,)
+                else:
+                    self._require(bool(before), f"a delta of {artefact.path} without what it goes by")
+                    chains[place] = (*before, artefact)
+        for place, chain in self._chains.items():
+            if place[1] in self._awaited:
+                chains.setdefault(place, chain)  # nothing of it has changed
+        return chains
+
+    def _manifest(self) -> Manifest:
+        return Manifest(
+            job=self._job,
+            id=self._snapshot,
+            sequence=self._sequence,
+            incarnation=self._incarnation,
+            created="",
+            parent=self.parent,
+            workers=len(self._awaited),
+            artefacts=tuple(artefact for _, chain in sorted(self._chains.items()) for artefact in chain),
+            sources=self._merged(lambda saved: saved.sources, lambda image: PartImage(*image)),
+            parts=self._merged(lambda saved: saved.parts, lambda state: state),
+            frontiers=self._frontiers(),
+            sinks={},
+            plan=self._plan,
+        )
+
+    def _merged(
+        self, of: Callable[[Saved], Mapping[str, Mapping[str, Any]]], made: Callable[[Any], Any]
+    ) -> dict[str, dict[str, Any]]:
+        """What all workers have by step and part. No part is at two of them."""
+        merged: dict[str, dict[str, Any]] = {}
+        for saved in self._saved.values():
+            for step, images in of(saved).items():
+                here = merged.setdefault(step, {})
+                for part, image in images.items():
+                    self._require(part not in here, f"part {part!r} of {step!r} is at two workers")
+                    here[part] = made(image)
+        return merged
+
+    def _frontiers(self) -> dict[str, int]:
+        first, *others = self._saved.values()
+        for other in others:
+            self._require(other.frontiers == first.frontiers, "workers have let in different epochs (T3)")
+        return dict(first.frontiers)
+
+    def _compacted(self, event: Compacted) -> list[Effect]:
+        """S2: the next manifest names it instead. A chain that has gone, or begun anew, has no use for it."""
+        place = (event.artefact.operator, event.artefact.partition)
+        now, length = self._chains.get(place, ()), len(event.chain)
+        if now[:length] == event.chain:
+            self._chains[place] = (event.artefact, *now[length:])
+        return []
+
+    def _to(self, what: str) -> None:
+        key = (self.phase, what)
+        self._require(key in TRANSITIONS, f"{what} is not expected")
+        self.phase = TRANSITIONS[key]
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise InternalError(f"snapshot {self._snapshot or 'of nothing'}, {self.phase}: {what}")

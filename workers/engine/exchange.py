@@ -1,0 +1,179 @@
+"""An exchange as it stands in a worker's graph: the end that sends, and the inbox of the end that receives."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import AbsBarrier, Epoch, PartMessage, StateMessage, SuspendMarker
+from malstrom_py.errors import InternalError
+from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.rescale.channels.channel import (
+    MOVING,
+    OPEN,
+    Barrier,
+    ChannelId,
+    ChannelIn,
+    Frame,
+    Grant,
+    Item,
+    Loopback,
+    Share,
+    Suspend,
+)
+from malstrom_py.rescale.channels.router import Router
+
+
+class SendToExchange(Operator):
+    """The end of a region at an exchange: hands what comes to the router."""
+
+    takes_columns = True
+
+    def __init__(self, context: StepContext, *, router: Router) -> None:
+        super().__init__(context)
+        self._router = router
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self._router.route(batch)
+
+    def check(self, batch: Batch) -> None:
+        """Raise what another number of workers would: the errors of the partitioner (test mode)."""
+        self._router.slots(batch)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        self._router.epoch(epoch)
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        """Parts belong to the source region, which ends here."""
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        """Barriers and suspension cross to the next region; what acts on this region's state ends here."""
+        if isinstance(message, AbsBarrier):
+            self._router.control(Barrier(message.snapshot, message.parent))
+        elif isinstance(message, SuspendMarker):
+            self._router.control(Suspend())
+
+
+class Lane:
+    """What has come from one other worker and has not been taken yet, item by item.
+
+    A frame is opened when its turn comes; its credit goes back when its last item has been let in. ``version`` is that
+    of the table by which what was taken last had been routed.
+    """
+
+    def __init__(self, channel: ChannelIn, decode: Callable[[bytes], Batch], version: int = 0) -> None:
+        self.channel = channel
+        self.blocked = False
+        self.version = version
+        self._decode = decode
+        self._items: deque[Item] = deque()
+        self._owes = False
+        self._owed_rows = self._owed_size = 0
+        self._row_bytes = 0.0
+
+    def take(self, rows_max: int = OPEN) -> Item | None:
+        """The next item, if there is one and the channel does not wait at a barrier; of a batch the first ``rows_max``
+        rows.
+        """
+        items = self._items
+        if self.blocked:
+            return None
+        if not items:
+            if not len(self.channel):
+                return None
+            frame = self.channel.take()
+            self._owed_rows, self._owed_size = frame.cost, frame.size
+            self._owes = frame.cost > 0
+            self._row_bytes = frame.size / frame.rows if frame.rows else 0.0
+            self.version = frame.version
+            items.extend(self._open(frame))
+        item = items.popleft()
+        if isinstance(item, Batch) and len(item) > rows_max:
+            items.appendleft(item.cut(rows_max, len(item)))
+            return item.cut(0, rows_max)
+        return item
+
+    def freed(self, window: int = OPEN) -> Grant | None:
+        """The credit that goes back, asked for when an item has been let in; with it ``window``."""
+        if self._items or not self._owes:
+            return None
+        self._owes = False
+        return self.channel.grant(self._owed_rows, self._owed_size, window)
+
+    def withhold(self, rows: int) -> Share:
+        """Keep the credit of ``rows`` rows of the item that was taken last. Called before `freed`."""
+        if not self._owes:
+            raise InternalError(f"rows without credit came on {self.channel.channel}")
+        share = Share(rows, int(rows * self._row_bytes))
+        self._owed_rows -= share.rows
+        self._owed_size -= share.size
+        return share
+
+    def give_back(self, share: Share, window: int = OPEN) -> Grant:
+        """The credit that was withheld, for what has been let in now."""
+        return self.channel.grant(share.rows, share.size, window)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether what comes next is taken in however full the region's outputs are (F2)."""
+        if self.blocked or self._items:
+            return False
+        frame = self.channel.peek()
+        return frame is not None and isinstance(frame.control, MOVING)
+
+    def __len__(self) -> int:
+        return len(self._items) + len(self.channel)
+
+    def _open(self, frame: Frame) -> list[Item]:
+        if frame.control is not None:
+            return [frame.control]
+        if frame.payload is None:
+            return [Epoch(time, idle) for _, time, idle in frame.epochs]
+        batch = self._decode(frame.payload)
+        if not frame.epochs:
+            return [batch]
+        items, start = list[Item](), 0
+        for row, time, idle in frame.epochs:
+            if row > start:
+                items.append(batch.cut(start, row))
+                start = row
+            items.append(Epoch(time, idle))
+        if start < len(batch):
+            items.append(batch.cut(start, len(batch)))
+        return items
+
+
+class Inbox:
+    """The receiving end of one exchange: a lane per sender, this worker's own ``loopback`` among them."""
+
+    def __init__(
+        self, exchange: str, worker: int, loopback: Loopback, decode: Callable[[bytes], Batch], incarnation: int
+    ) -> None:
+        self.exchange = exchange
+        self._worker = worker
+        self._decode = decode
+        self._incarnation = incarnation
+        self.lanes: dict[int, Lane | Loopback] = {worker: loopback}
+
+    def connect(self, sender: int, *, version: int = 0) -> None:
+        """Take in what ``sender`` will send: R1, both ways, before the first move begins."""
+        channel = ChannelIn(ChannelId(self.exchange, sender, self._worker), self._incarnation)
+        self.lanes[sender] = Lane(channel, self._decode, version)
+
+    def disconnect(self, sender: int) -> None:
+        """R8: ``sender`` has left; its channel is at its end."""
+        if len(self.lanes.pop(sender)):
+            raise InternalError(f"exchange {self.exchange!r}: the channel of worker {sender} is dropped before its end")
+
+    def receive(self, frame: Frame) -> None:
+        """Keep ``frame`` until the region takes it."""
+        lane = self.lanes.get(frame.channel.sender)
+        if not isinstance(lane, Lane):
+            if frame.incarnation < self._incarnation:
+                return  # its sender is of a run that has ended (F1)
+            raise InternalError(f"a frame came on channel {frame.channel}, which is not open here")
+        lane.channel.receive(frame)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.lanes.values()))

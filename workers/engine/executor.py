@@ -1,0 +1,343 @@
+"""The executor of one worker: runs the graph to completion, message by message, in topological order.
+
+Rules: nodes are numbered in topological order, so a node's number is its rank; a message only ever goes to a
+higher rank; of the nodes with something queued the lowest rank goes first. So cost follows the nodes that are
+touched, each is visited once per run, and when a run ends nothing is queued anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from time import perf_counter_ns
+from typing import Final, TypeVar
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Control, Epoch, PartMessage, StateMessage
+from malstrom_py.data.time import Frontier
+from malstrom_py.errors import InternalError, OperatorError
+from malstrom_py.operators.base import Counters, Operator, Outlet
+
+T = TypeVar("T")
+
+_PIECE_ROWS: Final = 1024
+"""How many rows of columns a step gets at once that will make them Python values: as many as a batch of rows has."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node as the executor is told of it. ``operator`` None: messages pass through.
+
+    ``inputs`` are (node, port) pairs of lower rank; ``epochs`` says of each port whether it carries epochs
+    other than the maximum. A node without inputs is pushed to from outside.
+    """
+
+    name: str
+    operator: Operator | None
+    inputs: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[bool, ...] = (True,)
+
+
+class _Node:
+    """A node while it runs: its queue, its frontier, and its outlet to the successors."""
+
+    __slots__ = (
+        "_arrived",
+        "_behind",
+        "_epochs",
+        "_inbound",
+        "_inputs",
+        "_ready",
+        "_run",
+        "_targets",
+        "again",
+        "counters",
+        "epoch",
+        "frontier",
+        "idle",
+        "name",
+        "operator",
+        "queue",
+        "rank",
+    )
+
+    def __init__(self, rank: int, spec: NodeSpec, ready: list[int], run: Callable[[], None]) -> None:
+        self.rank = rank
+        self.name = spec.name
+        self.operator = spec.operator
+        self.counters = spec.operator.counters if spec.operator else Counters()
+        self.counters.rows_out = [0] * len(spec.epochs)
+        self._inputs = max(1, len(spec.inputs))
+        self._arrived: dict[int, int] = {}
+        self._inbound: list[tuple[_Node, int]] = []
+        self.frontier = Frontier(self._inputs)
+        self.epoch = MIN_EPOCH
+        self.idle = False
+        self.queue: list[tuple[int, Batch | Control]] = []
+        self._epochs = spec.epochs
+        self._targets: list[list[tuple[_Node, int]]] = [[] for _ in spec.epochs]
+        self._ready = ready
+        self._run = run
+        self._behind: list[_Node] | None = None
+        self.again: list[tuple[int, Batch | Control]] = []
+
+    def connect(self, port: int, target: _Node, index: int) -> None:
+        self._targets[port].append((target, index))
+        target._inbound.append((self, port))
+
+    def put(self, index: int, message: Batch | Control) -> None:
+        if not self.queue:
+            heappush(self._ready, self.rank)
+        self.queue.append((index, message))
+
+    def put_back(self, messages: list[tuple[int, Batch | Control]]) -> None:
+        if messages and not self.queue:
+            heappush(self._ready, self.rank)
+        self.queue[:0] = messages
+
+    def take_back(self, index: int, message: Epoch, before: int) -> None:
+        """Have ``message`` come again, for its hook has raised: the frontier that it moved is ``before`` once more."""
+        if self.epoch >= self.frontier.time:
+            return  # it was passed on before the hook raised
+        times = self.frontier.inputs()
+        times[index] = before
+        self.frontier = Frontier(self._inputs)
+        for number, time in enumerate(times):
+            self.frontier.advance(number, time)
+        self.again.append((index, message))
+
+    def has_all(self, message: StateMessage) -> bool:
+        """Whether ``message`` has now come on every input, so that it is handled once, behind all data before it."""
+        inputs = self._inputs
+        if inputs == 1:
+            return True
+        arrived = self._arrived.pop(id(message), 0) + 1
+        if arrived < inputs:
+            self._arrived[id(message)] = arrived
+        return arrived == inputs
+
+    def send(self, message: Batch | Control, port: int = 0) -> None:
+        if isinstance(message, Batch):
+            rows = len(message)
+            if not rows:
+                return
+            try:
+                self.counters.rows_out[port] += rows
+            except IndexError as error:
+                raise OperatorError(
+                    f"step {self.name!r} sent to its output {port}, but it has {len(self._targets)}, numbered from 0",
+                    step=self.name,
+                ) from error
+        elif type(message) is Epoch:
+            self.epoch, self.idle = message.time, message.idle
+        for target, index in self._targets[port]:
+            target.put(index, message)
+
+    def forward(self, message: Control) -> None:
+        everywhere = type(message) is not Epoch or message.time == MAX_EPOCH
+        for port, carries in enumerate(self._epochs):
+            if carries or everywhere:
+                self.send(message, port)
+
+    def continue_at(self, time: int) -> None:
+        self.frontier.time = max(self.frontier.time, time)
+        self.epoch = self.frontier.time
+        if self.operator is not None and self.epoch != MIN_EPOCH:
+            self.operator.continue_at(self.epoch)
+
+    def continue_behind(self) -> None:
+        self._merge_inbound()
+        self.continue_at(MIN_EPOCH)
+
+    def _merge_inbound(self) -> None:
+        self.frontier = Frontier(self._inputs)
+        for index, (source, port) in enumerate(self._inbound):
+            if source._epochs[port] or source.epoch == MAX_EPOCH:
+                self.frontier.advance(index, source.epoch, idle=source.idle)
+
+    def rewind(self) -> None:
+        if self._inbound:
+            self._merge_inbound()
+        reached = Epoch(self.frontier.time, self.frontier.idle)
+        sent = reached if self.operator is None else self.operator.rewind(reached)
+        self.epoch, self.idle = sent.time, sent.idle
+
+    def passed(self) -> int:
+        if self._behind is None:
+            self._behind = list(_behind(self))
+        return max(node.latest for node in self._behind)
+
+    @property
+    def latest(self) -> int:
+        """The last epoch that it has passed on or, at the end of a stream, taken."""
+        return max(self.epoch, self.frontier.time)
+
+    @property
+    def targets(self) -> Iterator[_Node]:
+        """The successors, on all ports."""
+        return (target for port in self._targets for target, _ in port)
+
+    def drain(self) -> None:
+        # Only higher ranks can be ready while this node works, so running them now changes no order.
+        self._run()
+
+
+def _behind(node: _Node) -> set[_Node]:
+    """``node`` and all that it leads to."""
+    found, left = {node}, [node]
+    while left:
+        new = set(left.pop().targets) - found
+        found |= new
+        left.extend(new)
+    return found
+
+
+class Executor:
+    """Runs a graph of operators. ``measured``: whether the time that each node takes is counted.
+
+    >>> executor = Executor([NodeSpec("in", None), NodeSpec("out", None, ((0, 0),))])
+    >>> executor.push(0, Batch([1, 2]))
+    >>> executor.run()
+    >>> executor.counters(1).rows_in
+    2
+    """
+
+    def __init__(self, specs: Sequence[NodeSpec], *, measured: bool = False) -> None:
+        self._ready: list[int] = []
+        self.visits = 0
+        """How many times a node was found with something queued, and all of it delivered."""
+        self._deliver = self._deliver_measured if measured else self._deliver_message
+        self._nodes = [_Node(rank, spec, self._ready, self.run) for rank, spec in enumerate(specs)]
+        for rank, spec in enumerate(specs):
+            for index, (source, port) in enumerate(spec.inputs):
+                if not 0 <= source < rank:
+                    raise InternalError(f"node {spec.name!r}: its input {source} is not of lower rank than {rank}")
+                self._nodes[source].connect(port, self._nodes[rank], index)
+
+    def push(self, node: int, message: Batch | Control, *, index: int = 0) -> None:
+        """Queue ``message`` at input ``index`` of a node. `run` has it processed."""
+        self._nodes[node].put(index, message)
+
+    def call(self, node: int, function: Callable[[Outlet], T]) -> T:
+        """Let ``function`` send from ``node``: it is given the node's outlet. `run` has it processed."""
+        return function(self._nodes[node])
+
+    def run(self) -> None:
+        """Process all that is queued, and all that comes of it, to the end."""
+        ready, nodes = self._ready, self._nodes
+        while ready:
+            node = nodes[heappop(ready)]
+            queue, node.queue = node.queue, []
+            self.visits += 1
+            left = iter(queue)
+            try:
+                for index, message in left:
+                    self._deliver(node, index, message)
+            except BaseException:
+                # A batch that raised is gone, an epoch comes again. What is behind it stays queued, as at other nodes.
+                again, node.again = node.again, []
+                node.put_back([*again, *left])
+                raise
+
+    def operator(self, node: int) -> Operator | None:
+        """What runs at a node; None where messages pass through."""
+        return self._nodes[node].operator
+
+    def queued(self, node: int) -> list[tuple[int, Batch | Control]]:
+        """What is queued at a node, as (input, message) pairs in order."""
+        return list(self._nodes[node].queue)
+
+    def resume(self, node: int, inputs: Sequence[int], epoch: int) -> None:
+        """Let a node go on where another one was: the epochs its ``inputs`` had reached, the ``epoch`` it had sent."""
+        for index, time in enumerate(inputs):
+            self._nodes[node].frontier.advance(index, time)
+        self._nodes[node].epoch = epoch
+
+    def continue_at(self, arrived: Mapping[int, int], sent: Mapping[int, int]) -> None:
+        """Go on where a run of the same graph was: at the nodes of ``arrived``, to which messages are pushed, and at
+        all behind them. Those of ``sent`` had said so much to others, and do not say it again.
+        """
+        for node, time in arrived.items():
+            self._nodes[node].continue_at(time)
+        behind = set[int]().union(*map(self.behind, arrived)) - arrived.keys()
+        for rank in sorted(behind):
+            self._nodes[rank].continue_behind()
+        for node, time in sent.items():
+            self._nodes[node].continue_at(time)
+
+    def rewind(self, node: int) -> None:
+        """Have ``node`` and all behind it promise no more than they can now: a part has come to it that is behind."""
+        for rank in sorted(self.behind(node)):
+            self._nodes[rank].rewind()
+
+    def counters(self, node: int) -> Counters:
+        """What a node has counted so far; it goes on counting."""
+        return self._nodes[node].counters
+
+    def epoch(self, node: int) -> int:
+        """The last epoch that a node has passed on or, at the end of a stream, taken."""
+        return self._nodes[node].latest
+
+    def behind(self, node: int) -> set[int]:
+        """The nodes that ``node`` leads to, itself among them."""
+        return {other.rank for other in _behind(self._nodes[node])}
+
+    def merged(self, node: int) -> Frontier:
+        """The node's frontier with its inputs, to be looked at."""
+        return self._nodes[node].frontier
+
+    def frontier(self, node: int) -> int:
+        """The node's own frontier: the minimum over its inputs of the epochs seen (T6)."""
+        return self._nodes[node].frontier.time
+
+    def _deliver_measured(self, node: _Node, index: int, message: Batch | Control) -> None:
+        started_ns = perf_counter_ns()
+        self._deliver_message(node, index, message)
+        node.counters.time_ns += perf_counter_ns() - started_ns
+
+    def _deliver_message(self, node: _Node, index: int, message: Batch | Control) -> None:
+        operator = node.operator
+        if isinstance(message, Batch):
+            self._deliver_batch(node, operator, message)
+        elif isinstance(message, Epoch):
+            before = node.frontier.time
+            merged = node.frontier.advance(index, message.time, idle=message.idle)
+            if merged is None:
+                node.counters.held += 1
+                return
+            idle = node.frontier.idle
+            epoch = message if merged == message.time and idle is message.idle else Epoch(merged, idle)
+            if operator is None:
+                node.forward(epoch)
+            else:
+                try:
+                    operator.on_epoch(epoch, node)
+                except BaseException:
+                    node.take_back(index, message, before)
+                    raise
+        elif operator is None:
+            if isinstance(message, PartMessage) or node.has_all(message):
+                node.forward(message)
+        elif isinstance(message, PartMessage):
+            operator.on_part(message, node)
+        elif node.has_all(message):
+            operator.on_control(message, node)
+
+    def _deliver_batch(self, node: _Node, operator: Operator | None, batch: Batch) -> None:
+        counters = node.counters
+        counters.calls += 1
+        counters.rows_in += len(batch)
+        if operator is None:
+            node.send(batch)
+        elif type(batch) is ColumnBatch:
+            pieces = [batch] if operator.takes_columns else batch.pieces(_PIECE_ROWS)
+            for piece in pieces:
+                made = piece.rows_made
+                operator.on_batch(piece, node)
+                if piece.rows_made and not made:
+                    counters.rows_made += len(piece)
+                if piece is not batch:
+                    node.drain()
+        else:
+            operator.on_batch(batch, node)

@@ -1,0 +1,319 @@
+"""From a plan to what one worker runs: the executor's nodes, the exchanges between them, the regions' feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from malstrom_py.builder.partition import PartitionerLike
+from malstrom_py.builder.plan import Plan, Step, StreamRef
+from malstrom_py.builder.regions import Region, is_exchanged, regions_of
+from malstrom_py.clock import Clock
+from malstrom_py.codec import Codec
+from malstrom_py.operators.base import Operator, StepContext
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.keys.key_types import check_keys
+from malstrom_py.rescale.moves.receiving_machine import RegionMachine
+from malstrom_py.rescale.partitioners import partitioner_of
+from malstrom_py.sources.base import Part
+from malstrom_py.worker_context import Resources
+from malstrom_py.workers.engine.exchange import Inbox, SendToExchange
+from malstrom_py.workers.engine.executor import Executor, NodeSpec
+from malstrom_py.workers.engine.flow_limits import ROWS_TRUSTED, Batching, Turn
+from malstrom_py.workers.engine.idle_sources import Follower, followers_of
+from malstrom_py.workers.engine.region_input import Entry, Feed, PassBarrier
+from malstrom_py.workers.engine.state_transfer import Keyed, Shipping
+from malstrom_py.workers.engine.test_mode import Checked, check_returns
+from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
+
+SlotsOf = Callable[[Sequence[Any]], list[int]]
+"""The slots of keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who this worker is, who the members are, and which of them owns a slot, as of ``version``.
+
+    A worker that joins is none of the members yet (R1). ``warned``: the steps that have warned of their function; the
+    workers of one process share it.
+    """
+
+    worker: int
+    members: Sequence[int]
+    table: Sequence[int]
+    version: int = 0
+    incarnation: int = 1
+    warned: set[str] = field(default_factory=set, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What a worker runs. ``operators`` are by step; ``nodes`` tells where a step stands in the executor.
+
+    ``followers``: what to ask after each message whether it follows other workers (T2). ``letters``: what regions have
+    for other workers and the coordinator, outside the channels. ``slots_of``: for each step that may have keyed state
+    the slots of its keys. ``entries``: where each exchange comes in. ``turn``: how long regions and sources may take.
+    """
+
+    executor: Executor
+    operators: dict[str, Operator]
+    nodes: dict[str, int]
+    inboxes: dict[str, Inbox]
+    routers: dict[str, Router]
+    regions: list[Region]
+    feeds: list[Feed]
+    followers: list[Follower]
+    letters: list[Outgoing]
+    slots_of: dict[str, SlotsOf]
+    entries: dict[str, int]
+    turn: Turn
+
+
+def build_graph(
+    plan: Plan,
+    member: Membership,
+    *,
+    batching: Batching,
+    codec: Codec,
+    clock: Clock,
+    pass_barrier: PassBarrier,
+    checks: bool = False,
+    keys_per_parcel: int | None = None,
+) -> Graph:
+    """Build every operator anew, and an exchange of three nodes for each ``key_by``: keys, sending, receiving.
+
+    ``checks``: whether every step is watched (test mode).
+    """
+    operators = _operators(plan, member, codec, clock, checks=checks)
+    specs, nodes, entries, routers = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
+    inboxes = {name: _inbox(name, member, router, codec) for name, router in routers.items()}
+    if checks:
+        specs = [replace(spec, operator=spec.operator and Checked(spec.operator, codec)) for spec in specs]
+    executor = Executor(specs)
+    regions = regions_of(plan)
+    letters: list[Outgoing] = []
+    turn = Turn(sum(bool(region.entries) + len(region.sources) for region in regions))
+    keyed = {region.name: _keyed(plan, region, nodes, routers) for region in regions}
+    names = {node: name for name, node in nodes.items()}
+    slots_of = {names[node]: group.slots_of for groups in keyed.values() for group in groups for node in group.nodes}
+    feeds = [
+        Feed(
+            executor,
+            [Entry(inboxes[name], entries[name], routers[name].slots) for name in region.entries],
+            [nodes[name] for name in region.sources],
+            [routers[name] for name in region.exits],
+            pass_barrier,
+            [operator for name in region.steps if (operator := operators[name]).holding],
+            sinks=[sink for name in region.steps if isinstance(sink := operators[name], WriteSink)],
+            machine=_machine(region, member),
+            shipping=Shipping(
+                region.name,
+                member.worker,
+                executor,
+                keyed[region.name],
+                keys_first=keys_per_parcel,
+                keys_indexed=keys_per_parcel,
+            ),
+            letters=letters,
+            clock=clock,
+            turn=turn,
+        )
+        for region in regions
+    ]
+    exchanges = [(name, nodes[name] + 1) for name in entries]
+    followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
+    made = (executor, operators, nodes, inboxes, routers, regions, feeds, followers, letters, slots_of)
+    return Graph(*made, entries, turn)
+
+
+def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, checks: bool) -> dict[str, Operator]:
+    """Every operator, by its step. In test mode `OperatorError` for a function that never returns what it has to."""
+    if checks:
+        check_returns(plan)
+    contexts = {step.name: _context(plan, step, member.worker, codec, clock, member.warned) for step in plan.steps}
+    return {step.name: step.factory(contexts[step.name]) for step in plan.steps}
+
+
+def track_keys(graph: Graph) -> None:
+    """Have each step that keeps state by key note which keys change (S2)."""
+    for step, slots_of in graph.slots_of.items():
+        graph.operators[step].track(slots_of)
+
+
+def build_sinks(plan: Plan, clock: Clock) -> list[WriteSink]:
+    """The sink steps of ``plan``, for whoever commits: nothing is written by them."""
+    codec = Codec(plan.types)
+    sinks = (step for step in plan.steps if step.kind == "sink")
+    built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in sinks)
+    return [step for step in built if isinstance(step, WriteSink)]
+
+
+def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
+    """The source steps of ``plan``, for whoever deals their parts: nothing is read by them."""
+    codec = Codec(plan.types)
+    sources = (step for step in plan.steps if step.kind == "source")
+    built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in sources)
+    return [step for step in built if isinstance(step, ReadSource)]
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """The parts of all sources: worker -> step -> parts; ``movable``: the sources whose parts can move."""
+
+    parts: Mapping[int, Mapping[str, Sequence[Part]]]
+    movable: frozenset[str]
+
+
+Known = Mapping[str, Mapping[Part, Any]]
+"""The parts of the snapshot that a job goes on from, by the steps that read them, with their positions."""
+
+
+def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | None = None) -> Dealt:
+    """Ask every source of ``plan`` for its parts, and deal them. What a source has learnt by that (the types of files,
+    say) it keeps, so copies that are made of ``plan`` from now on know it too.
+    """
+    known = known or {}
+    resources = Resources(worker=COORDINATOR)
+    try:
+        with resources:
+            sources = build_sources(plan, clock)
+            listed = {
+                source.context.step: source.list_parts(workers, known.get(source.context.step)) for source in sources
+            }
+    finally:
+        resources.close()
+    parts = {worker: {step: dealt[worker] for step, dealt in listed.items()} for worker in workers}
+    return Dealt(parts, frozenset(source.context.step for source in sources if source.moves_parts))
+
+
+def movable_parts(
+    dealt: Mapping[int, Mapping[str, Sequence[Part]]], movable: Collection[str]
+) -> dict[tuple[str, str], int]:
+    """Of the parts that were dealt to workers those of sources that can move: (source, part) -> worker."""
+    return {
+        (source, str(part)): worker
+        for worker, sources in dealt.items()
+        for source, parts in sources.items()
+        if source in movable
+        for part in parts
+    }
+
+
+class _Nodes(NamedTuple):
+    """The nodes, where each step stands and each exchange comes in, and the exchanges' sending ends."""
+
+    specs: list[NodeSpec]
+    nodes: dict[str, int]
+    entries: dict[str, int]
+    routers: dict[str, Router]
+
+
+def _nodes_of(
+    plan: Plan, member: Membership, operators: dict[str, Operator], *, batching: Batching, codec: Codec, clock: Clock
+) -> _Nodes:
+    made = _Nodes([], {}, {}, {})
+    specs, nodes, entries, routers = made
+    read = {ref for ref, _ in plan.edges()}
+    for step in plan.steps:
+        nodes[step.name] = len(specs)
+        specs.append(_spec(plan, step, operators[step.name], nodes, entries))
+        if is_exchanged(step, StreamRef(step.name)) and StreamRef(step.name) in read:
+            routers[step.name] = _router(plan, step, member, batching, codec)
+            context = _context(plan, step, member.worker, codec, clock)
+            send = SendToExchange(context, router=routers[step.name])
+            specs.append(NodeSpec(f"{step.name} (send)", send, ((nodes[step.name], 0),), ()))
+            entries[step.name] = len(specs)
+            specs.append(NodeSpec(f"{step.name} (receive)", None))
+    return made
+
+
+def _machine(region: Region, member: Membership) -> RegionMachine:
+    return RegionMachine(
+        region.name,
+        member.worker,
+        exchanges=region.entries,
+        feeds_exchanges=bool(region.exits),
+        members=tuple(member.members),
+        table=tuple(member.table),
+        version=member.version,
+    )
+
+
+def _keyed(plan: Plan, region: Region, nodes: dict[str, int], routers: dict[str, Router]) -> list[Keyed]:
+    """The steps of ``region`` that may have state, by the partitioner that its keys were distributed with."""
+    groups: list[tuple[PartitionerLike | None, Router, list[int], list[str]]] = []
+    for name in region.entries:
+        partitioner = plan.steps[plan.rank(name)].traits.partitioner
+        # By equality, as for a union: steps that it joins are one group, told in the order of the graph.
+        alike = [exchanges for other, _, _, exchanges in groups if partitioner == other]
+        if alike:
+            alike[0].append(name)
+        else:
+            groups.append((partitioner, routers[name], [], [name]))
+    for step in plan.steps:
+        traits = step.traits
+        if step.name in region.steps and traits.keyed and not traits.local and step.kind != "key_by":
+            for partitioner, _, steps, _ in groups:
+                if partitioner == traits.partitioner:
+                    steps.append(nodes[step.name])
+    return [Keyed(steps, router.slots_of, exchanges) for _, router, steps, exchanges in groups]
+
+
+def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:
+    inputs = tuple(
+        (entries[ref.step], 0) if is_exchanged(plan.steps[plan.rank(ref.step)], ref) else (nodes[ref.step], ref.port)
+        for ref in step.inputs
+    )
+    return NodeSpec(step.name, operator, inputs, tuple(port.epochs for port in step.ports))
+
+
+def _router(plan: Plan, step: Step, member: Membership, batching: Batching, codec: Codec) -> Router:
+    exchange = step.name
+    slots = partitioner_of(step.traits.partitioner, exchange).bind(plan.slots, step=exchange)
+    return Router(
+        exchange,
+        member.worker,
+        member.members,
+        member.table,
+        slots_of=slots.slots_of,
+        slots_of_column=getattr(slots, "slots_of_arrow", None),
+        encode=partial(codec.encode_batch, step=exchange),
+        rows_max=batching.rows_max,
+        bytes_max=batching.bytes_max,
+        columns_rows_max=batching.columns_rows_max,
+        incarnation=member.incarnation,
+        credit=batching.credit,
+        version=member.version,
+        trust=ROWS_TRUSTED,
+    )
+
+
+def _inbox(exchange: str, member: Membership, router: Router, codec: Codec) -> Inbox:
+    decode = partial(codec.decode_batch, step=exchange)
+    inbox = Inbox(exchange, member.worker, router.loopback, decode, member.incarnation)
+    for sender in member.members:
+        if sender != member.worker:
+            inbox.connect(sender, version=member.version)
+    return inbox
+
+
+def _context(
+    plan: Plan, step: Step, worker: int, codec: Codec, clock: Clock, warned: set[str] | None = None
+) -> StepContext:
+    return StepContext(
+        job=plan.job,
+        step=step.name,
+        worker=worker,
+        on_error=step.on_error,
+        dead_letter_port=step.dead_letter_port,
+        timed=step.traits.unit is not None,
+        keyed=step.traits.keyed or step.traits.local,
+        codec=codec,
+        check_keys=partial(check_keys, step=step.name),
+        clock=clock,
+        warned=set() if warned is None else warned,
+    )

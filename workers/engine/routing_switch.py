@@ -1,0 +1,150 @@
+"""The sending side of one worker through a move: parts change hands, then all exchanges switch at once (R2, R8).
+
+The machine says what is to be done, and when; here it is done to the worker's graph, between two messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves import sending_machine as machine
+from malstrom_py.rescale.moves.protocol import Leave, Move, PartHandedOver, PollParts, Rescale
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.engine.executor import Executor
+from malstrom_py.workers.engine.graph_builder import Graph, Membership
+from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
+
+
+class Position(NamedTuple):
+    """Where a part that is handed over stands."""
+
+    at: Any
+    is_finished: bool
+
+
+class Switching:
+    """The sending side of the worker that ``member`` says; ``letters`` takes what is for others."""
+
+    def __init__(self, graph: Graph, member: Membership, letters: list[Outgoing]) -> None:
+        self._executor: Executor = graph.executor
+        self._routers: Sequence[Router] = list(graph.routers.values())
+        # The node that sends into an exchange stands right behind the key_by.
+        self._sending = [(router, graph.nodes[name] + 1) for name, router in graph.routers.items()]
+        nodes, operators = graph.nodes, graph.operators
+        self._sources = {name: (nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)}
+        self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
+        # On what a source feeds nothing is promised between hand-over and marker, not even by a region (R2).
+        fed = {node for source, _ in self._sources.values() for node in self._executor.behind(source)}
+        self._fed_by_sources = [(router, node) for router, node in self._sending if node in fed]
+        self._source_feeds = [feed for feed in graph.feeds if feed.sources]
+        self._before: dict[str, int] = {}
+        self._letters = letters
+        self._machine = machine.SwitchMachine(member.worker, version=member.version)
+        self._started = member.worker in member.members
+        self._gained: list[PartHandedOver] = []
+
+    @property
+    def version(self) -> int:
+        """Of the table that the exchanges route by."""
+        return self._machine.version
+
+    @property
+    def may_poll(self) -> bool:
+        """Whether sources may be polled and may send epochs at all: not before a joiner's marker, nor while parts are
+        awaited (R2).
+        """
+        return self._started and self._machine.may_poll
+
+    def receive(self, letter: Rescale | PollParts | Leave | PartHandedOver) -> None:
+        """Take what the coordinator orders, or a part that another worker hands over."""
+        match letter:
+            case Rescale():
+                effects = self._machine.handle(machine.RescaleOrdered(letter))
+            case PollParts():
+                effects = self._machine.handle(machine.PollOrdered(letter))
+            case Leave():
+                effects = self._machine.handle(machine.LeaveOrdered(letter))
+            case PartHandedOver():
+                effects = self._machine.handle(machine.PartCame(letter))
+        for effect in effects:
+            self._do(effect)
+        if not self._machine.may_poll and isinstance(letter, Rescale):
+            self._hush(self._fed_by_sources)
+
+    def check(self) -> None:
+        """What must hold between two messages, else `InternalError`."""
+        self._machine.check()
+
+    def _do(self, effect: machine.Effect) -> None:
+        match effect:
+            case machine.FlushOutgoing():
+                for router in self._routers:
+                    router.flush()
+            case machine.HandOver():
+                self._hand_over(effect)
+            case machine.TakePart():
+                self._gained.append(effect.part)
+            case machine.SwitchExchanges():
+                self._switch(effect.move)
+            case machine.PollGained():
+                self._sources[effect.source][1].poll_gained()
+            case machine.SayBye():
+                for router in self._routers:
+                    router.leave()
+            case machine.Tell():
+                self._letters.append((COORDINATOR, effect.report))
+
+    def _hand_over(self, effect: machine.HandOver) -> None:
+        move = effect.move
+        node, source = self._sources[move.source]
+        position, released = self._call(node, partial(source.release, part=Part(move.part)))
+        where = Position(position, released is None)
+        state = None if released is None else released.state
+        self._letters.append((move.taker, PartHandedOver(effect.version, move, where, state)))
+
+    def _switch(self, move: Move) -> None:
+        """R2, T2: what is promised from here on stands in the markers; it may be less than before."""
+        self._hush(self._sending)
+        before, self._before = self._before, {}
+        for node, generator in self._generators:
+            self._call(node, generator.keep)
+        gained, self._gained = self._gained, []
+        for part in gained:
+            self._take(part)
+        for source in sorted({part.move.source for part in gained}):
+            self._executor.rewind(self._sources[source][0])
+        for node, generator in self._generators:
+            self._call(node, generator.advance)
+        for node, reader in self._sources.values():
+            self._call(node, reader.settle)
+        for router, node in self._sending:
+            after = self._executor.merged(node)
+            router.switch(move, before=before[router.exchange], after=after.time, idle=after.idle)
+        for feed in self._source_feeds:
+            feed.moved(move.version)
+        self._started = True
+
+    def _hush(self, sending: Iterable[tuple[Router, int]]) -> None:
+        """Keep epochs from leaving; what they come to will stand in the marker, behind what was promised before."""
+        for router, node in sending:
+            if not router.silent:
+                self._before[router.exchange] = self._executor.frontier(node)
+                router.silent = True
+
+    def _take(self, part: PartHandedOver) -> None:
+        node, source = self._sources[part.move.source]
+        name, position = Part(part.move.part), part.position
+        if position.is_finished:
+            source.take_finished(part=name, position=position.at)
+        else:
+            self._call(node, partial(source.take, part=name, position=position.at, state=part.state))
+
+    def _call(self, node: int, function: Callable[..., Any]) -> Any:
+        result = self._executor.call(node, function)
+        self._executor.run()
+        return result

@@ -1,0 +1,157 @@
+"""What one worker holds where a barrier has passed it, and how that is written.
+
+What one worker holds where a barrier has passed it: taken step by step while the barrier goes through its regions.
+
+Rule: an image is complete once the barrier has passed every region, and is not changed any more. Making it keeps the
+worker from its work; writing it down does not, for that is done elsewhere.
+
+Writes down what a worker holds at a barrier: its keyed state as artefacts, the rest for the manifest.
+
+Rule: runs beside the worker's own work, so it touches nothing but the image and the store. When it has come back, all
+is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import sleep
+from typing import Any, Final, TypeVar
+
+from malstrom_py.codec import Codec
+from malstrom_py.data.messages import AbsBarrier
+from malstrom_py.errors import FencedError, SnapshotError
+from malstrom_py.operators.base import Operator
+from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.rescale.channels.channel import Barrier
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.checkpointer import Checkpointer
+from malstrom_py.snapshot.manifest import Artefact, Kind, artefact_path
+from malstrom_py.state.artefact import is_delta
+
+Positions = Mapping[str, tuple[Any, bool]]
+"""Part -> its position, and whether it is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Image of worker ``worker`` at the barrier of ``snapshot``.
+
+    ``states``: step -> its keyed state, as an artefact. ``sources``: step -> where its parts stand. ``parts``: step ->
+    what it keeps for a part, by the part's name. ``frontiers``: exchange -> the epoch it has let in. ``payloads``:
+    sink -> what its writer has pre-committed. ``paused_s``: how long it took to make it.
+    """
+
+    snapshot: str
+    worker: int
+    states: Mapping[str, bytes] = field(repr=False, hash=False)
+    sources: Mapping[str, Positions] = field(repr=False, hash=False)
+    parts: Mapping[str, Mapping[str, Any]] = field(repr=False, hash=False)
+    frontiers: Mapping[str, int] = field(hash=False)
+    payloads: tuple[tuple[str, bytes], ...] = field(repr=False)
+    paused_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The image of ``worker`` at the barrier of ``snapshot``, once it is durable; otherwise as in `Cut`."""
+
+    snapshot: str
+    worker: int
+    artefacts: tuple[Artefact, ...]
+    sources: Mapping[str, Positions] = field(repr=False, hash=False)
+    parts: Mapping[str, Mapping[str, Any]] = field(repr=False, hash=False)
+    frontiers: Mapping[str, int] = field(hash=False)
+    payloads: tuple[tuple[str, bytes], ...] = field(repr=False)
+
+
+class Cutting:
+    """A cut that is being made: the backend of its barrier, which has ``regions`` regions to pass."""
+
+    def __init__(self, barrier: Barrier, regions: int) -> None:
+        self.barrier = barrier
+        self._left = regions
+        self._persisted: dict[str, bytes] = {}
+        self._frontiers: dict[str, int] = {}
+        self.paused_s = 0.0
+
+    def persist(self, operator: str, state: bytes) -> None:
+        """Take the state of one step."""
+        self._persisted[operator] = state
+
+    def passed(self, frontiers: Mapping[str, int], took_s: float) -> None:
+        """The barrier has passed one more region, whose exchanges had let in the epochs ``frontiers`` before it."""
+        self._left -= 1
+        self._frontiers.update(frontiers)
+        self.paused_s += took_s
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has passed all."""
+        return self._left == 0
+
+    def cut(self, worker: int, operators: Mapping[str, Operator], codec: Codec) -> Cut:
+        """The image of ``worker``, which runs ``operators`` by step."""
+        sources: dict[str, Positions] = {}
+        parts: dict[str, Mapping[str, Any]] = {}
+        states: dict[str, bytes] = {}
+        payloads: list[tuple[str, bytes]] = []
+        for step, operator in operators.items():
+            persisted = self._persisted.get(step)
+            if isinstance(operator, WriteSink):
+                payloads += [(step, payload) for payload in operator.take_payloads()]
+            elif persisted is None:
+                continue
+            elif isinstance(operator, ReadSource):
+                images = codec.decode_at_rest(persisted, step=step)
+                sources[step] = {part: (position, is_finished) for part, (position, is_finished) in images.items()}
+            elif isinstance(operator, GenerateEpochs):
+                parts[step] = codec.decode_at_rest(persisted, step=step)
+            else:
+                states[step] = persisted
+        return Cut(
+            self.barrier.snapshot, worker, states, sources, parts, self._frontiers, tuple(payloads), self.paused_s
+        )
+
+    def abs_barrier(self, incarnation: int) -> AbsBarrier:
+        """The barrier as operators see it."""
+        return AbsBarrier(self.barrier.snapshot, self, self.barrier.parent, incarnation)
+
+
+T = TypeVar("T")
+
+_PAUSES_S: Final = (0.1, 0.5, 2.0)
+"""How long is waited before a store that has failed is tried again."""
+
+
+def save(cut: Cut, checkpointer: Checkpointer) -> Saved:
+    """Have ``checkpointer`` write down ``cut``. `SnapshotError` if it cannot, though it was tried again."""
+    artefacts = tuple(_artefact(cut, step, state, checkpointer) for step, state in cut.states.items())
+    return Saved(cut.snapshot, cut.worker, artefacts, cut.sources, cut.parts, cut.frontiers, cut.payloads)
+
+
+def persistently(work: Callable[[], T]) -> T:
+    """What ``work`` comes to, tried again a few times where a store has failed: it may be away for a moment."""
+    for pause_s in _PAUSES_S:
+        try:
+            return work()
+        except FencedError:
+            raise
+        except SnapshotError:
+            sleep(pause_s)
+    return work()
+
+
+def kind_of(state: bytes) -> Kind:
+    """What keyed state was persisted as."""
+    return "delta" if is_delta(state) else "full"
+
+
+def _artefact(cut: Cut, step: str, state: bytes, checkpointer: Checkpointer) -> Artefact:
+    snapshot, kind = SnapshotId(cut.snapshot), kind_of(state)
+    write = checkpointer.save_delta if kind == "delta" else checkpointer.save_snapshot
+    sha256 = persistently(lambda: write(snapshot, step, cut.worker, state))
+    path = artefact_path(snapshot, step, cut.worker, kind)
+    return Artefact(step, cut.worker, kind, snapshot, path, len(state), sha256)

@@ -1,0 +1,156 @@
+"""What one worker reads: the sources of its graph, each polled while its region has room.
+
+Rule: a source is polled once per step, and not at all while its region is full, a barrier is being aligned, or it is
+at its end. It is asked for so many rows that they take no longer through the region than its part of a round (`Turn`),
+and that they do not overfill the window of the exchange after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from malstrom_py.clock import Clock
+from malstrom_py.errors import OperatorError
+from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.operators.columns import ColumnStep
+from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.read_source import NOTHING_BEGUN, Begun, ReadSource
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Graph, Known
+
+_MIXED_ROWS: Final = 8
+"""How many times the rows of a batch are polled as columns where some steps take columns and others make rows."""
+
+
+class Reading:
+    """The sources of ``graph``."""
+
+    def __init__(self, graph: Graph, *, batching: Batching, clock: Clock) -> None:
+        self._executor = graph.executor
+        self._batching = batching
+        self._clock = clock
+        self._stopping = False
+        feed_of = {node: feed for feed in graph.feeds for node in feed.sources}
+        operators, nodes = graph.operators, graph.nodes
+        self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
+        self._sources = [(nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
+        self._turn = graph.turn
+        self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
+
+    def open(self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]]) -> None:
+        """Open the sources, each with those of its ``parts`` (by step) that live here; ``begun``: where those stand
+        that were read before.
+        """
+        for node, source in self._sources:
+            step = source.context.step
+            self._executor.call(node, partial(source.open, parts=parts[step], begun=begun.get(step, NOTHING_BEGUN)))
+        self._executor.run()
+        for node, generator in self._generators:
+            self._executor.call(node, generator.advance)
+        self._executor.run()
+
+    def list_parts(self, workers: Sequence[int], known: Known) -> dict[int, dict[str, list[Part]]]:
+        """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
+        dealt: dict[int, dict[str, list[Part]]] = {worker: {} for worker in workers}
+        for _, source in self._sources:
+            step = source.context.step
+            for worker, parts in source.list_parts(workers, known.get(step)).items():
+                dealt[worker][step] = parts
+        return dealt
+
+    def read(self) -> int:
+        """Poll each source once, if its region is open: how many records came."""
+        done, executor, clock = 0, self._executor, self._clock
+        waiting: list[ReadSource] = []
+        for source, node, feed, poll in self._polls:
+            if source.finished:
+                continue
+            if not feed.sources_open:
+                waiting.append(source)
+                continue
+            if self._stopping:
+                executor.call(node, source.stop)
+                executor.run()
+                continue
+            routed = feed.routed_rows
+            try:
+                read = executor.call(node, poll)
+                executor.run()
+            except OperatorError as error:
+                error.add_note(f"it was at work on what had been read from {source.last_read() or 'no part yet'}")
+                raise
+            if read:
+                took_s = clock.monotonic_s() - source.polled_s
+                limit_s, routed = self._turn.part_s, feed.routed_rows - routed
+                source.made(read, routed, took_s=took_s, limit_s=limit_s, load=feed.load())
+            done += read
+        if waiting:
+            # What had to wait, for its region had become full, comes first in the next step, or it might wait for ever.
+            self._polls.sort(key=lambda polled: polled[0] not in waiting)
+        return done
+
+    def stop(self) -> None:
+        """Read nothing more: from the next `read` on the sources are at their end where they stand."""
+        self._stopping = True
+
+    @property
+    def movable(self) -> list[str]:
+        """The sources whose parts can be read on by other workers."""
+        return [source.context.step for _, source in self._sources if source.moves_parts]
+
+    @property
+    def fixed(self) -> str:
+        """A source that reads here and cannot be read on elsewhere; empty if there is none."""
+        fixed = (source for _, source in self._sources if not source.moves_parts and source.parts_left)
+        return next((source.context.step for source in fixed), "")
+
+    @property
+    def finished(self) -> bool:
+        """Whether all sources are at their end."""
+        return all(source.finished for _, source in self._sources)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `read` would do something now."""
+        now_s = self._clock.monotonic_s()
+        for source, _, feed, _ in self._polls:
+            if source.finished or not feed.sources_open:
+                continue
+            due_s = source.next_poll_s()
+            if self._stopping or (due_s is not None and due_s <= now_s):
+                return True
+        return False
+
+    def due_s(self) -> float | None:
+        """When a part is due next, on the clock's monotonic time; None if none may be polled."""
+        due_s = [source.next_poll_s() for _, source in self._sources if not source.finished]
+        return min((due for due in due_s if due is not None), default=None)
+
+    def _poll_of(self, node: int, source: ReadSource) -> Callable[[Outlet], int]:
+        batching = self._batching
+        operators = self._behind(node)
+        return partial(
+            source.poll,
+            rows_max=batching.rows_max,
+            columns_rows_max=self._columns_rows_max(operators),
+            frames=any(operator.takes_frames for operator in operators),
+            bytes_max=batching.bytes_max,
+            linger_s=batching.linger_s,
+            clock=self._clock,
+        )
+
+    def _behind(self, node: int) -> list[Operator]:
+        """The steps behind ``node``, up to where they send to other workers."""
+        executor = self._executor
+        return [operator for other in executor.behind(node) - {node} if (operator := executor.operator(other))]
+
+    def _columns_rows_max(self, operators: Sequence[Operator]) -> int:
+        """How many rows of columns to poll at once from a source with these ``operators`` behind it."""
+        batching = self._batching
+        if all(operator.takes_columns for operator in operators):
+            return batching.columns_rows_max
+        is_mixed = any(isinstance(operator, ColumnStep) for operator in operators)
+        return min(batching.columns_rows_max, batching.rows_max * (_MIXED_ROWS if is_mixed else 1))

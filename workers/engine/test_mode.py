@@ -1,0 +1,129 @@
+"""Test mode (``checks=True``): what goes unnoticed with one worker is found here, step by step.
+
+A step must not change values it was given, nor those it has sent, for others share them; state must change by what
+is returned or assigned, and be encodable at rest, for it moves and is persisted; what goes over an exchange must be
+encodable for other workers, and its partitioner must know its slot. A function that has to return something must be
+able to. Costs many times the run time.
+"""
+
+from __future__ import annotations
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import Clock
+from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import Epoch, PartMessage, StateMessage
+from malstrom_py.errors import CodecError, OperatorError, shown
+from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.operators.enrich.enrich import Enrich
+from malstrom_py.operators.failures import describe_function
+from malstrom_py.operators.forgotten_return import forgetful
+from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.workers.engine.exchange import SendToExchange
+
+
+def check_returns(plan: Plan) -> None:
+    """`OperatorError` for the first step whose function never returns what it has to."""
+    for step in plan.steps:
+        found = forgetful(step.kind, getattr(step.factory, "keywords", {}))
+        if found is not None:
+            function, lost = found
+            where = describe_function(function)
+            raise OperatorError(
+                f"step {step.name!r} ({step.kind}): {where} never returns a value, so {lost}. Return the "
+                f"result; where None is meant, end the function with 'return None', or annotate it with '-> None'.",
+                step=step.name,
+                function=where,
+            )
+
+
+class Checked(Operator):
+    """Runs ``inner`` and checks what it does."""
+
+    def __init__(self, inner: Operator, codec: Codec) -> None:
+        super().__init__(inner.context)
+        self._inner = inner
+        self._codec = codec
+        # The last batch that was taken, and how it looked: whoever sent it may change it later.
+        self._taken: tuple[Batch, bytes | None] | None = None
+        if isinstance(inner, Enrich):
+            inner.checked = True
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        self._recheck()
+        before = self._image(batch)
+        if isinstance(self._inner, StatefulOperator):
+            # Row by row, so that a state that was sent and is changed by the next record is found.
+            for row in range(len(batch)):
+                self._one(self._inner, batch.cut(row, row + 1), out)
+                out.drain()
+        else:
+            self._inner.on_batch(batch, out)
+        if before is not None and self._image(batch) != before:
+            raise self._error("changed a value it was given")
+        self._taken = (batch, before)
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        self._recheck()
+        self._inner.on_epoch(epoch, out)
+
+    def _one(self, inner: StatefulOperator, row: Batch, out: Outlet) -> None:
+        """Let ``inner`` take one record; its key's state must be encodable and, if the record failed, as before."""
+        key = (row.keys or [None])[0]
+        counters = self.counters
+        image = self._image(row)
+        before, failed = self._state(inner, key), counters.skipped + counters.dead_letters
+        inner.on_batch(row, out)
+        if image is not None and self._image(row) != image:
+            raise self._error("changed a value it was given")
+        after = self._state(inner, key)
+        if counters.skipped + counters.dead_letters > failed and after != before:
+            raise self._error(f"changed the state of key {shown(key)} in place and then failed on the record")
+
+    def _state(self, inner: StatefulOperator, key: object) -> bytes:
+        try:
+            state = inner.state.values.get(key)
+        except TypeError:  # a key that cannot be hashed: the step itself says so
+            state = None
+        return self._codec.encode_at_rest(state, step=self.context.step, key=key)
+
+    def _recheck(self) -> None:
+        if self._taken is None:
+            return
+        batch, image = self._taken
+        self._taken = None
+        if image is not None and self._image(batch) != image:
+            raise self._error("or one before it changed a value that had been sent")
+
+    def _error(self, what: str) -> OperatorError:
+        return OperatorError(
+            f"step {self.context.step!r} {what}: values are shared with other branches and states are persisted, so "
+            f"neither may be changed in place. Return a changed copy instead.",
+            step=self.context.step,
+        )
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        self._inner.on_part(message, out)
+
+    def on_control(self, message: StateMessage, out: Outlet) -> None:
+        self._inner.on_control(message, out)
+
+    def on_schedule(self, out: Outlet, clock: Clock) -> None:
+        self._inner.on_schedule(out, clock)
+
+    def continue_at(self, epoch: int) -> None:
+        self._inner.continue_at(epoch)
+
+    def rewind(self, epoch: Epoch) -> Epoch:
+        return self._inner.rewind(epoch)
+
+    def _image(self, batch: Batch) -> bytes | None:
+        """The batch as bytes, to be compared; None where values need not be encodable and are not."""
+        if isinstance(self._inner, SendToExchange):
+            self._inner.check(batch)
+        try:
+            return self._codec.encode_batch(batch, step=self.context.step)
+        except CodecError:
+            if isinstance(self._inner, SendToExchange):
+                raise
+            return None

@@ -1,0 +1,450 @@
+"""One worker: the graph it runs, its source parts, its sink writers, and the frames it exchanges with the others.
+
+What the steps of one worker have done so far, as their nodes have counted it.
+
+How far event time has come at the exchanges of one worker, and how it goes on from there.
+
+Rule: where a barrier has passed, an exchange has let in the same epochs on every worker (T3). So one frontier of each
+exchange is enough to go on with any number of workers (S5).
+
+Rule: single-threaded and driven from outside, one `step` at a time, each deterministic; between two messages the
+graph holds no record outside operator state and exchange buffers. A worker never blocks and never calls another:
+what is meant for others comes out of `step`. (Only where state must move while calls of a step are in flight does it
+wait for these, for a while that is bounded.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from malstrom_py.builder.plan import Plan, Step
+from malstrom_py.clock import Clock
+from malstrom_py.codec import Codec
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, StateMessage
+from malstrom_py.operators.enrich.enrich import Enrich
+from malstrom_py.operators.read_source import Begun, ReadSource
+from malstrom_py.operators.write_sink import WriteParts, WriteSink
+from malstrom_py.rescale.channels.channel import Barrier, Frame, Grant, Suspend
+from malstrom_py.rescale.channels.router import Router
+from malstrom_py.rescale.moves.protocol import (
+    BarrierPassed,
+    InjectBarrier,
+    Leave,
+    OpenSlots,
+    Parcel,
+    PartHandedOver,
+    PollParts,
+    Rescale,
+)
+from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.sources.base import Part
+from malstrom_py.state.keyed_state import Migrate
+from malstrom_py.worker_context import Resources
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Graph, Known, Membership, build_graph, track_keys
+from malstrom_py.workers.engine.initial_states import States, start_with
+from malstrom_py.workers.engine.region_input import Feed
+from malstrom_py.workers.engine.routing_switch import Switching
+from malstrom_py.workers.engine.snapshot_capture import Cut, Cutting
+from malstrom_py.workers.engine.source_driver import Reading
+from malstrom_py.workers.reports.result import StepCounts
+from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoing
+
+
+def counts_of(plan: Plan, graph: Graph) -> dict[str, StepCounts]:
+    """The counts of each step of ``plan``."""
+    return {step.name: _counts(step, graph) for step in plan.steps}
+
+
+def _counts(step: Step, graph: Graph) -> StepCounts:
+    node = graph.nodes[step.name]
+    counters = graph.executor.counters(node)
+    epoch = graph.executor.epoch(node)
+    return StepCounts(
+        kind=step.kind,
+        rows_in=counters.rows_in,
+        ports={port.name: rows for port, rows in zip(step.ports, counters.rows_out, strict=True)},
+        filtered=counters.filtered,
+        late=counters.late,
+        skipped=counters.skipped,
+        dead_letters=counters.dead_letters,
+        rows_made=counters.rows_made,
+        columns_made=counters.columns_made,
+        ahead=counters.ahead,
+        keys=graph.operators[step.name].keys,
+        epoch=None if epoch == MIN_EPOCH else epoch,
+    )
+
+
+def continue_at(graph: Graph, frontiers: Mapping[str, int]) -> None:
+    """Let each exchange go on at its frontier, with all that is behind it. What feeds it has said so much already."""
+    known = {name: time for name, time in frontiers.items() if name in graph.entries}
+    for region, feed in zip(graph.regions, graph.feeds, strict=True):
+        for name in region.entries:
+            if name in known:
+                feed.machine.continue_at(name, known[name])
+    graph.executor.continue_at(
+        {graph.entries[name]: time for name, time in known.items()},
+        # The node that sends into an exchange stands right behind the key_by.
+        {graph.nodes[name] + 1: time for name, time in known.items()},
+    )
+
+
+_LINGER_MIN_S: Final = 0.001
+"""How long there is at least between two calls of `on_schedule`: without, no time would pass on a virtual clock."""
+
+NOTHING: Final[Mapping[str, Mapping[Part, Begun]]] = {}
+"""No source has been read before."""
+
+_CLOSED: Final = (ReadSource, Enrich, WriteSink, WriteParts)
+"""The steps that have something to be closed."""
+
+
+class Closable(Protocol):
+    """What a worker closes at its end."""
+
+    def close(self) -> None: ...
+
+
+class Worker:
+    """Runs ``plan`` as the worker that ``member`` says. ``tracked``: the job has snapshots, so steps note which keys
+    change (S2). ``wake`` is set, by another thread, when something has come back that a step awaits.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        member: Membership,
+        *,
+        batching: Batching,
+        clock: Clock,
+        codec: Codec,
+        tracked: bool = False,
+        checks: bool = False,
+        wake: threading.Event | None = None,
+        keys_per_parcel: int | None = None,
+    ) -> None:
+        self.id = member.worker
+        self._resources = Resources(worker=member.worker, wake=wake)
+        self._plan = plan
+        self._batching = batching
+        self._clock = clock
+        self._codec = codec
+        self._incarnation = member.incarnation
+        self._slots = frozenset(slot for slot, owner in enumerate(member.table) if owner == member.worker)
+        self._cutting: Cutting | None = None
+        self._cut: Cut | None = None
+        self._graph = build_graph(
+            plan,
+            member,
+            batching=batching,
+            codec=codec,
+            clock=clock,
+            pass_barrier=self._pass_barrier,
+            checks=checks,
+            keys_per_parcel=keys_per_parcel,
+        )
+        if tracked:
+            track_keys(self._graph)
+        self.operators = self._graph.operators
+        self.reading = Reading(self._graph, batching=batching, clock=clock)
+        self._feeds = {region.name: feed for region, feed in zip(self._graph.regions, self._graph.feeds, strict=True)}
+        self._letters = self._graph.letters
+        self._switching = Switching(self._graph, member, self._letters)
+        self._sending = self._with_channels()
+        operators = self._graph.operators
+        self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
+        self._closing = [op for op in operators.values() if isinstance(op, _CLOSED)]
+        feed_of_step = {step: self._feeds[region.name] for region in self._graph.regions for step in region.steps}
+        placed = [(self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items()]
+        self._scheduled = [place for place in placed if place[1].scheduled]
+        self._holding = [place for place in placed if place[1].holding]
+        self._orders: deque[Rescale | PollParts | Leave | PartHandedOver] = deque()
+        self._linger_until_s = 0.0
+
+    def open_sinks(self) -> None:
+        """Open the writers of all sinks. Comes first, so that nothing is read that could not be written."""
+        with self._resources:
+            for sink in self.sinks:
+                sink.open()
+
+    def install(self, step: str, chain: Sequence[bytes], migrate: Migrate | None) -> None:
+        """S5: before anything else, have a step take over what this worker owns of what another one has written."""
+        with self._resources:
+            self._graph.operators[step].install(chain, self._slots, migrate=migrate)
+
+    def start_with(self, states: States) -> None:
+        """Have steps begin with what is this worker's own of their initial ``states``."""
+        with self._resources:
+            start_with(self._graph, states, self._slots)
+
+    def continue_at(self, frontiers: Mapping[str, int]) -> None:
+        """Go on where exchanges had let in these epochs, after `install` and before sources are opened."""
+        with self._resources:
+            continue_at(self._graph, frontiers)
+
+    def open_sources(
+        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]] = NOTHING
+    ) -> list[Outgoing]:
+        """Open the sources, each with those of its ``parts`` (by step) that live here; ``begun``: where those stand
+        that were read before.
+        """
+        with self._resources:
+            self.reading.open(parts, begun)
+        return self._outgoing()
+
+    def list_parts(self, workers: Sequence[int], known: Known | None = None) -> dict[int, dict[str, list[Part]]]:
+        """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
+        with self._resources:
+            return self.reading.list_parts(workers, known or {})
+
+    def connect(self, worker: int) -> None:
+        """Open the channels to and from ``worker``, which joins (R1)."""
+        for router in self._graph.routers.values():
+            router.connect(worker)
+        for inbox in self._graph.inboxes.values():
+            inbox.connect(worker)
+        self._sending = self._with_channels()
+
+    def disconnect(self, worker: int) -> None:
+        """Drop the channels to and from ``worker``, which has left: its Bye has been taken from each (R8)."""
+        for router in self._graph.routers.values():
+            router.disconnect(worker)
+        for inbox in self._graph.inboxes.values():
+            inbox.disconnect(worker)
+        self._sending = self._with_channels()
+
+    def _with_channels(self) -> list[Router]:
+        """The exchanges with channels to others. With one worker nothing is gathered or sent."""
+        return [router for router in self._graph.routers.values() if router.channels]
+
+    def receive(self, message: Incoming) -> list[Outgoing]:
+        """Take what another worker or the coordinator has sent; what there is to say to it, and to others."""
+        if isinstance(message, Frame):
+            self._graph.inboxes[message.channel.exchange].receive(message)
+            return []
+        if isinstance(message, Grant):
+            channel = self._graph.routers[message.channel.exchange].channels.get(message.channel.receiver)
+            if channel is not None:  # else the receiver has left
+                channel.grant(message)
+            return []
+        with self._resources:
+            if isinstance(message, Parcel | OpenSlots):
+                self._feeds[message.region].receive(message)
+            elif isinstance(message, InjectBarrier):
+                self._inject(Barrier(message.snapshot, message.parent), last=message.last)
+            else:
+                if isinstance(message, Rescale):
+                    for feed in self._graph.feeds:
+                        feed.prepare(message.move)
+                self._orders.append(message)
+                self._obey()
+        return self._outgoing()
+
+    def _obey(self) -> None:
+        """Take orders, one after the other. To switch has to wait until it is known which keys leave: before the
+        markers nothing is held for the sake of it, behind them it would be.
+        """
+        orders = self._orders
+        while orders and not (isinstance(orders[0], Rescale) and any(feed.indexing for feed in self._graph.feeds)):
+            self._switching.receive(orders.popleft())
+
+    def step(self, share: int = 1) -> tuple[int, list[Outgoing]]:
+        """Take in what may be taken in, regions downstream first: how much, and what it has for others. ``share``: how
+        many workers take turns in this thread.
+        """
+        self._graph.turn.share(share)
+        with self._resources:
+            return self._step()
+
+    def _step(self) -> tuple[int, list[Outgoing]]:
+        done = self._resume() if self._holding else 0
+        grants: list[Grant] = []
+        for feed in self._graph.feeds:
+            taken, freed = feed.take()
+            done += taken + feed.ship() if feed.has_to_ship else taken
+            grants.extend(freed)
+        if self._orders:
+            self._obey()
+        if self._switching.may_poll:
+            done += self.reading.read()
+            for follower in self._graph.followers:
+                follower.follow()
+        if self._scheduled or self._sending:
+            self._linger(idle=not done)
+        if self._cutting is not None:
+            self._maybe_cut(self._cutting)
+        return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
+
+    def suspend(self) -> list[Outgoing]:
+        """Stop behind all that is on its way: a `SuspendMarker` goes in at the sources, behind what they have read."""
+        with self._resources:
+            self._inject(Suspend())
+        return self._outgoing()
+
+    def take_cut(self) -> Cut | None:
+        """The image of this worker at a barrier that has passed, once."""
+        cut, self._cut = self._cut, None
+        return cut
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether something waits for credit."""
+        return any(router.backlogged for router in self._graph.routers.values())
+
+    @property
+    def feeds(self) -> Sequence[Feed]:
+        """The regions, to be looked at."""
+        return self._graph.feeds
+
+    def feed(self, region: str) -> Feed:
+        """A region by its name, to be looked at."""
+        return self._feeds[region]
+
+    def check(self) -> None:
+        """What must hold between two messages, else `InternalError`."""
+        self._switching.check()
+        for feed in self._graph.feeds:
+            feed.machine.check()
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether a step holds something back, for which a later `step` will have to be called."""
+        return any(operator.awaiting for _, operator, _ in self._holding)
+
+    @property
+    def ready(self) -> bool:
+        """Whether something has come that the next `step` will take in, or will make an image of."""
+        has_passed = self._cutting is not None and self._cutting.is_complete
+        return has_passed or any(feed.ready for feed in self._graph.feeds)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether another `step` would do nothing, as long as nothing comes and no time passes."""
+        return not self.ready and not (self._switching.may_poll and self.reading.is_due)
+
+    @property
+    def version(self) -> int:
+        """Of the routing table that this worker sends by."""
+        return self._switching.version
+
+    @property
+    def suspended(self) -> bool:
+        """Whether all regions have stopped, at a `SuspendMarker` or at the last barrier."""
+        return all(feed.suspended for feed in self._graph.feeds)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the maximum epoch has reached every exchange and nothing is left to take or to send."""
+        graph = self._graph
+        return (
+            self.reading.finished
+            and not self._orders
+            and self._cutting is None
+            and self._cut is None
+            and all(feed.steady for feed in graph.feeds)
+            and not self.awaiting
+            and not any(len(inbox) for inbox in graph.inboxes.values())
+            and not any(router.backlogged for router in graph.routers.values())
+            and all(graph.executor.frontier(node) == MAX_EPOCH for node in graph.entries.values())
+        )
+
+    def due_s(self) -> float | None:
+        """When this worker next has something to do of itself, on the clock's monotonic time; None if never."""
+        due_s: list[float | None] = [self._linger_until_s if self._scheduled else None]
+        if self._switching.may_poll:
+            due_s.append(self.reading.due_s())
+        return min((due for due in due_s if due is not None), default=None)
+
+    def counts(self) -> dict[str, StepCounts]:
+        """What each step has done so far."""
+        return counts_of(self._plan, self._graph)
+
+    def rows_in(self, step: str) -> int:
+        """How many records a step has taken so far."""
+        return self._graph.executor.counters(self._graph.nodes[step]).rows_in
+
+    def close_before_commit(self) -> None:
+        """Close all but the transactional writers, so that whatever still fails here keeps everything invisible."""
+        self._close([thing for thing in self._closing if not _is_transactional(thing)])
+
+    def close(self) -> None:
+        """Close sources and writers that are open, then what was made for this worker; the first error is raised when
+        all have been closed.
+        """
+        for operator in self.operators.values():
+            for call in operator.context.at_close:
+                call()
+        self._close([*self._closing, self._resources])
+
+    def _close(self, things: Sequence[Closable]) -> None:
+        errors: list[Exception] = []
+        with self._resources:
+            for thing in things:
+                try:
+                    thing.close()
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _resume(self) -> int:
+        """Let steps go on that hold something back and may send: how much has left them."""
+        left, executor = 0, self._graph.executor
+        for node, operator, feed in self._holding:
+            if operator.awaiting and feed.outputs_open:
+                left += executor.call(node, operator.resume)
+                executor.run()
+        return left
+
+    def _linger(self, *, idle: bool) -> None:
+        """About every ``linger_s``, and when there is nothing else to do: cut what has been gathered."""
+        now_s = self._clock.monotonic_s()
+        if idle or now_s >= self._linger_until_s:
+            for router in self._graph.routers.values():
+                router.flush()
+        if now_s >= self._linger_until_s:
+            self._linger_until_s = now_s + max(_LINGER_MIN_S, self._batching.linger_s)
+            for node, operator, feed in self._scheduled:
+                # R6: what keys that have just come have to say stands behind what they said elsewhere.
+                if feed.steady and not feed.suspended:
+                    self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
+            self._graph.executor.run()
+
+    def _outgoing(self) -> list[Outgoing]:
+        outgoing: list[Outgoing] = []
+        if self._sending or self._letters:
+            for router in self._sending:
+                outgoing += [(frame.channel.receiver, frame) for frame in router.take()]
+            outgoing += self._letters
+            self._letters.clear()
+        return outgoing
+
+    def _inject(self, message: Barrier | Suspend, *, last: bool = False) -> None:
+        for feed in self._graph.feeds:
+            feed.at_sources(message, last=last)
+
+    def _pass_barrier(
+        self, message: Barrier, frontiers: Mapping[str, int], let_in: Callable[[StateMessage], None]
+    ) -> None:
+        if self._cutting is None:
+            self._cutting = Cutting(message, len(self._graph.feeds))
+        cutting, began_s = self._cutting, self._clock.monotonic_s()
+        let_in(cutting.abs_barrier(self._incarnation))
+        cutting.passed(frontiers, self._clock.monotonic_s() - began_s)
+
+    def _maybe_cut(self, cutting: Cutting) -> None:
+        if not cutting.is_complete:
+            return
+        self._cut = cutting.cut(self.id, self._graph.operators, self._codec)
+        self._cutting = None
+        report = BarrierPassed(cutting.barrier.snapshot, self.id, self._cut.paused_s)
+        self._letters.append((COORDINATOR, report))
+
+
+def _is_transactional(thing: Closable) -> bool:
+    return isinstance(thing, WriteSink) and isinstance(thing.sink, TransactionalSink)

@@ -1,0 +1,254 @@
+"""The Ray cluster that a job runs on: joined or started, looked at, and asked how many workers it has room for."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from malstrom_py.errors import ControlError, PlanError, pip_install
+
+RAY_MIN: Final = (2, 52)
+"""The first Ray whose cluster can ask for a token of whoever comes."""
+
+NAMESPACE: Final = "malstrom"
+"""Where the coordinators of jobs are named."""
+
+HEAD: Final = "node:__internal_head__"
+"""The resource that the node with the head of a cluster has one of."""
+
+REACH_S: Final = 2.0
+"""How long the head of a cluster may take to answer."""
+
+LOOPBACK: Final = "127.0.0.1"
+
+_AT_HAND: Final = "auto"
+
+_BROUGHT: Final[list[tuple[dict[str, Any], str]]] = []
+"""What Ray was started with here, and the id by which it knows this program since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """``is_local``: this program has started it on this machine, for itself, and it ends with the program."""
+
+    is_local: bool
+
+
+def joined(
+    address: str | None,
+    env: Mapping[str, Any] | None = None,
+    *,
+    on_sigterm: Callable[[Any], None] | None = None,
+) -> Cluster:
+    """Join the cluster at ``address``; the one that is there already, or one of this program's own, if None. ``env``:
+    what Ray is to bring wherever this program runs something. ``on_sigterm`` is given the handler that Ray would set
+    for SIGTERM, and Ray sets none.
+
+    Raises:
+        PlanError: Ray is missing, too old, or used through its client; or it is connected to another cluster, or runs
+            here without ``env``.
+        ControlError: there is no cluster at that address.
+    """
+    ray = imported_ray()
+    if not ray.is_initialized():
+        with _sigterm_left(ray, on_sigterm):
+            _initialise(ray, address, env or {})
+    elif address not in {None, _AT_HAND, ray.get_runtime_context().gcs_address}:
+        raise PlanError(
+            f"this program is connected to the Ray cluster at {ray.get_runtime_context().gcs_address}, not to the one "
+            f"at {address}: leave address out, or call ray.shutdown() first"
+        )
+    if ray.util.client.ray.is_connected():
+        raise PlanError("jobs cannot be started through the Ray client (ray://): run the program on the cluster")
+    _check_brought(ray, env or {})
+    return Cluster(is_local=started_here(ray))
+
+
+def imported_ray() -> Any:
+    """Ray, if it is there and new enough; else `PlanError`."""
+    try:
+        import ray
+    except ImportError as error:
+        raise PlanError(f"RayRuntime needs Ray: {pip_install('ray')}") from error
+    check_version(ray.__version__)
+    return ray
+
+
+def check_fields(env: Mapping[str, Any]) -> None:
+    """`PlanError` for a field of ``env`` that Ray does not know: it takes no notice of one, and says nothing."""
+    from ray.runtime_env import RuntimeEnv
+
+    known: set[str] = set(getattr(RuntimeEnv, "known_fields", ()))
+    unknown = sorted(set(env) - known)
+    if known and unknown and not os.environ.get("RAY_RUNTIME_ENV_PLUGINS"):  # which bring fields of their own
+        fields = sorted(name for name in known if not name.startswith("_"))
+        raise PlanError(
+            f"RayRuntime: runtime_env has {', '.join(unknown)}, which Ray does not know: it knows {', '.join(fields)}"
+        )
+
+
+def check_version(version: str) -> None:
+    """`PlanError` if this version of Ray is too old to be safe.
+
+    >>> check_version("2.60.0")
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) < RAY_MIN:
+        least = ".".join(map(str, RAY_MIN))
+        raise PlanError(
+            f"Ray {version} is too old: its clusters let in whoever reaches them. Install ray>={least} "
+            f"(pip install 'ray>={least}'), on every node"
+        )
+
+
+def started_here(ray: Any) -> bool:
+    """Whether this process has started the cluster."""
+    node = getattr(ray._private.worker, "_global_node", None)  # Ray has no other word for it
+    return bool(node is not None and node.head)
+
+
+def is_reachable(address: str) -> bool:
+    """Whether anybody listens at ``address``, of the head of a cluster.
+
+    >>> is_reachable("127.0.0.1:1")
+    False
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except (OSError, ValueError):  # nobody there, or no address
+        return False
+    return True
+
+
+def in_short(error: BaseException, *, end: bool = False) -> str:
+    r"""What Ray says of ``error``, without its guesses at causes, in one line: how it begins, or its ``end``, which is
+    where a traceback says what was raised.
+
+    >>> in_short(RuntimeError("The actor died\n  pid: 7\n. Some common causes include: (1) many"))
+    'The actor died; pid: 7'
+    """
+    said = str(error).partition("Some common causes include")[0]
+    lines = [line for line in (line.strip(" .") for line in said.splitlines()) if line]
+    return "; ".join(lines[-4:] if end else lines[:8]) or type(error).__name__
+
+
+def check_room(workers: int, needs: Mapping[str, float], *, but: Collection[str] = ()) -> None:
+    """`PlanError` if the cluster, ``but`` these nodes of it, has no room for ``workers`` that need this much each."""
+    nodes = _nodes(but)
+    room = room_in(nodes, needs)
+    if room < workers:
+        short = [name for name in needs if room_in(nodes, {name: needs[name]}) < workers]
+        what = f"less of {' and '.join(short)}" if short else "less"
+        half = f"{needs.get('CPU', 0.0) / 2:g}"
+        smaller = f"RayRuntime(num_cpus={half}), or --num-cpus {half} on the command line"
+        less = smaller if "CPU" in short else "or ask for fewer workers"
+        wanted = f"{workers} worker{'' if workers == 1 else 's'} of {in_words(needs)} each"
+        raise PlanError(
+            f"{wanted} are more than the Ray cluster can place: it has room for "
+            f"{room} ({len(nodes)} node{'' if len(nodes) == 1 else 's'}). Add nodes, or let a worker need {what}, "
+            f"{'for instance ' if less.startswith('Ray') else ''}{less}"
+        )
+
+
+def in_words(needs: Mapping[str, float]) -> str:
+    """What a worker needs.
+
+    >>> in_words({"CPU": 0.5, "GPU": 0.0, "memory": 2e9})
+    '0.5 CPU, 2 GB memory'
+    """
+    told = [
+        f"{amount / 1e9:g} GB {name}" if name == "memory" else f"{amount:g} {name}"
+        for name, amount in needs.items()
+        if amount
+    ]
+    return ", ".join(told) or "nothing"
+
+
+def room_now(needs: Mapping[str, float], *, but: Collection[str] = ()) -> int:
+    """How many workers that need this much each the cluster has room for, if nobody else uses it, ``but`` on these."""
+    return room_in(_nodes(but), needs)
+
+
+def room_in(nodes: list[dict[str, float]], needs: Mapping[str, float]) -> int:
+    """How many workers with these ``needs`` nodes with these resources can hold, if nobody else uses them.
+
+    >>> room_in([{"CPU": 4.0}, {"CPU": 1.5}], {"CPU": 0.5})
+    11
+    """
+    wanted = {name: amount for name, amount in needs.items() if amount > 0}
+    if not wanted:
+        return 1 << 30 if nodes else 0
+    return sum(min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items()) for node in nodes)
+
+
+def has_head() -> bool:
+    """Whether Ray says which node has the head of the cluster."""
+    return any(HEAD in node for node in _nodes())
+
+
+def _nodes(but: Collection[str] = ()) -> list[dict[str, float]]:
+    """What the nodes have that are there, ``but`` these."""
+    return [node["Resources"] for node in imported_ray().nodes() if node["Alive"] and node["NodeID"] not in but]
+
+
+def _check_brought(ray: Any, env: Mapping[str, Any]) -> None:
+    """`PlanError` if Ray runs in this program, and does not bring ``env`` with it."""
+    if not env or (dict(env), ray.get_runtime_context().get_worker_id()) in _BROUGHT:
+        return
+    names = " and ".join(name for name in env if name != "excludes")
+    raise PlanError(
+        f"Ray runs in this program already, and {names} can only be set where it is started: give it to "
+        f"ray.init(runtime_env=…) there, or start the program by `ray job submit --working-dir`, and leave it out of "
+        f"RayRuntime(runtime_env=…); or call ray.shutdown() first"
+    )
+
+
+def _initialise(ray: Any, address: str | None, env: Mapping[str, Any]) -> None:
+    _show_token()
+    # Without an address Ray would also join what some earlier program has left behind on this machine.
+    wanted = address or os.environ.get("RAY_ADDRESS") or "local"
+    brings = {"runtime_env": dict(env)} if env else {}
+    try:
+        ray.init(address=wanted, namespace=NAMESPACE, include_dashboard=False, logging_level="WARNING", **brings)
+        _BROUGHT[:] = [(dict(env), ray.get_runtime_context().get_worker_id())]
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        is_there = wanted in {"local", _AT_HAND} or is_reachable(wanted)
+        if env and is_there and not isinstance(error, ConnectionError):
+            ray.shutdown()
+            raise PlanError(f"Ray does not take this runtime_env: {in_short(error)}") from error
+        raise ControlError(
+            f"there is no Ray cluster {f'at {address}' if address else 'to be started here'} ({error}): start one with "
+            f"ray start --head, or leave address out to run on this machine alone"
+        ) from error
+
+
+@contextmanager
+def _sigterm_left(ray: Any, on_sigterm: Callable[[Any], None] | None) -> Iterator[None]:
+    """Have Ray give its handler to ``on_sigterm``: it would take the signal from whoever has it, without asking."""
+    utils = ray._private.utils  # Ray has no option for it
+    theirs = getattr(utils, "set_sigterm_handler", None)
+    if on_sigterm is None or theirs is None:
+        yield
+        return
+    utils.set_sigterm_handler = on_sigterm
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = theirs
+
+
+def _show_token() -> None:
+    """Have Ray show the token of this user where there is one: a cluster of `ray start` asks for it, and a program that
+    joins shows none unless ``RAY_AUTH_MODE`` says so.
+    """
+    try:
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+    except ImportError:
+        return  # an older Ray, which asks only if told to
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)

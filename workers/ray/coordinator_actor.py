@@ -1,0 +1,241 @@
+"""The actor of a job's coordinator, found by the job's name. A thin shell around the runs in a thread of its own.
+
+Whoever wants something of the job asks here, in the words of `control_messages`. The actor ends itself once its job has
+ended and its owner knows, or nobody has asked for a while. Rule: a job with snapshots outlives it (S6): Ray starts it
+again, under its name, and it goes on from the store and from what it has noted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import ray
+
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import JobEnded, MalstromError, PeerError
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.ids import made_at_s
+from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_request, encode_answer
+from malstrom_py.workers.control.server import answer_to
+from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.coordinator.recovery import begun_again
+from malstrom_py.workers.coordinator.restart_policy import Failures
+from malstrom_py.workers.ray.cluster import room_now
+from malstrom_py.workers.ray.coordinator_journal import Notes
+from malstrom_py.workers.ray.driver_commits import Errand, Errands
+from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
+from malstrom_py.workers.ray.node_watch import Lookout
+from malstrom_py.workers.ray.ray_workers import RayCrew
+from malstrom_py.workers.reports.error_transfer import pack
+from malstrom_py.workers.reports.job_status import Ending, JobStatus, SnapshotStatus
+from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.job_run import JobRun
+from malstrom_py.workers.runtime.job_thread import conduct
+from malstrom_py.workers.runtime.supervisor import Attempts, wait_out
+from malstrom_py.workers.transport.calls import RayCallTransport
+
+ANSWERS: Final = 64
+"""How many may wait for an answer at once; more wait for their turn."""
+
+STAY_S: Final = 60.0
+"""How long the coordinator of a job that has ended waits to be asked how."""
+
+TOLD_S: Final = 0.2
+"""How long it waits for answers to go out before it leaves."""
+
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEnding:
+    """How a job ended, for the program that started it: what its own sinks are to commit, and under which id, unless
+    they have already. ``is_stopped``: it was asked to stop, so sources may be in the middle of what they have pinned.
+    """
+
+    status: JobStatus
+    error: bytes | None = field(repr=False)
+    delivery: tuple[SnapshotId, list[tuple[str, bytes]]] | None = field(repr=False)
+    is_stopped: bool
+
+
+class CoordinatorActor:
+    """Coordinates the job of ``setup``."""
+
+    def __init__(self, setup: JobSetup) -> None:
+        self._name = f"malstrom(job={setup.job} coordinator)"
+        log_as(setup.job, "coordinator")
+        self._setup = setup
+        self._controls = Controls(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
+        self._errands = Errands(outlives=setup.outlives)
+        self._crew: RayCrew | None = None
+        self._lookout = Lookout()
+        self._begun = threading.Event()
+        self._known = threading.Event()
+        context = ray.get_runtime_context()
+        self._notes = Notes(str(context.get_actor_id()), kept=setup.keeping is not None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's own, of how it finds out
+            self._follows = bool(context.was_current_actor_reconstructed)
+        if self._follows:
+            self._begun.set()
+        threading.Thread(target=self._work, name=f"malstrom-job-{setup.job}", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return self._name
+
+    @ray.method(concurrency_group="answers", max_task_retries=-1)
+    def ask(self, request: bytes) -> bytes:
+        """The answer to a request, both as frames of a control socket without their length."""
+        try:
+            answer = asyncio.run(answer_to(decode_request(request).ask, self._controls))
+        except MalstromError as error:
+            answer = error
+        return encode_answer(answer)[LENGTH_BYTES:]
+
+    @ray.method(concurrency_group="ending", max_task_retries=-1)
+    def ending(self) -> PackedEnding:
+        """How the job ended, once it has."""
+        ending = self._controls.ended.result()
+        error = None if ending.error is None else pack(ending.error)
+        has_committed = self._setup.keeping is not None  # by errands, with each snapshot
+        commit = None if self._crew is None or error is not None or has_committed else self._crew.commit
+        delivery = None if commit is None else (commit.snapshot, commit.to_deliver())
+        return PackedEnding(self._controls.known(), error, delivery, self._controls.is_stopping)
+
+    @ray.method(max_task_retries=-1)
+    def heard(self) -> None:
+        """The program that started the job has heard how it ended. One that has gone by then never says so."""
+        self._known.set()
+
+    @ray.method(concurrency_group="errands", max_task_retries=-1)
+    def errand(self) -> Errand | None:
+        """What the program that started the job is to do next, if anything comes up for a while."""
+        return self._errands.next()
+
+    @ray.method(concurrency_group="errands", max_task_retries=-1)
+    def errand_done(self, number: str, error: bytes | None) -> None:
+        """An errand is done, or has failed."""
+        self._errands.done(number, error)
+
+    @ray.method(max_task_retries=-1)
+    def is_up(self) -> bool:
+        """Answers once the coordinator is up."""
+        return True
+
+    @ray.method(max_task_retries=-1)
+    def begin(self) -> None:
+        """Begin with the job: who starts it has all it needs."""
+        self._begun.set()
+
+    @ray.method(max_task_retries=-1)
+    def has_ended(self) -> bool:
+        """Whether the job has."""
+        return self._controls.ended.done()
+
+    @ray.method(concurrency_group="deliver")
+    def deliver(self, data: bytes) -> None:
+        """What a worker sends, where the streams go through Ray."""
+        transport = None if self._crew is None else self._crew.transport
+        if isinstance(transport, RayCallTransport):
+            transport.deliver(data)
+
+    def _work(self) -> None:
+        setup, controls, clock = self._setup, self._controls, SystemClock()
+        handle: Any = ray.get_runtime_context().current_actor
+        if not self._begun.wait(setup.start_timeout_s):
+            ray.kill(handle, no_restart=True)
+            return
+        self._lookout.start()
+        try:
+            runs = self._runs(clock)
+        except BaseException as error:
+            controls.end(Ending.of(RunResult(setup.job, {}, 0.0), error))
+        else:
+            self._conduct(runs)
+        _LOG.info("the job has %s", controls.ended.result().how)
+        self._lookout.close()
+        self._errands.close()
+        if self._known.wait(STAY_S):
+            clock.sleep_s(TOLD_S)
+        self._notes.forget()
+        ray.kill(handle, no_restart=True)
+
+    def _runs(self, clock: SystemClock) -> Attempts[JobRun[RayCrew]]:
+        """The runs of the job, of which the coordinator before this one may have begun some."""
+        setup, notes, failures = self._setup, self._notes, Failures(self._setup.restart)
+        if self._follows:
+            self._follow(failures, clock)
+        plan = unpack_plan(setup.plan, setup.job)
+
+        keeping, note = setup.keeping, notes.note
+        if keeping is not None:
+            keeping = replace(keeping, stood=note.stood, is_again=note.has_begun, began_from=note.began_from)
+
+        def make(again: bool, workers: int | None) -> JobRun[RayCrew]:
+            nonlocal keeping
+            if again:
+                notes.restarted()
+            again = again or notes.note.has_begun
+            wanted = notes.note.workers or workers or setup.workers
+            size = self._with_room(wanted) if again else wanted
+            if again:
+                keeping = begun_again(keeping, None if self._crew is None else self._crew.snapshots)
+            this = replace(setup, workers=size, keeping=keeping, watched=again)
+            self._crew = RayCrew(this, plan, clock, self._errands, notes, self._lookout)
+            return JobRun(plan, self._crew, clock, controls=self._controls)
+
+        return Attempts(make, self._controls, setup.restart, clock, failures)
+
+    def _follow(self, failures: Failures, clock: SystemClock) -> None:
+        """Go on where the coordinator before this one has died. `PeerError`: too many have."""
+        setup, notes, controls = self._setup, self._notes, self._controls
+        now_s = clock.now_s()
+        notes.restarted(died_at_s=now_s)
+        pause_s: float | None = 0.0
+        for at_s in notes.note.died_at_s:
+            pause_s = failures.pause_s(clock.monotonic_s() - (now_s - at_s))
+        _LOG.warning("the coordinator has died, and is started again")
+        if pause_s is None:
+            raise PeerError(
+                f"the coordinator of job {setup.job!r} died {len(notes.note.died_at_s)} times, which is more than it "
+                f"may (restart=mp.Restart(max_restarts={setup.restart.max_restarts})). Ray's logs on its node may say "
+                f"why (killed, out of memory, its node gone)"
+            )
+        if (stood := notes.note.stood) is not None:
+            controls.note_snapshots(SnapshotStatus(stood, made_at_s(SnapshotId(stood)), 0))
+        controls.recover(RunResult(setup.job, {}, 0.0), notes.note.workers or setup.workers, times=notes.note.restarts)
+        if notes.note.drain is not None:
+            controls.stop(drain=notes.note.drain)
+        wait_out(pause_s, controls, clock)
+
+    def _accepted(self, drain: bool) -> None:
+        self._notes.stopping(drain=drain)
+
+    def _with_room(self, wanted: int) -> int:
+        """As many workers as were wanted, or as there is room for: a node may be gone (S6)."""
+        if self._setup.autoscaling:
+            return wanted
+        size = max(1, min(wanted, room_now(self._setup.options.needs, but=self._lookout.silent)))
+        if size < wanted:
+            _LOG.warning("there is room for %d workers only, of %d", size, wanted)
+        return size
+
+    def _conduct(self, runs: Attempts[JobRun[RayCrew]]) -> None:
+        try:
+            conduct(runs, self._controls, None)
+        except BaseException as error:
+            if not (isinstance(error, JobEnded) and error.how == "stopped"):  # that was asked for
+                _LOG.error("the job failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
+
+
+def coordinator_class(*, restarts: bool) -> Any:
+    """The actor class. ``restarts``: whether Ray starts it again when it has died."""
+    groups = {"answers": ANSWERS, "ending": 4, "deliver": 1, "errands": 2}
+    remote: Any = ray.remote  # its types do not know concurrency groups
+    most = -1 if restarts else 0
+    return remote(num_cpus=0, max_restarts=most, max_task_retries=0, concurrency_groups=groups)(CoordinatorActor)

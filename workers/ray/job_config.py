@@ -1,0 +1,158 @@
+"""What a job on Ray is started with, as its actors get it: settings, the plan, the log.
+
+The log of an actor: one line per event, with the job and who speaks. Ray carries it to the driver and its files.
+
+A plan on its way to other processes: functions and classes by cloudpickle, those of ``__main__`` by value.
+
+What a job on Ray is started with, as its actors are told it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import cloudpickle
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.errors import PlanError
+from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.coordinator.restart_policy import NEVER, Restart
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.runtime.captured_variables import captured
+from malstrom_py.workers.transport.base import JobSecret, Transport
+
+_FORMAT: Final = "%(asctime)s %(levelname)s job={job} {who}: %(message)s"
+
+
+def log_as(job: str, who: str) -> None:
+    """From now on what this process logs under ``malstrom_py`` says that it is ``who``, of ``job``."""
+    logger = logging.getLogger("malstrom_py")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_FORMAT.format(job=job, who=who)))
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+
+
+def pack_plan(plan: Plan) -> bytes:
+    """``plan`` as bytes; `PlanError` naming the step whose function, source or sink cannot be taken elsewhere."""
+    try:
+        packed: bytes = cloudpickle.dumps(plan, protocol=5)
+    except Exception as error:
+        raise _unpicklable(plan, error) from error
+    return packed
+
+
+def unpack_plan(packed: bytes, job: str) -> Plan:
+    """The plan again; `PlanError` if it needs a module that is not here."""
+    try:
+        plan: Plan = pickle.loads(packed)
+    except ImportError as error:
+        raise PlanError(
+            f"job {job!r} uses module {error.name!r}, which a worker does not have: install it on every node of the "
+            f"cluster, or have Ray bring it there with RayRuntime(runtime_env={{'pip': [...]}}) or, for your own code, "
+            f"runtime_env={{'working_dir': '.'}}"
+        ) from error
+    except Exception as error:
+        raise PlanError(
+            f"job {job!r} cannot be built on a worker ({type(error).__name__}: {error}): see that the cluster runs the "
+            f"same versions of Python and of the libraries as the program that starts the job"
+        ) from error
+    return plan
+
+
+def _unpicklable(plan: Plan, error: Exception) -> PlanError:
+    for step in plan.steps:
+        try:
+            cloudpickle.dumps((step.factory, step.traits), protocol=5)
+        except Exception as own:
+            found = captured(step) or own
+            return PlanError(
+                f"step {step.name!r} ({step.kind}{f', {step.detail}' if step.detail else ''}) cannot be taken to other "
+                f"processes: {found}. Make what it holds on to inside the function, or once per worker with "
+                f"mp.per_worker(factory)"
+            )
+    return PlanError(f"job {plan.job!r} cannot be taken to other processes: {error}")
+
+
+Streams = Literal["direct", "ray"]
+"""How batches go from worker to worker: over sockets of their own, or in calls of Ray where no port can be opened."""
+
+
+Placement = Literal["spread", "pack"]
+"""Which nodes workers go to: as many as there are, or as few as Ray thinks right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """How the ends of the streams are made. ``on_loopback``: all of them are on one machine."""
+
+    streams: Streams
+    on_loopback: bool
+    ports: tuple[int, int] | None
+    secret: JobSecret
+
+    def end(self, peer: int, *, incarnation: int) -> Transport:
+        """The end of ``peer``, made inside its actor."""
+        import ray
+
+        if self.streams == "ray":
+            from malstrom_py.workers.transport.calls import RayCallTransport
+
+            handle = ray.get_runtime_context().current_actor
+            return RayCallTransport(peer, incarnation=incarnation, secret=self.secret, handle=handle)
+        from malstrom_py.workers.transport.zeromq import ZeroMQTransport
+
+        host = "127.0.0.1" if self.on_loopback else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        return ZeroMQTransport(peer, incarnation=incarnation, secret=self.secret, host=host, ports=self.ports)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What each worker needs of Ray. ``memory`` in bytes. ``for_program``: of the ``runtime_env``, what a whole program
+    has.
+    """
+
+    num_cpus: float
+    resources: Mapping[str, float] = field(default_factory=dict, hash=False)
+    runtime_env: Mapping[str, Any] | None = field(default=None, hash=False)
+    num_gpus: float = 0.0
+    memory: int = 0
+    placement: Placement = "spread"
+    for_program: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What Ray counts: resource -> how much of it."""
+        return {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": self.memory, **self.resources}
+
+
+@dataclass(frozen=True, slots=True)
+class JobSetup:
+    """A job with everything that its coordinator must know to start it. ``plan`` is packed.
+
+    ``keeping``: how it is snapshotted, None if it is not; ``restart``: how it is begun again then. ``incarnation``:
+    which start of the job this is, where snapshots do not tell. ``outlives``: it goes on when its program ends.
+    ``watched``: workers note what they are at work on, for when they die.
+    """
+
+    job: str
+    plan: bytes = field(repr=False)
+    workers: int
+    batching: Batching
+    checks: bool
+    wiring: Wiring
+    options: WorkerOptions
+    start_timeout_s: float
+    autoscaling: bool
+    incarnation: int = 1
+    keeping: Keeping | None = None
+    restart: Restart = NEVER
+    outlives: bool = False
+    watched: bool = False

@@ -1,0 +1,334 @@
+"""The handle's side of a job on Ray: asks its coordinator; and, where the job was started, sees how it ends.
+
+Rule: an end is known at once, whoever brought it about: the coordinator's answer, or Ray's word that it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+import weakref
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Final
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, PlanError, SinkError
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.sinks.memory import Memory
+from malstrom_py.workers.control.messages import (
+    LENGTH_BYTES,
+    Answer,
+    Ask,
+    AskStatus,
+    AskStop,
+    Request,
+    decode_answer,
+    encode_request,
+)
+from malstrom_py.workers.control.remote_job import AskedJob
+from malstrom_py.workers.control.server import ControlSocket
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits, commits_in_driver
+from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.ray.cluster import NAMESPACE, in_short, is_reachable
+from malstrom_py.workers.ray.coordinator_actor import PackedEnding
+from malstrom_py.workers.ray.driver_commits import Runner
+from malstrom_py.workers.reports.error_transfer import unpack
+from malstrom_py.workers.reports.job_status import Ending, JobStatus, goes_on, in_progress
+from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.job_thread import say
+from malstrom_py.workers.runtime.source_pinning import Pins
+
+ANSWER_S: Final = 10.0
+"""How long an answer may take beyond what it was asked to wait for."""
+
+RESTART_S: Final = 60.0
+"""The same of a job whose coordinator may be starting again meanwhile."""
+
+_FREE_S: Final = 10.0
+_LOOK_S: Final = 2.0
+_UP_S: Final = 3.0
+_EXIT_S: Final = 5.0
+_AGAIN_S: Final = 0.5
+
+
+class RayJob(AskedJob):
+    """A job whose coordinator is ``actor``."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        super().__init__(name)
+        self._actor = actor
+        self._answer_s = ANSWER_S
+
+    def ask(self, ask: Ask, what: str) -> Answer:
+        """See `AskedJob.ask`."""
+        wait_s = None if ask.timeout_s is None else ask.timeout_s + self._answer_s
+        try:
+            return decode_answer(ray.get(self._asked(ask), timeout=wait_s))
+        except KeyboardInterrupt as error:
+            error.add_note(goes_on(self.name))
+            raise
+        except GetTimeoutError:
+            raise DeadlineError(
+                f"job {self.name!r} did not answer within {wait_s:g} s: its coordinator is stopped, or very busy",
+                wait=f"an answer of job {self.name!r}",
+                deadline_s=wait_s or 0.0,
+            ) from None
+        except RayActorError:
+            raise JobEnded(
+                f"job {self.name!r} cannot be {what}: it has ended; how, only the program that started it knows",
+                job=self.name,
+            ) from None
+        except RayError as error:
+            raise ControlError(f"job {self.name!r} cannot be asked: {error}", job=self.name) from error
+
+    def _asked(self, ask: Ask) -> Any:
+        return self._actor.ask.remote(encode_request(Request("", ask))[LENGTH_BYTES:])
+
+
+class OwnRayJob(RayJob):
+    """A job on Ray in the program that started it: knows how it ended, and commits what is shown here."""
+
+    def __init__(
+        self, plan: Plan, actor: Any, pins: Pins, *, outlives: bool, control: bool, kept: bool = False
+    ) -> None:
+        super().__init__(plan.job, actor)
+        here = sinks_here(plan)
+        self._here = SinkCommits(plan.job, here, SystemClock().now_s())
+        self._runner = Runner(here)
+        self._pins = pins
+        self._kept = kept
+        if kept:
+            self._answer_s = RESTART_S
+        self._last = JobStatus(plan.job, "running", 0, "", RunResult(plan.job, {}, 0.0), None)
+        self._ended: Future[Ending] = Future()
+        self._cluster = str(ray.get_runtime_context().gcs_address)
+        self._control = ControlSocket(plan.job, self._answer) if control else None
+        try:
+            asked = actor.ending.remote()
+            actor.begin.remote()
+            self._watching = threading.Thread(
+                target=self._watch, args=(asked,), name=f"malstrom-ray-{plan.job}", daemon=True
+            )
+            if not outlives:
+                _OWN.add(self)
+            self._watching.start()
+            if kept and here:
+                threading.Thread(target=self._run_errands, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
+        except BaseException:  # there are too many threads, say
+            _OWN.discard(self)
+            if self._control is not None:
+                self._control.release()
+                self._control.close()
+            raise
+
+    def ask(self, ask: Ask, what: str) -> Answer:
+        """See `AskedJob.ask`; a job that has ended is not asked any more."""
+        if not self._ended.done():
+            try:
+                return super().ask(ask, what)
+            except JobEnded:
+                self._awaited(ANSWER_S, "run")
+        ending = self._ended.result()
+        if isinstance(ask, AskStatus):
+            told = ending.told()
+            error = None if told is None else str(told)
+            return replace(self._last, state=ending.how, phase="ended", counts=ending.counts, error=error)
+        return ending.refusal(what)
+
+    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
+        """See `JobHandle.stop`."""
+        if not self._ended.done():
+            with contextlib.suppress(JobEnded):
+                super().stop(drain=drain, wait=False, timeout_s=timeout_s)
+        if wait:
+            self._awaited(timeout_s, "stop")
+        return self._ended.result().stopped(drain=drain, kept=self._kept) if self._ended.done() else None
+
+    def wait(self, *, timeout_s: float | None) -> RunResult:
+        """See `JobHandle.wait`."""
+        return self._awaited(timeout_s, "run").result()
+
+    def abandon(self) -> None:
+        """The program ends: have the job end too. No answer is waited for: its coordinator may be stopped."""
+        if ray.is_initialized():
+            with contextlib.suppress(RayError):
+                self._asked(AskStop(drain=False, wait=False, timeout_s=_EXIT_S))
+
+    def leave(self, until_s: float) -> None:
+        """Wait until it has ended, or until ``until_s``; then give its name back, and say that it did not."""
+        try:
+            self._ended.result(max(0.0, until_s - SystemClock().monotonic_s()) if ray.is_initialized() else 0.0)
+        except TimeoutError:
+            if self._control is not None:
+                self._control.release()
+            say(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
+
+    def _awaited(self, timeout_s: float | None, operation: str) -> Ending:
+        try:
+            return self._ended.result(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+        except TimeoutError:
+            raise in_progress(self.name, operation, timeout_s or 0.0) from None
+        except KeyboardInterrupt as error:
+            error.add_note(goes_on(self.name))
+            raise
+
+    def _watch(self, asked: Any) -> None:
+        try:
+            packed = self._known_end(asked.future())
+            with contextlib.suppress(Exception):  # if this is not heard, the coordinator leaves later
+                self._actor.heard.remote()
+            ending = self._as_ending(packed)
+            self._pins.keep_unread = self._kept and packed.is_stopped
+        except PeerError as error:  # there is nobody left who could be told that the name is free
+            ending = Ending(self.name, "failed", RunResult(self.name, {}, 0.0), error)
+            self._end(ending)
+            return
+        except RayError as error:
+            known = RunResult(self.name, {}, 0.0)
+            ending = Ending(self.name, "failed", known, _gone(self.name, error))
+            with contextlib.suppress(Exception):
+                ray.kill(self._actor, no_restart=True)  # Ray keeps the name of the dead for those who hold on to them
+        except BaseException as error:
+            ending = Ending(self.name, "failed", RunResult(self.name, {}, 0.0), error)
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            self._free_name()
+        self._end(ending)
+
+    def _run_errands(self) -> None:
+        """Have the sinks of this program commit what the coordinator says, until the job has ended."""
+        clock = SystemClock()
+        while not self._ended.done() and ray.is_initialized():
+            try:
+                errand: Any = ray.get(self._actor.errand.remote())
+                if errand is not None and errand.what == "end":
+                    return
+                if errand is not None:
+                    ray.get(self._actor.errand_done.remote(errand.number, self._runner.do(errand)))
+            except RayActorError:
+                return  # the job has ended
+            except Exception:  # it is asked again as long as the job has not ended
+                clock.sleep_s(_AGAIN_S)
+
+    def _known_end(self, asked: Future[PackedEnding]) -> PackedEnding:
+        """How the job has ended, once it has. `PeerError` if its cluster is gone: Ray says so late."""
+        while True:
+            try:
+                return asked.result(_LOOK_S)
+            except TimeoutError:
+                if not is_reachable(self._cluster) and not self._is_up():
+                    raise PeerError(
+                        f"the coordinator of job {self.name!r} is gone, and so is its Ray cluster ({self._cluster}): "
+                        f"look there for why; start the cluster, then the job, afresh"
+                    ) from None
+
+    def _is_up(self) -> bool:
+        """Whether the coordinator answers: it may, while the head of its cluster is started afresh."""
+        if not ray.is_initialized():
+            return False  # Ray would start anew to ask it
+        try:
+            self._actor.is_up.remote().future().result(_UP_S)
+        except (TimeoutError, RayError):
+            return False
+        return True
+
+    def _end(self, ending: Ending) -> None:
+        if self._control is not None:
+            self._control.release()
+        _OWN.discard(self)
+        with contextlib.suppress(Exception):  # how the job ended is what is to be told
+            self._pins.unpin(keep=self._kept and ending.how != "finished")  # it may be gone on with
+        self._ended.set_result(ending)
+        if self._control is not None:
+            self._control.close()
+
+    async def _answer(self, ask: Ask) -> Answer:
+        """What others of this machine ask is passed on, each in a thread of its own: there are not many."""
+        try:
+            return await asyncio.to_thread(self.ask, ask, "asked")
+        except MalstromError as error:
+            return error
+
+    def _as_ending(self, packed: PackedEnding) -> Ending:
+        error = None if packed.error is None else unpack(packed.error)
+        if error is None and packed.delivery is not None:
+            try:
+                self._here.take_over(*packed.delivery)
+                self._here.commit(packed.status.counts)
+            except SinkError as failure:
+                for note in self._here.abort():
+                    failure.add_note(str(note))
+                error = failure
+        self._last = packed.status
+        return Ending.of(packed.status.counts, error)
+
+    def _free_name(self) -> None:
+        """Until another job may have this one's name: before anybody is told that it has ended."""
+        clock = SystemClock()
+        until_s = clock.monotonic_s() + _FREE_S
+        while _named(self.name) is not None:
+            if clock.monotonic_s() >= until_s:
+                ray.kill(self._actor, no_restart=True)
+                return
+            clock.sleep_s(0.02)
+
+
+def _named(job: str) -> Any:
+    if not ray.is_initialized():
+        return None  # Ray would start anew to look for it
+    try:
+        return ray.get_actor(job, namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+def _gone(job: str, error: RayError) -> PeerError:
+    return PeerError(
+        f"the coordinator of job {job!r} is gone: {in_short(error)}. Without snapshots the job ends with it (S6), and "
+        f"is to be started afresh; with them, it goes on from the last when it is started again"
+    )
+
+
+_OWN: Final = weakref.WeakSet[OwnRayJob]()
+"""The jobs that this program has started, that have not ended, and that end with it."""
+
+
+@atexit.register
+def _leave_all() -> None:
+    jobs = list(_OWN)
+    until_s = SystemClock().monotonic_s() + _EXIT_S
+    for job in jobs:
+        job.abandon()
+    for job in jobs:
+        job.leave(until_s)
+
+
+def check_detached(plan: Plan) -> None:
+    """`PlanError` if a sink of ``plan`` is committed in the program that starts it, which may end before."""
+    for step in sinks_here(plan):
+        in_memory = isinstance(step.sink, Memory)
+        raise PlanError(
+            f"sink {step.context.step!r} is committed by the program that starts the job, "
+            f"{'into its memory' if in_memory else 'through its Spark'}, and a detached job goes on without it: leave "
+            f"out detached, or write {'with sinks.Files' if in_memory else 'Parquet to a path'}"
+        )
+
+
+def make_ready(plan: Plan, *, every_sink: bool) -> None:
+    """Before the job begins: have the sinks that are committed in this program clear or finish what an earlier run left
+    half done. ``every_sink``: the others too, which do it again where they are committed. `SinkError` if one cannot.
+    """
+    clock = SystemClock()
+    SinkCommits(plan.job, build_sinks(plan, clock) if every_sink else sinks_here(plan), clock.now_s()).recover()
+
+
+def sinks_here(plan: Plan) -> list[WriteSink]:
+    """The sinks of ``plan`` that are committed in this program."""
+    return [sink for sink in build_sinks(plan, SystemClock()) if commits_in_driver(sink)]

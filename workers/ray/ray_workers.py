@@ -1,0 +1,356 @@
+"""The workers of a job on Ray, as the run in its coordinator drives them: hired, connected, told, asked, let go.
+
+Rule: batches go from worker to worker, and orders and reports over the same streams; the rest are calls of actors. Each
+run has streams of its own incarnation, so nothing of the one before is taken for something of this.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import Clock
+from malstrom_py.errors import InternalError, MalstromError, PeerError
+from malstrom_py.operators.read_source import Begun
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.coordinator import machine as events
+from malstrom_py.workers.coordinator.coordinator import Coordinated, Coordination
+from malstrom_py.workers.coordinator.recovery import Beginning, Resumption, begin, beginning_steps, listed
+from malstrom_py.workers.coordinator.rescale_requests import Done
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.engine.background import ThreadBackground
+from malstrom_py.workers.engine.graph_builder import Dealt, Membership, build_sinks, deal_parts, movable_parts
+from malstrom_py.workers.engine.snapshot_capture import Saved
+from malstrom_py.workers.engine.worker_loop import Wake
+from malstrom_py.workers.ray.cluster import check_room
+from malstrom_py.workers.ray.coordinator_journal import Notes
+from malstrom_py.workers.ray.driver_commits import Errands, done_in_driver
+from malstrom_py.workers.ray.job_config import JobSetup, pack_plan
+from malstrom_py.workers.ray.node_watch import Lookout
+from malstrom_py.workers.ray.worker_handle import Hand, answers
+from malstrom_py.workers.ray.worker_registry import Roster
+from malstrom_py.workers.ray.worker_server import Finished
+from malstrom_py.workers.ray.worker_startup import Hiring, parts_of
+from malstrom_py.workers.reports.job_status import check_size
+from malstrom_py.workers.reports.result import StepCounts
+from malstrom_py.workers.transport.base import Transport
+from malstrom_py.workers.transport.messages import COORDINATOR, Content, Message, Standing, Tally
+
+TURN_S: Final = 0.5
+"""How long the coordinator waits at most before it looks around; whatever happens ends the wait."""
+
+FINISH_S: Final = 600.0
+"""How long sinks may take to make durable what they were given."""
+
+BUILD_S: Final = 600.0
+"""How long a worker may take to open its sinks, and to read the state that it goes on from."""
+
+CLOSE_S: Final = 60.0
+"""How long workers that have finished may take to close, before their processes are ended."""
+
+GIVE_UP_S: Final = 3.0
+"""The same where the job has failed: everyone is to know of it within ten seconds."""
+
+GO_BACK_S: Final = 1.0
+"""The same where others are to go on from the last snapshot, within ten seconds."""
+
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
+
+
+class RayCrew(Coordinated):
+    """The workers of ``plan``, started as ``setup`` says. ``errands``: what the driver does for it; ``notes``: for the
+    next coordinator; ``lookout``: on the cluster's nodes.
+    """
+
+    def __init__(
+        self, setup: JobSetup, plan: Plan, clock: Clock, errands: Errands, notes: Notes, lookout: Lookout
+    ) -> None:
+        super().__init__(plan, clock)
+        self._lookout = lookout
+        self._setup = setup
+        self._notes = notes
+        self.transport: Transport | None = None
+        self.wake = Wake()
+        sinks = build_sinks(plan, clock)
+        if setup.keeping is not None:
+            sinks = done_in_driver(sinks, errands)
+        self.commit = SinkCommits(plan.job, sinks, clock.now_s(), deliver=setup.keeping is None)
+        self.coordination = Coordination(plan, self, members=range(setup.workers), clock=clock)
+        self._begun: Beginning | None = None
+        self._roster = Roster(plan.job, clock, lookout)
+        self._hiring: Hiring | None = None
+        self._joining: Iterator[None] | None = None
+        self._saved: dict[int, str] = {}
+        self._fixed: dict[int, str] = {}
+        self._draining = False
+        self._is_ending = False
+
+    def begin(self) -> Beginning | None:
+        """Before anything else: claim the job and choose where it goes on from; have the sinks made ready."""
+        if self._setup.keeping is None:
+            self.commit.recover()
+        else:
+            self._begun = begin(self._plan, self._setup.keeping, self.commit, self._clock)
+            resumption = self._begun.resumption
+            self._notes.has_begun(None if resumption is None else resumption.manifest.id)
+            if self._begun.finished is not None:
+                return self._begun
+            self._setup = replace(self._setup, incarnation=self._begun.incarnation)
+        self.wake.transport = self.transport = self._setup.wiring.end(COORDINATOR, incarnation=self._setup.incarnation)
+        return self._begun
+
+    def open(self, pins: Mapping[str, Any]) -> None:
+        """Deal the parts, hire the first workers, open their sinks, connect all with all, and open the sources."""
+        members = self.coordination.members
+        # Listed before the plan is copied, so that what a source learns by it, all workers know.
+        resumption = None if self._begun is None else self._begun.resumption
+        known = None if resumption is None else resumption.known
+        dealt = deal_parts(self._plan, members, self._clock, known)
+        self.coordination.deal(movable_parts(dealt.parts, dealt.movable))
+        beginning = beginning_steps(self._plan, resumption)
+        resumption, begun = self._resumed(dealt)
+        hiring = self._hiring = Hiring(
+            self._setup,
+            self._roster,
+            pack_plan(self._plan),
+            self._streams,
+            self._clock,
+            self.wake.set,
+            self._lookout,
+        )
+        hiring.hire(members)
+        for _ in hiring.come_up():
+            self._streams.receive(TURN_S)
+        hands = hiring.newcomers
+        self._roster.hands, hiring.newcomers = {hand.worker: hand for hand in hands}, []
+        table, incarnation = self.coordination.table, self._setup.incarnation
+        how = ((), False, resumption, beginning)
+        built = [
+            (hand, hand.ask("build", Membership(hand.worker, members, table, 0, incarnation), *how)) for hand in hands
+        ]
+        answer = self._roster.answers
+        answer(built, "open its sinks and take over its state", timeout_s=BUILD_S)
+        answer([(hand, hand.ask("reach", hiring.addresses_but(hand))) for hand in hands], "reach the others")
+        for hand in hands:
+            self._streams.connect(hand.worker, hand.address)
+        opened = [
+            (hand, hand.ask("open_sources", dealt.parts[hand.worker], parts_of(dealt.parts[hand.worker], begun)))
+            for hand in hands
+        ]
+        self._fixed = dict(zip(members, answer(opened, "open its sources"), strict=True))
+        self._keep_snapshots(pins)
+        self._roster.ask_all(hands, "start")
+
+    def step(self, *, until_s: float | None = None) -> None:
+        """Take what workers tell, do what follows from it; when nothing comes, wait for a while."""
+        self.wake.clear()
+        self._roster.check_ended()
+        if self._setup.wiring.streams == "ray":  # which wait for Ray to say that a node is lost
+            self._roster.check_nodes(self._roster.hands.values())
+        self._go_on_joining()
+        self._turn()
+        if self._suspending and self.coordination.is_steady:
+            self._suspending = False
+            self._roster.ask_all(list(self._roster.hands.values()), "suspend")
+        try:
+            came = self._streams.receive(self._wait_s())
+        except PeerError as error:
+            raise self._roster.root_of(error) from None
+        for content in came:
+            self._take(content)
+        self.coordination.check_deadline()
+
+    def rescale(self, size: int, done: Done) -> None:
+        """Go to ``size`` workers while the job runs; ``done`` is told what came of it (R9).
+
+        The youngest leave first. `PlanError` if the cluster has no room for so many, or one of those that would leave
+        cannot.
+        """
+        check_size(size)
+        if not self._setup.autoscaling:
+            check_room(size, self._setup.options.needs, but=self._lookout.silent)
+        members = self.coordination.resized(size)
+        self.coordination.check_leavers(members, self._fixed)
+        self._notes.wanted(size)
+        self._send(self.coordination.request(members, done))
+
+    def finish(self) -> None:
+        """All is read and written: have the last snapshot made, with the job's result in it."""
+        assert self.coordination.snapshotting is not None
+        self.coordination.snapshotting.finish()
+        self._is_ending = True
+
+    def drain(self) -> None:
+        """Have the sources read nothing more."""
+        self._draining = True
+        self._roster.ask_all(list(self._roster.hands.values()), "drain")
+
+    @property
+    def all_suspended(self) -> bool:
+        """Whether every worker has stopped."""
+        return self._all_stand(lambda standing: standing.suspended)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every worker has, and nothing else is to be done first."""
+        return self.may_finish and self._all_stand(lambda standing: standing.finished)
+
+    def counts(self) -> dict[str, StepCounts]:
+        """What each step has done, on all workers together, as far as they have told."""
+        return self._roster.counts(self.members)
+
+    def pre_commit(self) -> None:
+        """Have all workers end: pre-commit, and close all but the transactional writers."""
+        self._finish(list(self._roster.hands.values()))
+        self._is_ending = True
+
+    def close_before_commit(self) -> None:
+        """That was part of `pre_commit`."""
+
+    def close(self) -> None:
+        """Close every worker and end its process; the first error is raised when all have been ended."""
+        self.coordination.close()
+        newcomers = [] if self._hiring is None else self._hiring.newcomers
+        hands, self._roster.hands = [*self._roster.hands.values(), *newcomers], {}
+        self._hiring, self._joining = None, None
+        failed_s = GIVE_UP_S if self._setup.keeping is None else GO_BACK_S
+        there = [hand for hand in hands if hand.is_up and not hand.has_ended]
+        try:
+            self._let_go(there, timeout_s=CLOSE_S if self._is_ending else failed_s)
+        finally:
+            for hand in hands:
+                hand.kill()
+            if self.transport is not None:
+                self.transport.close(linger_s=0.0)
+
+    # For the coordination.
+
+    def start(self, start: events.StartWorkers) -> Sequence[Message]:
+        """R1: have joiners come up. What has to be waited for is gone on with in `step`."""
+        assert self._hiring is not None
+        self._hiring.hire(start.workers)
+        self._joining = self._join(start, self._hiring)
+        self.wake.set()
+        return []
+
+    def remove_all_but(self, members: Sequence[int]) -> None:
+        """R8: let go those who have said Bye. What they have not committed waits for the next commit."""
+        leavers = [hand for hand in self._roster.hands.values() if hand.worker not in members]
+        if not leavers:
+            return
+        numbers = [hand.worker for hand in leavers]
+        stay = [hand for hand in self._roster.hands.values() if hand not in leavers]
+        self._roster.ask_all(stay, "part_with", numbers)
+        for worker in numbers:
+            self._streams.disconnect(worker)
+        self._finish(leavers)
+        self._let_go(leavers, timeout_s=CLOSE_S)
+        for hand in leavers:
+            hand.kill()
+            self._roster.left(hand)
+        _LOG.info("workers %s have left", numbers)
+
+    # Inside.
+
+    @property
+    def _streams(self) -> Transport:
+        if self.transport is None:
+            raise InternalError("a run has no streams before it has begun")
+        return self.transport
+
+    def _resumed(self, dealt: Dealt) -> tuple[Resumption | None, Mapping[str, Mapping[Part, Begun]]]:
+        """What workers go on from, without what is of no use to them; and where the parts stand."""
+        resumption = None if self._begun is None else self._begun.resumption
+        if resumption is None:
+            return None, {}
+        parts = listed(dealt.parts)
+        lighter = replace(resumption.manifest, sinks={}, pins={})
+        return replace(resumption.opened(self._plan, parts), manifest=lighter), resumption.begun(parts)
+
+    def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
+        keeping, begun = self._setup.keeping, self._begun
+        if keeping is not None and begun is not None:
+            background = ThreadBackground(self.wake)
+            self.coordination.keep_snapshots(begun, keeping.snapshots, background, self.commit, pins, self._result)
+
+    def _turn(self) -> None:
+        """Go on with the snapshots. What is committed elsewhere may take its time, in which nobody is listened to."""
+        began_s = self._clock.monotonic_s()
+        self._send(self.coordination.turn())
+        if self._clock.monotonic_s() - began_s > TURN_S:
+            self.coordination.got_on()
+        made = self.snapshots
+        if made is not None and made.last is not None:
+            self._notes.stands(made.last)
+
+    def _wait_s(self) -> float:
+        if (self.finished and not self._is_ending) or self.suspended:
+            return 0.0
+        now_s = self._clock.monotonic_s()
+        return min([TURN_S, *(max(0.0, due_s - now_s) for due_s in self.coordination.due_s())])
+
+    def _join(self, start: events.StartWorkers, hiring: Hiring) -> Iterator[None]:
+        """R1, step by step. What fails before anybody else knows of the joiners calls the rescale off."""
+        try:
+            yield from hiring.build(start, draining=self._draining, got_on=self.coordination.got_on)
+        except MalstromError as error:
+            _LOG.warning("the rescale is called off: %s", error)
+            self._joining = None
+            hiring.give_up()
+            self._send(self.coordination.handle(events.CalledOff(error)))
+            return
+        yield from hiring.connect()
+        _LOG.info("workers %s have joined", list(start.workers))
+        for worker in start.workers:
+            self._send(self.coordination.handle(events.Connected(worker)))
+
+    def _go_on_joining(self) -> None:
+        joining = self._joining
+        if joining is None:
+            return
+        try:
+            next(joining)
+        except StopIteration:
+            if self._joining is joining:  # what waited behind it may have begun to join already
+                self._joining = None
+
+    def _take(self, content: Content) -> None:
+        match content:
+            case Standing():
+                self._roster.told(content)
+            case Tally():
+                self._roster.told(content)
+                self.coordination.got_on()
+            case Saved():
+                self._was_saved(content)
+            case _:
+                report: Any = content
+                self._send(self.coordination.handle(events.Reported(report)))
+
+    def _was_saved(self, saved: Saved) -> None:
+        """A worker has written down what it held. One that leaves tells it once more, lest it be lost with it."""
+        if self._saved.get(saved.worker) != saved.snapshot and self.coordination.snapshotting is not None:
+            self._saved[saved.worker] = saved.snapshot
+            self.coordination.snapshotting.saved(saved)
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        for receiver, content in messages:
+            self._streams.send(receiver, [content])
+
+    def _all_stand(self, as_wanted: Callable[[Standing], bool]) -> bool:
+        return self._roster.all_stand(self.members, self.coordination.version, as_wanted)
+
+    def _finish(self, hands: Sequence[Hand]) -> None:
+        self._roster.finish(hands, self.commit.contexts, self._has_left, FINISH_S)
+
+    def _has_left(self, end: Finished) -> None:
+        if end.saved is not None:
+            self._was_saved(end.saved)
+        self.commit.add(end.payloads)
+
+    def _let_go(self, hands: Sequence[Hand], *, timeout_s: float) -> None:
+        asked = [(hand, hand.ask("close")) for hand in hands]
+        answers(asked, "close", timeout_s=timeout_s, look=lambda: self._roster.check_nodes(hands))

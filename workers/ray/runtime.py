@@ -1,0 +1,486 @@
+"""The Ray runtime: each worker an actor, the coordinator an actor that is found by the job's name.
+
+What a worker on Ray needs, and what Ray is to bring to it, as a user says it.
+
+Rule: what Ray brings to a whole program only (a local ``working_dir``, ``py_modules``) is set where Ray is joined; all
+else goes with each actor.
+
+Starts the coordinator of a job on Ray, under the job's name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal, get_args
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from malstrom_py.builder.job import Job
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import DeadlineError, JobRunning, MalstromError, OperationInProgress, PlanError
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.workers.control.registry import check_name
+from malstrom_py.workers.coordinator.recovery import LATEST, keeping_of, pinned, warn_of_reading_again
+from malstrom_py.workers.coordinator.restart_policy import Restart, restart_of
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.ray.cluster import HEAD, NAMESPACE, has_head, in_short
+from malstrom_py.workers.ray.coordinator_actor import coordinator_class
+from malstrom_py.workers.ray.job_config import JobSetup, Placement, Streams, Wiring, WorkerOptions
+from malstrom_py.workers.reports.error_transfer import outermost
+from malstrom_py.workers.reports.job_status import check_size
+from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.in_process import check_job
+from malstrom_py.workers.runtime.interrupts import PlannedStop
+from malstrom_py.workers.runtime.job_handle import JobHandle, RunningJob
+from malstrom_py.workers.runtime.progress import Progress, progress_for
+from malstrom_py.workers.runtime.running_loop import refuse_in_coroutine
+from malstrom_py.workers.runtime.source_pinning import Pins
+from malstrom_py.workers.transport.base import JobSecret
+
+_SIZES: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+
+
+def worker_options(
+    *,
+    num_cpus: float,
+    num_gpus: float,
+    memory: int,
+    resources: Mapping[str, float] | None,
+    runtime_env: Mapping[str, Any] | None,
+    placement: Placement,
+) -> WorkerOptions:
+    """The options of a worker, checked. `PlanError` for one that cannot be."""
+    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
+        if not is_amount(value):
+            raise PlanError(f"RayRuntime: {name} is a number of at least 0, got {value!r}")
+    if type(memory) is not int or memory < 0:
+        raise PlanError(f"RayRuntime: memory is a whole number of bytes per worker, such as 2 << 30, got {memory!r}")
+    named = resources if isinstance(resources, Mapping) else {} if resources is None else {"": None}
+    if not all(isinstance(name, str) and name and is_amount(amount) for name, amount in named.items()):
+        raise PlanError(f"RayRuntime: resources maps names to amounts, as for an actor of Ray, got {resources!r}")
+    for name in _SIZES.keys() & named.keys():
+        raise PlanError(
+            f"RayRuntime: resources are those that a cluster defines itself, not {name!r}: for that there is "
+            f"{_SIZES[name]}="
+        )
+    if placement not in get_args(Placement):
+        raise PlanError(f"RayRuntime: placement is one of {', '.join(get_args(Placement))}, got {placement!r}")
+    for_program, for_actors = split_env(runtime_env)
+    return WorkerOptions(
+        num_cpus, dict(resources or {}), for_actors, num_gpus, memory, placement, for_program=for_program
+    )
+
+
+def split_env(env: object) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """A ``runtime_env``: what of it a whole program has, with paths in full, and what each actor has.
+
+    >>> split_env({"py_modules": ["s3://bucket/shapes.zip"], "env_vars": {"A": "1"}})
+    ({}, {'py_modules': ['s3://bucket/shapes.zip'], 'env_vars': {'A': '1'}})
+    """
+    if env is None:
+        return {}, None
+    if not isinstance(env, Mapping) or not all(isinstance(name, str) for name in env):
+        raise PlanError(f"RayRuntime: runtime_env is a dict, as for an actor of Ray, got {type(env).__name__}")
+    for_program: dict[str, Any] = {}
+    if _is_local(folder := env.get("working_dir")):
+        for_program["working_dir"] = _found("working_dir", folder)
+    modules = env.get("py_modules")
+    if modules is not None and (isinstance(modules, str | Path) or not isinstance(modules, Sequence)):
+        raise PlanError(f"RayRuntime: py_modules in runtime_env is a list of paths, got {type(modules).__name__}")
+    if any(map(_is_local, modules or ())):
+        for_program["py_modules"] = [_found("py_modules", module) for module in modules or ()]
+    if for_program and "excludes" in env:
+        for_program["excludes"] = env["excludes"]
+    for_actors = {name: value for name, value in env.items() if name not in for_program}
+    return for_program, for_actors or None
+
+
+def is_amount(value: object) -> bool:
+    """Whether it is a number of at least 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+
+
+def _is_local(what: object) -> bool:
+    return isinstance(what, os.PathLike | ModuleType) or (isinstance(what, str) and "://" not in what)
+
+
+def _found(name: str, what: Any) -> Any:
+    """A local path in full; anything else as it is. `PlanError` if there is nothing at the path."""
+    if not isinstance(what, str | os.PathLike) or "://" in os.fspath(what):
+        return what
+    path = Path(what).expanduser().absolute()
+    is_file = path.suffix in {".zip", ".jar"} or (name == "py_modules" and path.suffix in {".py", ".whl"})
+    if not (path.is_file() if is_file else path.is_dir()):
+        kind = "file" if is_file else "folder"
+        raise PlanError(f"RayRuntime: {name} in runtime_env names {path}, and there is no such {kind}")
+    return str(path)
+
+
+NAME_S: Final = 5.0
+"""How long a job whose predecessor of the same name is just ending waits for the name."""
+
+_LITTLE: Final = 0.001
+"""What a coordinator takes of the one head that there is: a thousand jobs find room there."""
+
+
+def await_name(job: str) -> None:
+    """Wait until no job of that name runs on the cluster: nothing is done for one that cannot start.
+
+    Raises:
+        JobRunning: one does.
+    """
+    until_s = SystemClock().monotonic_s() + NAME_S
+    while _is_taken(job):
+        _make_way(job, until_s)
+
+
+def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
+    """The coordinator's actor, once it is up.
+
+    Raises:
+        JobRunning: a job of that name runs already.
+        DeadlineError: it has not come up in time.
+        PlanError: it cannot, for what the job or its ``runtime_env`` needs is not there.
+    """
+    actor = _created(setup, detached=detached)
+    try:
+        ray.get(actor.is_up.remote(), timeout=setup.start_timeout_s)
+    except GetTimeoutError:
+        ray.kill(actor, no_restart=True)
+        raise DeadlineError(
+            f"the coordinator of job {setup.job!r} did not come up within {setup.start_timeout_s:g} s: see `ray "
+            f"status` and Ray's logs, or allow more with RayRuntime(start_timeout_s=)",
+            wait="the coordinator to come up",
+            deadline_s=setup.start_timeout_s,
+        ) from None
+    except RayError as error:
+        raise PlanError(
+            f"the coordinator of job {setup.job!r} could not be started: {in_short(error, end=True)}. See that every "
+            f"node has malstrom-py with what its extra ray brings, and what runtime_env asks for"
+        ) from error
+    except BaseException:
+        ray.kill(actor, no_restart=True)
+        raise
+    return actor
+
+
+def _created(setup: JobSetup, *, detached: bool) -> Any:
+    # Beside the head, without which no job gets far anyway: so none depends on a second node.
+    beside = {HEAD: _LITTLE} if has_head() else None
+    until_s = SystemClock().monotonic_s() + NAME_S
+    while True:
+        try:
+            return (
+                coordinator_class(restarts=setup.keeping is not None)
+                .options(
+                    name=setup.job,
+                    namespace=NAMESPACE,
+                    lifetime="detached" if detached else None,
+                    resources=beside,
+                    runtime_env=setup.options.runtime_env,
+                )
+                .remote(setup)
+            )
+        except (ValueError, TypeError) as error:
+            if "already taken" not in str(error):
+                raise PlanError(f"RayRuntime: Ray does not take these options: {error}") from error
+            _make_way(setup.job, until_s)
+
+
+def _is_taken(job: str) -> bool:
+    try:
+        ray.get_actor(job, namespace=NAMESPACE)
+    except ValueError:
+        return False
+    return True
+
+
+def _make_way(job: str, until_s: float) -> None:
+    """Forget who has the name, if dead, or wait a little; `JobRunning` from ``until_s`` on."""
+    clock = SystemClock()
+    is_late = clock.monotonic_s() >= until_s
+    if _buried(job, idle=is_late):
+        return
+    if is_late:
+        raise JobRunning(
+            f"a job {job!r} runs already on this Ray cluster: attach to it with JobHandle.attach({job!r}), stop it, or "
+            f"give this one another name",
+            job=job,
+        ) from None
+    clock.sleep_s(0.1)
+
+
+def _buried(job: str, *, idle: bool) -> bool:
+    """Whether who has the name was dead, and is now forgotten: Ray keeps its name for those who hold on to it.
+
+    ``idle``: also one that lives, and whose job has ended: it waits for somebody who asks how.
+    """
+    try:
+        actor = ray.get_actor(job, namespace=NAMESPACE)
+    except ValueError:
+        return False
+    try:
+        buried = bool(ray.get(actor.has_ended.remote(), timeout=NAME_S)) and idle
+    except RayActorError:
+        buried = True
+    except RayError:
+        return False
+    if buried:
+        ray.kill(actor, no_restart=True)
+    return buried
+
+
+_SHOWN_S: Final = 0.5
+"""How often progress is shown: workers tell of it about so often."""
+
+START_S: Final = 60.0
+"""How long workers and coordinator may take to come up."""
+
+
+class RayRuntime:
+    """Runs jobs on a Ray cluster: ``workers`` actors, and one more that coordinates them.
+
+    ``address``: of the cluster, "auto" for the one of this machine; None for the one this program is connected to, or
+    that ``RAY_ADDRESS`` names, or else one of its own on this machine. ``num_cpus``, ``num_gpus``, ``memory`` (bytes),
+    ``resources`` and ``runtime_env``: what each worker needs, as for any actor of Ray. Its ``working_dir`` and
+    ``py_modules`` are set for the whole program, where this connects it to Ray. ``placement``: "spread" over as many
+    nodes as there are, or "pack" as Ray does by itself, onto few. ``batch``, ``checks`` and ``progress``: as in
+    `InProcess`.
+    ``streams``: "direct" for connections between the actors, "ray" to send batches in calls of Ray, where no ports can
+    be opened: slower by far. ``ports``: the first and the last port that actors may listen on; any that is free if
+    None. ``start_timeout_s``: how long workers may take to come up, at the start and in a rescale. ``detached``: the
+    job goes on when the program that started it ends; only on a cluster that was started by ``ray start``.
+    ``autoscaling``: ask for workers that the cluster has no room for now, for it grows.
+
+    ``snapshots``, ``resume``, ``restart`` and ``allow_dropped_state``: as in `InProcess`; the store must be one that
+    all nodes reach. With them the job outlives workers, nodes and its coordinator: it goes on from its last snapshot,
+    with as many workers as were wanted, or as there is room for then.
+
+    The user's functions, sources and sinks are copied to the workers. What is in files must be there for all of them.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        address: str | None = None,
+        num_cpus: float = 1.0,
+        num_gpus: float = 0.0,
+        memory: int = 0,
+        resources: Mapping[str, float] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        placement: Placement = "spread",
+        batch: Batching | None = None,
+        checks: bool = False,
+        streams: Streams = "direct",
+        ports: tuple[int, int] | None = None,
+        start_timeout_s: float = START_S,
+        detached: bool = False,
+        autoscaling: bool = False,
+        progress: bool | None = None,
+        snapshots: Snapshots | None = None,
+        resume: str = LATEST,
+        restart: Restart | Literal["never"] | None = None,
+        allow_dropped_state: bool = False,
+    ) -> None:
+        check_size(workers)
+        _check(ports, streams, start_timeout_s)
+        _check_flags(checks=checks, detached=detached, autoscaling=autoscaling)
+        if batch is not None and not isinstance(batch, Batching):
+            raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")
+        self._workers = workers
+        self._address = address
+        self._options = worker_options(
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=memory,
+            resources=resources,
+            runtime_env=runtime_env,
+            placement=placement,
+        )
+        self._batching = batch or Batching()
+        self._checks = checks
+        self._streams: Streams = streams
+        self._ports = ports
+        self._start_timeout_s = start_timeout_s
+        self._detached = detached
+        self._autoscaling = autoscaling
+        self._progress = progress
+        keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
+        self._keeping = None if keeping is None else replace(keeping, snapshots=_everywhere(keeping.snapshots))
+        self._restart = restart_of(restart, kept=self._keeping is not None)
+
+    def run(self, job: Job, *, control: bool = True, stop_on_sigterm: bool = False) -> RunResult:
+        """Run ``job`` to its end. Ctrl-C stops it without drain: with ``snapshots=`` after a last one. ``control`` and
+        ``stop_on_sigterm``: as in `InProcess.run`; one that comes before the job has been started stops it then.
+        """
+        refuse_in_coroutine("RayRuntime.run")
+        started: Future[JobHandle] = Future()
+        stopping = PlannedStop(lambda: started.result().stop(wait=False)) if stop_on_sigterm else None
+        with stopping or nullcontext():
+            try:
+                handle = self._start(job, "RayRuntime.run", control=control, stopping=stopping)
+            except BaseException:
+                started.cancel()
+                raise
+            started.set_result(handle)
+            try:
+                with (shown := progress_for(job.plan(), self._progress)) or nullcontext():
+                    return _seen_to_its_end(handle, shown)
+            except KeyboardInterrupt as error:
+                try:
+                    handle.stop(drain=False, wait=True)
+                except MalstromError as failure:
+                    error.add_note(str(failure))
+                raise
+
+    def start(self, job: Job, *, control: bool = True) -> JobHandle:
+        """Start ``job``, and return a handle on it once its coordinator is up; its workers come up meanwhile.
+
+        It is found by its name on the cluster, and, with ``control``, on this machine as long as this program runs.
+
+        Raises:
+            PlanError: the job is wrong, cannot be taken to other processes, or the cluster has no room for it; Ray is
+                missing or too old.
+            JobRunning: a job of that name runs there already.
+            ControlError: there is no such cluster.
+        """
+        return self._start(job, "RayRuntime.start", control=control, stopping=None)
+
+    def _start(self, job: Job, where: str, *, control: bool, stopping: PlannedStop | None) -> JobHandle:
+        try:
+            return JobHandle(self._started(check_job(job, where), control=control, stopping=stopping))
+        except MalstromError as error:
+            raise outermost(error) from error.__cause__
+
+    def _started(self, job: Job, *, control: bool, stopping: PlannedStop | None) -> RunningJob:
+        from malstrom_py.workers.ray.cluster import check_fields, check_room, imported_ray, joined
+        from malstrom_py.workers.ray.job_config import pack_plan
+
+        imported_ray()
+        check_fields({**self._options.for_program, **(self._options.runtime_env or {})})
+        from malstrom_py.workers.ray.ray_job import check_detached, make_ready
+
+        plan = job.plan()
+        packed = pack_plan(plan)  # what cannot be copied is told before anything is begun
+        if self._detached:
+            check_detached(plan)
+        own = None if stopping is None else stopping.come_first
+        cluster = joined(self._address, self._options.for_program, on_sigterm=own)
+        if self._detached and cluster.is_local:
+            raise PlanError(
+                "this program has started Ray for itself, so no job outlives it: start a cluster with `ray start "
+                "--head` and pass address='auto', or leave out detached"
+            )
+        if not self._autoscaling:
+            check_room(self._workers, self._options.needs)
+
+        await_name(plan.job)
+        if control:
+            check_name(plan.job)
+        warn_of_reading_again(plan, self._keeping)
+        with ExitStack() as on_failure:
+            pins = on_failure.enter_context(Pins(plan, SystemClock()))
+            if self._keeping is None:
+                make_ready(plan, every_sink=pins.any)  # what is pinned may be what a sink has left half done
+            self._pin(plan, pins)
+            begun = self._begun(plan, pack_plan(plan) if pins.any else packed, pins, cluster.is_local, control=control)
+            on_failure.pop_all()  # from now on the job sees to it
+            return begun
+
+    def _pin(self, plan: Plan, pins: Pins) -> None:
+        """Pin what the job is to read: nothing, if it has finished, for it may not be there any more."""
+        known = None if self._keeping is None or not pins.any else pinned(plan, self._keeping, SystemClock())
+        if known is None or not known.finished:
+            pins.keep = known is not None and bool(known.records)  # if it cannot start now, it may the next time
+            pins.pin(known)
+
+    def _begun(self, plan: Plan, packed: bytes, pins: Pins, is_local: bool, *, control: bool) -> RunningJob:
+        from malstrom_py.workers.ray.cluster import imported_ray
+        from malstrom_py.workers.ray.ray_job import OwnRayJob
+
+        setup = JobSetup(
+            job=plan.job,
+            plan=packed,
+            workers=self._workers,
+            batching=self._batching,
+            checks=self._checks,
+            wiring=Wiring(self._streams, is_local, self._ports, JobSecret.new()),
+            options=replace(self._options, for_program={}),  # which Ray has by now
+            start_timeout_s=self._start_timeout_s,
+            autoscaling=self._autoscaling,
+            keeping=self._keeping,
+            restart=self._restart,
+            outlives=self._detached,
+        )
+        actor = start_coordinator(setup, detached=self._detached)
+        try:
+            return OwnRayJob(
+                plan, actor, pins, outlives=self._detached, control=control, kept=self._keeping is not None
+            )
+        except BaseException:  # its name is held on this machine, say: it has not begun, and must not
+            imported_ray().kill(actor, no_restart=True)
+            raise
+
+
+def _seen_to_its_end(handle: JobHandle, progress: Progress | None) -> RunResult:
+    while progress is not None:
+        try:
+            result = handle.wait(timeout_s=_SHOWN_S)
+        except OperationInProgress:
+            counts = handle.status().counts
+            if counts.steps:
+                progress.show(counts)
+        else:
+            progress.show(result)
+            return result
+    return handle.wait()
+
+
+def _everywhere(snapshots: Snapshots) -> Snapshots:
+    """The same for other processes, which have folders of their own to begin from."""
+    if not snapshots.is_in_store:
+        import cloudpickle
+
+        try:
+            cloudpickle.dumps(snapshots)
+        except Exception as error:
+            raise PlanError(
+                f"RayRuntime: the checkpointer cannot be sent to workers in other processes "
+                f"({type(error).__name__}: {error}): give mp.Snapshots(checkpointer=) a function of the job's name "
+                f"that makes one there"
+            ) from error
+    if not isinstance(snapshots.uri, str | os.PathLike) or "://" in os.fspath(snapshots.uri):
+        return snapshots
+    return replace(snapshots, uri=Path(snapshots.uri).absolute())
+
+
+def _check(ports: object, streams: object, start_timeout_s: object) -> None:
+    """`PlanError` for an option that cannot be."""
+    if not is_amount(start_timeout_s):
+        raise PlanError(f"RayRuntime: start_timeout_s is a number of at least 0, got {start_timeout_s!r}")
+    if streams not in get_args(Streams):
+        raise PlanError(f"RayRuntime: streams is one of {', '.join(get_args(Streams))}, got {streams!r}")
+    if ports is not None and not _are_ports(ports):
+        raise PlanError(f"RayRuntime: ports is the first and the last port, such as (20000, 20099), got {ports!r}")
+
+
+def _check_flags(**flags: object) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise PlanError(f"RayRuntime: {name} is True or False, got {flag!r}")
+
+
+def _are_ports(ports: object) -> bool:
+    if not isinstance(ports, tuple) or len(ports) != 2 or not all(isinstance(port, int) for port in ports):
+        return False
+    return bool(0 < ports[0] <= ports[1] < 1 << 16)

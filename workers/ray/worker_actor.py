@@ -1,0 +1,102 @@
+"""The actor of one worker. A thin shell: Ray's calls in, a `WorkerHost` behind, answers and failures as values out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import ray
+
+from malstrom_py.errors import MalstromError
+from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.ray.job_config import Wiring, log_as, unpack_plan
+from malstrom_py.workers.ray.worker_server import BlackBox, WorkerHost, box_path, clear_before
+from malstrom_py.workers.reports.error_transfer import pack
+from malstrom_py.workers.transport.calls import RayCallTransport
+
+_LOG: Final = logging.getLogger("malstrom_py.worker")
+
+
+class Failed:
+    """What a call comes to that has failed: the error, packed."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.packed = pack(error)
+
+
+class WorkerActor:
+    """Worker ``worker`` of job ``job``. The loop runs in ``run``, whose end tells the coordinator how it ended."""
+
+    def __init__(
+        self,
+        job: str,
+        worker: int,
+        plan: bytes,
+        wiring: Wiring,
+        *,
+        batching: Batching,
+        checks: bool,
+        incarnation: int,
+        keeping: Keeping | None,
+        watched: bool,
+    ) -> None:
+        self._name = f"malstrom(job={job} worker={worker})"
+        log_as(job, f"worker={worker}")
+        self._failed: Failed | None = None
+        self._host: WorkerHost | None = None
+        try:
+            self._transport = wiring.end(worker, incarnation=incarnation)
+            clear_before(wiring.secret.token, incarnation)
+            box = BlackBox(box_path(wiring.secret.token, incarnation, worker)) if watched else None
+            self._host = WorkerHost(
+                unpack_plan(plan, job), self._transport, batching=batching, checks=checks, keeping=keeping, box=box
+            )
+        except MalstromError as error:
+            self._failed = Failed(error)  # an error of ours that Ray would wrap
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def address(self) -> Any:
+        """Where the others reach it; once this is known, the worker is up."""
+        return self._failed or self._transport.address
+
+    def node(self) -> str:
+        """Where it runs."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    @ray.method(concurrency_group="run")
+    def run(self) -> Failed | None:
+        """The worker's loop, from its start to its end."""
+        if self._host is None:
+            return self._failed
+        try:
+            self._host.run()
+        except BaseException as error:
+            _LOG.error("failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
+            return Failed(error)
+        return None
+
+    def do(self, what: str, arguments: tuple[Any, ...]) -> Any:
+        """Have the worker do what the coordinator asks."""
+        if self._host is None:
+            return self._failed
+        try:
+            return self._host.do(what, *arguments).result()
+        except BaseException as error:
+            return Failed(error)
+
+    @ray.method(concurrency_group="deliver")
+    def deliver(self, data: bytes) -> None:
+        """What another end of the streams sends, where these go through Ray."""
+        if isinstance(self._transport, RayCallTransport):
+            self._transport.deliver(data)
+
+
+def worker_class(options: Mapping[str, Any]) -> Any:
+    """The actor class, with these options of Ray."""
+    remote: Any = ray.remote  # its types do not know concurrency groups
+    groups = {"run": 1, "deliver": 1}
+    return remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(WorkerActor).options(**options)

@@ -1,0 +1,321 @@
+"""What a process does that hosts one worker: builds it, runs its loop, answers its coordinator.
+
+What a worker was at work on, where others find it when its process has died: a small file, mapped into memory.
+
+Rule: it says which step, of which part and up to where, never a value of a record. What is written to the map stands in
+the file, however the process ends. It is kept from the second run of a job on, for a first death may be no record's
+fault; it costs a write per batch and step.
+
+What a process does that hosts one worker: builds it, runs its loop, and does for the coordinator what it asks.
+
+Rule: every question is answered in the thread of the loop, between two steps. Nothing here knows how questions come.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import Clock, SystemClock
+from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
+from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.operators.read_source import Begun, ReadSource
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.coordinator.recovery import Keeping, Resumption, restore
+from malstrom_py.workers.coordinator.sink_commits import Contexts, pre_committed
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import Membership
+from malstrom_py.workers.engine.initial_states import initial_states
+from malstrom_py.workers.engine.snapshot_capture import Saved
+from malstrom_py.workers.engine.worker import NOTHING, Worker
+from malstrom_py.workers.engine.worker_loop import WorkerLoop
+from malstrom_py.workers.reports.error_transfer import pack
+from malstrom_py.workers.reports.result import StepCounts
+from malstrom_py.workers.transport.base import Transport
+
+_BYTES: Final = 2048
+
+
+def box_path(token: str, incarnation: int, worker: int) -> Path:
+    """Where the box of a worker lies on its machine. ``token``: of this start of the job."""
+    return Path(tempfile.gettempdir()) / f"malstrom-box-{token}-{incarnation}-{worker}"
+
+
+def clear_before(token: str, incarnation: int) -> None:
+    """Take away on this machine what incarnations before this one have left: nobody asks for it any more.
+
+    >>> BlackBox(box_path("docs", 1, 7)).note("")
+    >>> clear_before("docs", 2)
+    >>> box_path("docs", 1, 7).exists()
+    False
+    """
+    for path in Path(tempfile.gettempdir()).glob(f"malstrom-box-{token}-*"):
+        if int(path.name.split("-")[-2]) < incarnation:
+            path.unlink(missing_ok=True)
+
+
+class BlackBox:
+    """The box at ``path``, which is made anew.
+
+    >>> path = box_path("docs", 1, 0)
+    >>> box = BlackBox(path)
+    >>> box.note("step 'parse' had 3 records")
+    >>> last_words(path)
+    "step 'parse' had 3 records"
+    >>> box.close()
+    >>> last_words(path)
+    ''
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            os.ftruncate(descriptor, _BYTES)
+            self._map = mmap.mmap(descriptor, _BYTES)
+        finally:
+            os.close(descriptor)
+
+    def note(self, said: str) -> None:
+        """From now on this is what was being done; nothing if empty."""
+        data = said.encode()[: _BYTES - 1]
+        self._map[: len(data) + 1] = data + b"\0"
+
+    def close(self) -> None:
+        """The worker has ended well: take it away."""
+        self._map.close()
+        self._path.unlink(missing_ok=True)
+
+
+def last_words(path: Path) -> str:
+    """What the box at ``path`` says; empty where there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(_BYTES).partition(b"\0")[0].decode(errors="replace")
+
+
+def watch(operators: Mapping[str, Operator], box: BlackBox) -> None:
+    """From now on each step notes in ``box`` what it is at work on, while it is."""
+    sources = [source for source in operators.values() if isinstance(source, ReadSource)]
+    stack: list[str] = []
+
+    def noting(step: str, work: Callable[[Batch, Outlet], None]) -> Callable[[Batch, Outlet], None]:
+        def on_batch(batch: Batch, out: Outlet) -> None:
+            stack.append(_said(step, batch, sources))
+            box.note(stack[-1])
+            work(batch, out)
+            stack.pop()
+            box.note(stack[-1] if stack else "")
+
+        return on_batch
+
+    for step, operator in operators.items():
+        watched: Any = operator  # its method is taken over for this one object
+        watched.on_batch = noting(step, operator.on_batch)
+
+
+def _said(step: str, batch: Batch, sources: list[ReadSource]) -> str:
+    source = None if batch.part is None else batch.part.partition("/")[0]
+    read = [last for one in sources if source in {None, one.context.step} and (last := one.last_read())]
+    came = ", read from " if batch.part is not None else " that had come by an exchange; what was read here last is of "
+    return f"step {step!r} was at work on {len(batch)} records{came if read else ''}{' and '.join(read)}"
+
+
+LINGER_S: Final = 5.0
+"""How long the end of a worker waits for what it has sent to go out."""
+
+SETTLE_S: Final = 300.0
+"""How long a worker that leaves may take to write down what it held at the last barrier."""
+
+_LOG: Final = logging.getLogger("malstrom_py.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a worker leaves: what its sinks have pre-committed, by step, and its last counts.
+
+    ``error`` is what went wrong on the way, packed; what was pre-committed before that is named all the same, to be
+    discarded. ``saved``: what it has written down at its last barrier, told again: nobody waits for its streams.
+    """
+
+    payloads: tuple[tuple[str, bytes], ...]
+    counts: Mapping[str, StepCounts]
+    error: bytes | None
+    saved: Saved | None = None
+
+
+class WorkerHost:
+    """Hosts a worker of ``plan`` behind ``transport``. ``keeping``: how the job is snapshotted, if it is. ``box``:
+    where it notes what it is at work on, None: nowhere.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        transport: Transport,
+        *,
+        batching: Batching,
+        checks: bool,
+        keeping: Keeping | None = None,
+        box: BlackBox | None = None,
+    ) -> None:
+        self._plan = plan
+        self._batching = batching
+        self._checks = checks
+        self._keeping = keeping
+        self._box = box
+        self._clock: Clock = SystemClock()
+        self._loop = WorkerLoop(transport, self._clock)
+
+    def run(self) -> None:
+        """Run the loop until `stop`, then close what is left open. Whatever fails is raised."""
+        transport = self._loop.transport
+        try:
+            self._loop.run()
+        except BaseException as error:
+            self._close_quietly(error)
+            raise
+        finally:
+            transport.close(linger_s=LINGER_S)
+
+    def do(self, what: str, *arguments: Any) -> Future[Any]:
+        """Have the loop do what the coordinator asks, one of the methods named in `ORDERS`."""
+        return self._loop.ask(lambda: ORDERS[what](self, *arguments))
+
+    # What the coordinator asks. All below runs in the thread of the loop.
+
+    def build(
+        self,
+        member: Membership,
+        others: Sequence[int],
+        draining: bool,
+        resumption: Resumption | None = None,
+        beginning: Collection[str] = (),
+    ) -> None:
+        """Build the worker, with channels to ``others`` that are no members yet (R1), and open its sinks. Have it take
+        over what it owns of ``resumption`` (S5). ``beginning``: the steps that begin with their initial state.
+        """
+        worker = Worker(
+            self._plan,
+            member,
+            batching=self._batching,
+            clock=self._clock,
+            codec=Codec(self._plan.types),
+            tracked=self._keeping is not None,
+            checks=self._checks,
+            wake=self._loop.wake,
+        )
+        self._loop.take_on(worker)
+        if self._box is not None:
+            watch(worker.operators, self._box)
+        for other in others:
+            worker.connect(other)
+        worker.open_sinks()
+        if self._keeping is not None:
+            checkpointer = self._keeping.snapshots.checkpointer(self._plan.job)
+            self._loop.keep_snapshots(checkpointer)
+            if resumption is not None:
+                restore(resumption, checkpointer, [worker])
+        worker.start_with(initial_states(self._plan, beginning))
+        if draining:
+            worker.reading.stop()
+
+    def reach(self, addresses: Mapping[int, Any]) -> None:
+        """Open the streams to these peers."""
+        for peer, address in addresses.items():
+            self._loop.transport.connect(peer, address)
+
+    def welcome(self, addresses: Mapping[int, Any]) -> None:
+        """Open the streams, and the channels, to workers that join (R1)."""
+        self.reach(addresses)
+        for joiner in addresses:
+            self._loop.worker.connect(joiner)
+
+    def part_with(self, leavers: Sequence[int]) -> None:
+        """Drop the channels, and the streams, to workers that have left (R8)."""
+        for leaver in leavers:
+            self._loop.worker.disconnect(leaver)
+            self._loop.transport.disconnect(leaver)
+
+    def open_sources(
+        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]] = NOTHING
+    ) -> str:
+        """Open the sources, where they stood as ``begun`` says: which of them cannot be read on elsewhere; empty if
+        there is none.
+        """
+        worker = self._loop.worker
+        self._loop.send(worker.open_sources(parts, begun))
+        return worker.reading.fixed
+
+    def start(self) -> None:
+        """Begin to work."""
+        _LOG.info("at work")
+        self._loop.start()
+
+    def drain(self) -> None:
+        """Read nothing more."""
+        self._loop.worker.reading.stop()
+
+    def suspend(self) -> None:
+        """Stop behind all that is on its way."""
+        self._loop.send(self._loop.worker.suspend())
+
+    def finish(self, contexts: Contexts) -> Finished:
+        """Do nothing any more; once all is written down, pre-commit, and close all but the transactional writers."""
+        self._loop.rest()
+        worker, payloads, error = self._loop.worker, list[tuple[str, bytes]](), None
+        try:
+            self._loop.settle(SETTLE_S)
+            for payload in pre_committed(worker.sinks, contexts):
+                payloads.append(payload)
+            worker.close_before_commit()
+        except Exception as failure:
+            error = pack(failure)
+        return Finished(tuple(payloads), worker.counts(), error, self._loop.saved)
+
+    def close(self) -> None:
+        """Close the worker, and end the loop."""
+        self._loop.rest()
+        self._loop.stop()
+        if self._loop.has_worker:
+            self._loop.worker.close()
+        if self._box is not None:
+            self._box.close()
+        _LOG.info("closed")
+
+    def _close_quietly(self, error: BaseException) -> None:
+        try:
+            if self._loop.has_worker:
+                self._loop.worker.close()
+        except Exception as failure:
+            error.add_note(str(failure))
+
+
+ORDERS: Final[Mapping[str, Callable[..., Any]]] = {
+    order.__name__: order
+    for order in (
+        WorkerHost.build,
+        WorkerHost.reach,
+        WorkerHost.welcome,
+        WorkerHost.part_with,
+        WorkerHost.open_sources,
+        WorkerHost.start,
+        WorkerHost.drain,
+        WorkerHost.suspend,
+        WorkerHost.finish,
+        WorkerHost.close,
+    )
+}
+"""What can be asked of a host."""

@@ -1,0 +1,1 @@
+"""What every room reports: the state of a job, its results, and its errors."""

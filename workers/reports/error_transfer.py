@@ -1,0 +1,125 @@
+"""Errors on their way between processes and to users: with cause and notes, and without frames of this package.
+
+Errors on their way between processes: with their cause and notes, and told in words where they cannot be carried.
+
+Rule: no link of a chain vanishes. One whose class does not come through is a note on the error that it caused: its type
+and the user's line, never its text, which may hold values of records.
+
+Tracebacks for users: an error they caused is shown from their code, without frames of this package.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sysconfig
+from traceback import FrameSummary, extract_tb
+from types import TracebackType
+from typing import Final
+
+import cloudpickle
+
+from malstrom_py.errors import InternalError, MalstromError, OperatorError
+from malstrom_py.errors.text import OURS
+
+_CAUSES_MAX: Final = 5
+
+
+def pack(error: BaseException) -> bytes:
+    """``error`` as bytes. What of it cannot be pickled is told in words; what would end the process, as our error."""
+    if not isinstance(error, Exception):
+        error = _ended_by(error)
+    # The text of a foreign error may hold values of records, so only its type is told.
+    ours = isinstance(error, MalstromError)
+    told = error if ours else InternalError(f"an unexpected {type(error).__name__}")
+    chain: list[tuple[bytes | None, str]] = []
+    link: BaseException | None = error
+    while link is not None and len(chain) < _CAUSES_MAX:
+        chain.append((_pickled(link), _in_words(link)))
+        link = link.__cause__
+    packed: bytes = pickle.dumps((chain, _pickled(told), f"{type(error).__name__}: {told}"))
+    return packed
+
+
+def unpack(packed: bytes) -> BaseException:
+    """The error again, with its cause, as far as its classes are known here."""
+    chain, told, text = pickle.loads(packed)
+    links = [(_loaded(link), words) for link, words in chain]
+    error = links[0][0] or _loaded(told) or InternalError(text)
+    at = error
+    for cause, words in links[1:]:
+        if cause is None:
+            at.add_note(f"caused by {words}, which could not be brought from its process")
+        else:
+            at.__cause__ = cause
+            at = cause
+    return error
+
+
+def _ended_by(error: BaseException) -> OperatorError:
+    ended = OperatorError(
+        f"a function of the job ended its process: {_in_words(error)}. Raise an exception to have the job fail, or "
+        f"call JobHandle.stop in the program that started it"
+    )
+    ended.__cause__ = error
+    return ended
+
+
+def _in_words(error: BaseException) -> str:
+    name, frame = type(error).__name__, users_frame(error)
+    return name if frame is None else f"{name} raised at {frame.filename}:{frame.lineno}, in {frame.name}"
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    try:
+        pickled: bytes = cloudpickle.dumps(error, protocol=5)
+        pickle.loads(pickled)  # some classes of errors go in and do not come out
+    except Exception:
+        return None
+    return pickled
+
+
+def _loaded(pickled: bytes | None) -> BaseException | None:
+    try:
+        error = pickle.loads(pickled or b"")
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+_LIBRARIES: Final = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+
+
+def without_internals(error: MalstromError) -> MalstromError:
+    """``error``, its causes shown from the user's first frame on. An `InternalError` keeps everything."""
+    if isinstance(error, InternalError):
+        return error
+    cause, seen = error.__cause__, set[int]()
+    while cause is not None and id(cause) not in seen:  # causes may go in a circle: `raise error from error`
+        seen.add(id(cause))
+        cause.__traceback__ = _users(cause.__traceback__)
+        cause = cause.__cause__
+    return error.with_traceback(None)
+
+
+def outermost(error: MalstromError | KeyboardInterrupt) -> MalstromError | KeyboardInterrupt:
+    """``error`` for a public function to raise. Raised again by each on the way out, it shows the last one's frame."""
+    return interrupted(error) if isinstance(error, KeyboardInterrupt) else without_internals(error)
+
+
+def interrupted(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """A Ctrl-C as the user sees it: where their code was, if it was running, and the notes on ``error``."""
+    return error.with_traceback(_users(error.__traceback__))
+
+
+def users_frame(error: BaseException) -> FrameSummary | None:
+    """The user's innermost line that was running when ``error`` was raised; None if none was."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(OURS + _LIBRARIES):
+            return frame
+    return None
+
+
+def _users(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(OURS):
+        frames = frames.tb_next
+    return frames

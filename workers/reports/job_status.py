@@ -1,0 +1,272 @@
+"""The state of a job while it runs and when it has ended, and what a rescale has done.
+
+How many workers a job may have.
+
+What is told when the waiting for an operation of a job has ended, and the operation has not.
+
+What a rescale has done: so far, and once it has ended.
+
+How a job stands while it runs, and how it ended.
+
+Rule: what is said of an error here goes to other processes and onto terminals, so it is the text of our own errors; of
+a foreign one only the type is told, for its text may hold values of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperationInProgress, PlanError
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.manifest import Manifest
+from malstrom_py.workers.reports.error_transfer import outermost
+from malstrom_py.workers.reports.result import RunResult
+
+WORKERS_MAX: Final = 128
+
+
+def check_size(workers: object) -> None:
+    """`PlanError` if a job cannot have so many ``workers``."""
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= WORKERS_MAX:
+        raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
+
+
+_TOLD: Final[Mapping[str, str]] = {
+    "run": "has not ended within {} s; it goes on",
+    "rescale": "has not been rescaled within {} s; the rescale goes on",
+    "snapshot": "has not completed a snapshot within {} s; the snapshot goes on",
+    "savepoint": "has not completed the savepoint within {} s; it goes on",
+    "stop": "has not stopped within {} s; it is still being stopped",
+}
+
+
+def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgress:
+    """That a wait for ``operation`` ("run", "rescale", "snapshot", "savepoint" or "stop") has run out, and it goes on.
+
+    >>> print(in_progress("flights", "rescale", 5))
+    job 'flights' has not been rescaled within 5 s; the rescale goes on: see status(), or allow more with timeout_s=
+    """
+    told = _TOLD[operation].format(f"{timeout_s:g}")
+    return OperationInProgress(
+        f"job {job!r} {told}: see status(), or allow more with timeout_s=", job=job, operation=operation
+    )
+
+
+def goes_on(job: str) -> str:
+    """What is noted on a Ctrl-C that has stopped the waiting, and not what was waited for."""
+    return f"job {job!r} goes on, and does what it was asked to: only the waiting was interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleReport:
+    """A rescale that has ended.
+
+    ``members``: the workers that are there now. ``version``: of the routing table they route by. ``moves``: how many
+    moves it took. ``slots`` and ``parts``: how many of each changed worker. ``duration_s``: how long it took by the
+    runtime's clock, in seconds. ``superseded_by``: how many workers the later request asked for that overtook this one;
+    None if none did. ``keys``: how many keys with state changed worker, counted once for each region that keeps
+    something of them. ``bytes``: how large their state was, as it was sent.
+
+    >>> RescaleReport((0, 1), version=1, moves=1, slots=512, parts=2, duration_s=0.1).superseded_by is None
+    True
+    """
+
+    members: tuple[int, ...]
+    version: int
+    moves: int
+    slots: int
+    parts: int
+    duration_s: float
+    superseded_by: int | None = None
+    keys: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A rescale while it moves what it is to move.
+
+    ``move``: which move is under way, from 1. ``slots``: how many of the ``of_slots`` that are to change worker have
+    done so. ``keys``, ``bytes``: what has been sent with them, as in `RescaleReport`.
+
+    >>> print(Moving(2, slots=16, of_slots=512, keys=1_600, bytes=2_000_000))
+    move 2, 16 of 512 slots moved, with 1,600 keys and 2.0 MB of state
+    """
+
+    move: int
+    slots: int
+    of_slots: int
+    keys: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"move {self.move}, {self.slots:,} of {self.of_slots:,} slots moved, with {self.keys:,} keys and "
+            f"{self.bytes / 1e6:,.1f} MB of state"
+        )
+
+
+How = Literal["finished", "failed", "stopped"]
+State = Literal["running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStatus:
+    """How it stands with the snapshots of a job that makes them.
+
+    ``last``: the id of the last one, from which the job would go on, and ``at_s``: when it was made, in seconds since
+    1970; both None if there is none yet. ``made``: how many this run has completed.
+
+    >>> print(SnapshotStatus("20261122T042242123456Z-1a2b3c4d", 1795321362.1, 3))
+    3 snapshots, the last one is 20261122T042242123456Z-1a2b3c4d of 2026-11-22 04:22:42 UTC
+    """
+
+    last: str | None
+    at_s: float | None
+    made: int
+
+    @classmethod
+    def of(cls, last: Manifest | None, made: int) -> SnapshotStatus:
+        """Where ``last`` is the last that stands."""
+        if last is None:
+            return cls(None, None, made)
+        return cls(last.id, datetime.fromisoformat(last.created).timestamp(), made)
+
+    def __str__(self) -> str:
+        made = f"{self.made:,} snapshot{'' if self.made == 1 else 's'}"
+        if self.last is None or self.at_s is None:
+            return f"{made}, none to go on from yet"
+        at = datetime.fromtimestamp(self.at_s, UTC)
+        return f"{made}, the last one is {self.last} of {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """How a job stands, as `JobHandle.status` tells it.
+
+    ``state``: "running", "rescaling", "recovering" (it goes back to its last snapshot, for a worker was lost) or
+    "stopping"; once it has ended "finished" (its sinks have committed), "failed" or "stopped" (without drain: nothing
+    was committed but what stands in its last snapshot). ``workers``: how many there are. ``phase``: what the run is
+    at, "opening", "steady", "joining", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
+    ``counts``: the rows so far. ``error``: what it failed of, else None. ``age_s``: how old the figures are, in
+    seconds; above 0 only if a function of the job has kept its thread from telling newer ones. ``moving``: how far a
+    rescale has come that moves slots, else None. ``restarts``: how often it went back to a snapshot. ``snapshots``: how
+    it stands with them, None if it runs without.
+
+    >>> counts = RunResult("flights", {}, 2.0)
+    >>> print(JobStatus("flights", "rescaling", 4, "moving", counts, None))
+    job flights: rescaling, 4 workers (moving)
+    job flights: 0 read, 0 written, 0 filtered, 0 late, 0 skipped, 0 dead letters in 2.00 s
+    """
+
+    job: str
+    state: State
+    workers: int
+    phase: str
+    counts: RunResult
+    error: str | None
+    age_s: float = 0.0
+    moving: Moving | None = None
+    restarts: int = 0
+    snapshots: SnapshotStatus | None = None
+
+    def __str__(self) -> str:
+        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        moving = "" if self.moving is None else f": {self.moving}"
+        lines = [f"job {self.job}: {self.state}, {workers} ({self.phase}{moving})", str(self.counts)]
+        if self.snapshots is not None:
+            lines.append(str(self.snapshots))
+        if self.restarts:
+            lines.append(f"{self.restarts:,} restart{'' if self.restarts == 1 else 's'} from a snapshot")
+        if self.error is not None:
+            lines.append(f"error: {self.error}")
+        if self.age_s:
+            lines.append(
+                f"these figures are {self.age_s:.1f} s old: a function of the job keeps it from telling newer ones"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended. ``error`` is what it failed of, or what stopped it; None only where it is finished."""
+
+    job: str
+    how: How
+    counts: RunResult
+    error: BaseException | None = None
+
+    @classmethod
+    def of(cls, counts: RunResult, error: BaseException | None) -> Ending:
+        """The ending of a run that came this far and ended by ``error``, or by itself if None.
+
+        >>> Ending.of(RunResult("flights", {}, 2.0), KeyboardInterrupt()).how
+        'stopped'
+        """
+        if error is None:
+            return cls(counts.job, "finished", counts)
+        stopped = isinstance(error, KeyboardInterrupt) or (isinstance(error, JobEnded) and error.how == "stopped")
+        if isinstance(error, JobEnded) and stopped:
+            error.result = counts
+        return cls(counts.job, "stopped" if stopped else "failed", counts, error)
+
+    def result(self) -> RunResult:
+        """The counts of a job that is finished; else raises what it ended by."""
+        error = self.error
+        if error is None:
+            return self.counts
+        if isinstance(error, MalstromError):
+            raise outermost(error) from error.__cause__
+        raise error
+
+    def told(self) -> MalstromError | None:
+        """``error`` as others may know it, who have neither the user's exception nor a right to its text."""
+        error = self.error
+        if error is None or isinstance(error, MalstromError):
+            return error
+        told: MalstromError
+        if isinstance(error, KeyboardInterrupt):
+            told = JobEnded(f"job {self.job!r} was stopped by Ctrl-C", job=self.job, how=self.how)
+        elif isinstance(error, SystemExit):
+            told = JobEnded(f"a function of job {self.job!r} ended the program", job=self.job, how=self.how)
+        else:
+            told = InternalError(f"job {self.job!r} failed by an unexpected {type(error).__name__}")
+        for note in getattr(error, "__notes__", ()):
+            told.add_note(note)
+        return told
+
+    @property
+    def snapshot(self) -> SnapshotId | None:
+        """The last snapshot that the end of the job has made: the job goes on from it, or its result is in it."""
+        if isinstance(self.error, JobEnded):
+            return SnapshotId(self.error.snapshot) if self.error.snapshot else None
+        last = self.counts.last_snapshot if self.error is None else None
+        return None if last is None else SnapshotId(last)
+
+    def stopped(self, *, drain: bool | None, kept: bool = False) -> SnapshotId | None:
+        """Return `snapshot` if this is what a stop with ``drain`` was to lead to, else raise what it is instead.
+
+        ``drain`` None is content with an end of the job's own; ``kept``: and, for the job has snapshots, with a stop.
+        """
+        if self.how == "failed":
+            self.result()
+        wanted = {True: {"finished"}, False: {"stopped"}, None: {"finished", "stopped"} if kept else {"finished"}}
+        if self.how not in wanted[drain]:
+            raise self.refusal("stopped without drain" if drain is False else "stopped with drain")
+        return self.snapshot
+
+    def refusal(self, what: str) -> JobEnded:
+        """That nothing can be asked of the job any more; ``what`` is what it was to be.
+
+        >>> Ending.of(RunResult("flights", {}, 2.0), None).refusal("rescaled to 4")
+        JobEnded("job 'flights' cannot be rescaled to 4: it has finished, and its sinks have committed")
+        """
+        ended = {
+            "finished": "finished, and its sinks have committed",
+            "failed": f"failed ({self.told()})",
+            "stopped": "been stopped",
+        }
+        return JobEnded(f"job {self.job!r} cannot be {what}: it has {ended[self.how]}", job=self.job, how=self.how)

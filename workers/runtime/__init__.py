@@ -1,0 +1,1 @@
+"""The in-process runtime, and what every runtime gives its user: handles, status, results."""

@@ -1,0 +1,270 @@
+"""The in-process runtime: workers in the calling thread. A thin shell: it owns the clock, the loop and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Final, Literal, TypeVar
+
+from malstrom_py import sinks
+from malstrom_py.builder.job import Job
+from malstrom_py.builder.plan import Plan
+from malstrom_py.builder.stream import StreamBuilder
+from malstrom_py.clock import Clock, SystemClock
+from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.workers.control.server import ControlSocket, answering
+from malstrom_py.workers.coordinator.command_queue import Controls, WakefulClock
+from malstrom_py.workers.coordinator.recovery import LATEST, begun_again, keeping_of, warn_of_reading_again
+from malstrom_py.workers.coordinator.restart_policy import Restart, restart_of
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.reports.error_transfer import outermost
+from malstrom_py.workers.reports.job_status import check_size
+from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.interrupts import PlannedStop
+from malstrom_py.workers.runtime.job_handle import JobHandle
+from malstrom_py.workers.runtime.job_run import JobRun
+from malstrom_py.workers.runtime.job_thread import LocalJob, conduct
+from malstrom_py.workers.runtime.local_workers import Crew
+from malstrom_py.workers.runtime.progress import Progress, progress_for
+from malstrom_py.workers.runtime.running_loop import refuse_in_coroutine
+from malstrom_py.workers.runtime.supervisor import Attempts
+
+_CLOCK: Final = ("now_s", "monotonic_s", "sleep_s")
+
+V = TypeVar("V")
+
+
+class InProcess:
+    """Runs jobs in this process, in the calling thread: ``workers`` workers in turn, over real channels.
+
+    ``batch``: how batches are cut. ``clock``: the runtime's clock. ``progress``: True to show progress on
+    standard error, False to be quiet, None to show it where that is a terminal. ``checks``: test mode, in which a
+    value or state that is changed in place, what cannot be encoded at an exchange or as state, and a partitioner that
+    would fail on several workers are errors.
+
+    ``snapshots``: where snapshots of the job are kept, and how often they are made; None: there are none. ``resume``:
+    from which of them it goes on: "latest", the newest, if there is one; "none": it starts afresh; or an id.
+    ``restart``: how it goes on from the last one when a function fails, `Restart`, or "never". ``allow_dropped_state``:
+    state of steps that the job does not have any more may be left behind.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> job.source("in", sources.Memory(range(3))).map("square", lambda n: n * n).sink("out", out)
+    >>> mp.InProcess(batch=mp.Batching(rows_max=2)).run(job).written, out.items
+    (3, [0, 1, 4])
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        batch: Batching | None = None,
+        clock: Clock | None = None,
+        progress: bool | None = None,
+        checks: bool = False,
+        snapshots: Snapshots | None = None,
+        resume: str = LATEST,
+        restart: Restart | Literal["never"] | None = None,
+        allow_dropped_state: bool = False,
+    ) -> None:
+        check_size(workers)
+        if batch is not None and not isinstance(batch, Batching):
+            raise PlanError(f"batch is how batches are cut, mp.Batching(rows_max=…), got {type(batch).__name__}")
+        if isinstance(clock, type):
+            raise PlanError(f"pass an instance as clock, {clock.__name__}(…), not the class itself")
+        if clock is not None and not all(callable(getattr(clock, name, None)) for name in _CLOCK):
+            raise PlanError(f"clock has the methods {', '.join(_CLOCK)}, and {type(clock).__name__} lacks some of them")
+        self._workers = workers
+        self._batching = batch or Batching()
+        self._clock = clock or SystemClock()
+        self._progress = progress
+        self._checks = checks
+        self._keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
+        self._restart = restart_of(restart, kept=self._keeping is not None)
+
+    def run(self, job: Job, *, control: bool = False, stop_on_sigterm: bool = False) -> RunResult:
+        """Run ``job`` to its end, then commit its sinks.
+
+        On an error or Ctrl-C the sinks discard what is not committed and the error is raised; a Ctrl-C
+        (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it. ``control``: as in `start`.
+        ``stop_on_sigterm``: SIGTERM stops the job as `JobHandle.stop` does; that is for the main thread of a program.
+
+        Raises:
+            PlanError: the job is wrong, or this is called in a coroutine, whose event loop it would block: see `start`.
+            JobEnded: the job was stopped without drain; its ``snapshot`` is the one to go on from.
+        """
+        try:
+            refuse_in_coroutine("InProcess.run")
+            plan = check_job(job, "InProcess.run").plan()
+            controls = Controls(plan.job, kept=self._keeping is not None)
+            run = self._controlled(plan, controls, progress_for(plan, self._progress))
+            with PlannedStop(lambda: controls.stop(drain=None)) if stop_on_sigterm else nullcontext():
+                if not control:
+                    return run.execute()
+                return conduct(run, controls, ControlSocket(controls.job, answering(controls)))
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
+    def start(self, job: Job, *, control: bool = True) -> JobHandle:
+        """Run ``job`` in a thread of its own, and return a handle on it at once.
+
+        While it runs its name is taken in this process and, with ``control``, for all processes of this user, which
+        find it by that name: `JobHandle.attach`, ``malstrom status``, ``rescale`` and ``stop``. Progress is shown only
+        where the runtime was made with ``progress=True``.
+
+        >>> import malstrom_py as mp
+        >>> from itertools import count
+        >>> from malstrom_py import sinks, sources
+        >>> job, out = mp.Job("docs-start"), sinks.Memory()
+        >>> job.source("in", sources.Generator(lambda part, start: count(start))).sink("out", out)
+        >>> handle = mp.InProcess().start(job, control=False)
+        >>> handle.stop()
+        >>> len(out.items) == handle.wait().written
+        True
+
+        Raises:
+            PlanError: the job is wrong.
+            JobRunning: a job of that name runs already.
+            ControlError: ``control`` has no folder that is this user's alone.
+        """
+        try:
+            plan = check_job(job, "InProcess.start").plan()
+            controls = Controls(plan.job, kept=self._keeping is not None)
+            run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
+            return JobHandle(LocalJob(run, controls, control=control))
+        except MalstromError as error:
+            raise outermost(error) from error.__cause__
+
+    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> Attempts[JobRun[Crew]]:
+        from malstrom_py.workers.runtime.captured_variables import (
+            warn_of_captured,  # it takes cloudpickle, which an import does not
+        )
+
+        clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
+        warn_of_captured(plan)
+        warn_of_reading_again(plan, self._keeping)
+        keeping, crew = self._keeping, None
+
+        def make(again: bool, workers: int | None) -> JobRun[Crew]:
+            nonlocal keeping, crew
+            if again and crew is not None:
+                keeping = begun_again(keeping, crew.snapshots)
+            crew = Crew(
+                plan,
+                workers=workers or self._workers,
+                batching=self._batching,
+                clock=clock,
+                keeping=keeping,
+                checks=self._checks,
+            )
+            return JobRun(plan, crew, clock, controls=controls, progress=progress)
+
+        return Attempts(make, controls, self._restart, clock)
+
+    def run_plan(
+        self, plan: Plan, *, until: Callable[[Crew], bool] | None = None, until_s: float | None = None
+    ) -> RunResult:
+        """The same for a plan, without snapshots. Ends early, and commits, once ``until(crew)`` is true after a step,
+        or the clock's monotonic time is ``until_s``.
+        """
+        try:
+            crew = Crew(plan, workers=self._workers, batching=self._batching, clock=self._clock, checks=self._checks)
+            run = JobRun(plan, crew, self._clock, progress=progress_for(plan, self._progress))
+            return run.execute(until, until_s)
+        except (MalstromError, KeyboardInterrupt) as error:
+            raise outermost(error) from error.__cause__
+
+
+def check_job(job: object, function: str) -> Job:
+    """``job``, if it is one, else `PlanError`."""
+    if isinstance(job, Job):
+        return job
+    instead = ": end the stream with .sink('name', …), and pass its job" if isinstance(job, StreamBuilder) else ""
+    raise PlanError(f"{function} takes a job, got {type(job).__name__}{instead}")
+
+
+def run(
+    job: Job,
+    workers: int = 1,
+    *,
+    batch: Batching | None = None,
+    clock: Clock | None = None,
+    progress: bool | None = None,
+    checks: bool = False,
+    snapshots: Snapshots | None = None,
+    resume: str = LATEST,
+    restart: Restart | Literal["never"] | None = None,
+    allow_dropped_state: bool = False,
+) -> RunResult:
+    """Run ``job`` in this process to its end, on ``workers`` workers in turn.
+
+    See `InProcess` for the options and `RunResult` for the answer.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> job.source("in", sources.Memory(["a", "b"])).map("upper", str.upper).sink("out", out)
+    >>> result = mp.run(job)
+    >>> result.read, out.items
+    (2, ['A', 'B'])
+    """
+    try:
+        runtime = InProcess(
+            workers,
+            batch=batch,
+            clock=clock,
+            progress=progress,
+            checks=checks,
+            snapshots=snapshots,
+            resume=resume,
+            restart=restart,
+            allow_dropped_state=allow_dropped_state,
+        )
+        refuse_in_coroutine("mp.run")
+        return runtime.run(check_job(job, "mp.run"))
+    except (MalstromError, KeyboardInterrupt) as error:
+        raise outermost(error) from error.__cause__
+
+
+def collect(
+    stream: StreamBuilder[Any, V],
+    *,
+    count: int | None = None,
+    timeout_s: float | None = None,
+    batch: Batching | None = None,
+    clock: Clock | None = None,
+) -> list[V]:
+    """Run what leads to ``stream`` and return its values: all, or those until ``count`` or ``timeout_s`` is reached.
+
+    The job's own sinks are not run. For notebooks and tests.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sources
+    >>> mp.collect(mp.Job("docs").source("numbers", sources.Memory(range(1000))), count=3)
+    [0, 1, 2]
+    """
+    if not isinstance(stream, StreamBuilder):
+        also = ", and mp.run(job) a job" if isinstance(stream, Job) else ""
+        raise PlanError(f"mp.collect takes a stream, such as a step returns{also}; got {type(stream).__name__}")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+        raise PlanError(f"mp.collect: count is a whole number of at least 0, got {count!r}")
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and not (is_number and timeout_s >= 0):
+        raise PlanError(f"mp.collect: timeout_s is a number of seconds of at least 0, got {timeout_s!r}")
+    time = clock or SystemClock()
+    sink = sinks.Memory()
+    try:
+        refuse_in_coroutine("mp.collect")
+        runtime = InProcess(batch=batch, clock=clock, progress=False)
+        plan = stream.job.plan_to(stream, sink)
+        last = plan.steps[-1].name
+        runtime.run_plan(
+            plan,
+            until=None if count is None else lambda crew: crew.rows_in(last) >= count,
+            until_s=None if timeout_s is None else time.monotonic_s() + timeout_s,
+        )
+    except (MalstromError, KeyboardInterrupt) as error:
+        raise outermost(error) from error.__cause__
+    return sink.items if count is None else sink.items[:count]

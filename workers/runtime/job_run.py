@@ -1,0 +1,200 @@
+"""One run of a job, from opening to closing: has its workers go on, does what is commanded, commits.
+
+Rule: nothing is committed before all has been read and written; whatever fails on the way discards it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import Clock
+from malstrom_py.errors import JobEnded
+from malstrom_py.workers.coordinator.command_queue import Commanded, Controls
+from malstrom_py.workers.coordinator.recovery import Beginning
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
+from malstrom_py.workers.reports.result import RunResult, StepCounts
+from malstrom_py.workers.runtime.interrupts import Interrupts
+from malstrom_py.workers.runtime.progress import Progress
+from malstrom_py.workers.runtime.source_pinning import Pins
+
+
+class Staff(Commanded, Protocol):
+    """The workers of a run, in this process or elsewhere."""
+
+    @property
+    def wake(self) -> threading.Event: ...
+
+    @property
+    def commit(self) -> SinkCommits: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def kept(self) -> RunResult | None: ...
+
+    @property
+    def target(self) -> tuple[int, ...]: ...
+
+    def begin(self) -> Beginning | None: ...
+
+    def open(self, pins: Mapping[str, Any]) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def step(self, *, until_s: float | None) -> None: ...
+
+    def counts(self) -> Mapping[str, StepCounts]: ...
+
+    def pre_commit(self) -> None: ...
+
+    def close_before_commit(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Staff)
+
+
+class JobRun(Generic[S]):
+    """One run of ``plan`` by ``crew``."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        crew: S,
+        clock: Clock,
+        *,
+        controls: Controls | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._controls = controls or Controls(plan.job)
+        self._progress = progress
+        self._started_s = clock.monotonic_s()
+        self._crew = crew
+        self._controls.wake = self._crew.wake
+        self._interrupts = Interrupts()
+        self._commit = self._crew.commit
+        self._pins = Pins(plan, clock)
+        self.has_begun = False
+        """Whether it has got as far as to take over the job."""
+        self._enter("opening")
+
+    def execute(self, until: Callable[[S], bool] | None = None, until_s: float | None = None) -> RunResult:
+        """To its end, or until ``until(crew)`` is true after a step, or the clock's monotonic time is ``until_s``."""
+        with self._interrupts, self._pins:
+            try:
+                begun = self._crew.begin()
+                self.has_begun = True
+                self._controls.note_snapshots(None if begun is None else begun.standing)
+                if (
+                    begun is not None
+                    and begun.finished is not None
+                    and (before := result_in(begun.finished)) is not None
+                ):
+                    return replace(before, resumed_finished=begun.finished_before)
+                # What was staged for a job that has snapshots stays until it has finished: it may be gone on with.
+                self._pins.keep = begun is not None
+                known = None if begun is None or begun.resumption is None else begun.resumption.pinned
+                self._pins.pin(known)
+                with self._progress or nullcontext():
+                    self._crew.open(self._pins.records())
+                    self._controls.note_snapshots(self._crew.snapshots)
+                    self._loop(until, until_s)
+                self._controls.note_snapshots(self._crew.snapshots)
+                kept: RunResult | None = None
+                if begun is None:
+                    self._controls.refuse_if_stopped()
+                    self._commit_at_end()
+                else:
+                    kept = self._snapshot_at_end()
+                self._pins.keep = False
+                self._pins.keep_unread = begun is not None and self._controls.is_stopping
+                self._crew.close()
+            except BaseException as error:
+                self._undo(error)
+                raise
+        return kept or self.result()
+
+    def _commit_at_end(self) -> None:
+        self._enter("committing")
+        self._crew.pre_commit()
+        self._crew.close_before_commit()
+        with self._interrupts.held():
+            self._commit.commit(self.result())
+
+    def _snapshot_at_end(self) -> RunResult:
+        """S7: what has been written since the last snapshot is committed with one that says how the job has ended. It
+        would do for a stop as well.
+        """
+        self._enter("committing")
+        self._crew.finish()
+        while (kept := self._crew.kept) is None:
+            self._crew.step(until_s=None)
+            self._interrupts.check()
+            self._controls.refuse_if_abandoned()
+            self._controls.note_snapshots(self._crew.snapshots)
+        return kept
+
+    def result(self) -> RunResult:
+        """What it has done so far."""
+        status = self._crew.snapshots
+        made = 0 if status is None else status.made
+        duration_s = self._clock.monotonic_s() - self._started_s
+        return RunResult(self._plan.job, self._crew.counts(), duration_s, snapshots=made)
+
+    @property
+    def workers(self) -> int:
+        """How many there are, or will be once a rescale under way has ended."""
+        return len(self._crew.target)
+
+    def _enter(self, phase: str) -> None:
+        self._controls.note_snapshots(self._crew.snapshots)
+        self._controls.enter(phase, self.result(), len(self._crew.members))
+
+    def _loop(self, until: Callable[[S], bool] | None, until_s: float | None) -> None:
+        crew, clock, controls, progress = self._crew, self._clock, self._controls, self._progress
+        controls.loop()
+        while not crew.finished:
+            if controls.pending:
+                controls.obey(crew, self.result)
+            crew.step(until_s=until_s)
+            self._interrupts.check()
+            if progress is not None and progress.due(clock.monotonic_s()):
+                progress.show(self.result())
+            if (until is not None and until(crew)) or (until_s is not None and clock.monotonic_s() >= until_s):
+                return
+        if progress is not None:
+            progress.show(self.result())
+
+    def _undo(self, error: BaseException) -> None:
+        """Close and discard. What goes wrong here is noted on ``error``, which is the one to be told."""
+        for failure in self._commit.abort():
+            error.add_note(str(failure))
+        try:
+            self._crew.close()
+        except Exception as failure:
+            error.add_note(str(failure))
+        if isinstance(error, JobEnded):
+            error.result = self.result()
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(f"stopped by the user; {self._what_stays()}; so far {self.result()}")
+
+    def _what_stays(self) -> str:
+        """What a run that is cut off leaves."""
+        status = self._crew.snapshots
+        if status is not None and status.last is not None:
+            committed = "its sinks have committed what is in its last snapshot; " if self._commit.any else ""
+            return f"{committed}it can go on from snapshot {status.last}"
+        done = self._commit.committed
+        if not done:
+            return "nothing was committed"
+        return f"sink{'' if len(done) == 1 else 's'} {', '.join(map(repr, done))} had committed"

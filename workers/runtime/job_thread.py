@@ -1,0 +1,242 @@
+"""A job that runs in a thread of its own, from its start to its end, also when the program ends first.
+
+Rule: whoever waits is told how it ended, whatever happened; a name is free again before anyone is told. The thread is a
+daemon, so no job holds up the end of the program: there a job that still runs is stopped without drain.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from concurrent.futures import Future
+from typing import Final, Protocol, TypeVar
+
+from malstrom_py.clock import SystemClock
+from malstrom_py.errors import ControlError, JobRunning, MalstromError
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.workers.control.server import ControlSocket, answering
+from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.reports.error_transfer import without_internals
+from malstrom_py.workers.reports.job_status import Ending, JobStatus, RescaleReport, goes_on, in_progress
+from malstrom_py.workers.reports.result import RunResult
+
+T = TypeVar("T")
+
+_EXIT_S: Final = 5.0
+"""How long the end of the program waits for its jobs to stop."""
+
+
+class Run(Protocol):
+    """A run of a job, in the thread that calls it."""
+
+    def execute(self) -> RunResult: ...
+
+    def result(self) -> RunResult: ...
+
+
+def conduct(run: Run, controls: Controls, control: ControlSocket | None) -> RunResult:
+    """Execute ``run`` in this thread; then free its name, and tell everyone how it ended."""
+    error: BaseException | None = None
+    result: RunResult | None = None
+    try:
+        result = run.execute()
+        return result
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        if control is not None:
+            control.release()
+        controls.end(Ending.of(result or _counts(run, controls), error))
+        if control is not None:
+            control.close()
+
+
+class LocalJob:
+    """A job that runs in a thread of this process."""
+
+    def __init__(self, run: Run, controls: Controls, *, control: bool) -> None:
+        self.name = controls.job
+        self._controls = controls
+        self._run = run
+        with _LOCK:
+            if self.name in _HERE and not _HERE[self.name].has_ended:
+                raise JobRunning(
+                    f"a job {self.name!r} runs already in this process: wait for it, stop it, or give this one "
+                    f"another name",
+                    job=self.name,
+                )
+            self._control = ControlSocket(controls.job, answering(controls)) if control else None
+            self._process = os.getpid()
+            self._thread = threading.Thread(target=self._work, name=f"malstrom-job-{self.name}", daemon=True)
+            _HERE[self.name] = self
+        try:
+            self._thread.start()
+        except BaseException as error:  # there are too many threads
+            self._free_name()
+            controls.end(Ending.of(run.result(), error))
+            self._told()
+            raise
+
+    def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None:
+        """See `JobHandle.rescale`."""
+        self._refuse_elsewhere()
+        self._refuse_own_thread()  # it is the one that takes the command
+        asked = self._controls.rescale(size)
+        if wait:
+            return self._awaited(asked.done, timeout_s, "rescale")
+        self._awaited(asked.taken, timeout_s, "rescale")
+        return None
+
+    def save(self, uri: str | None, *, timeout_s: float) -> SnapshotId:
+        """See `JobHandle.snapshot` and `JobHandle.savepoint`."""
+        self._refuse_elsewhere()
+        self._refuse_own_thread()
+        return self._awaited(self._controls.save(uri).done, timeout_s, "snapshot" if uri is None else "savepoint")
+
+    def status(self, *, timeout_s: float) -> JobStatus:
+        """See `JobHandle.status`."""
+        self._refuse_elsewhere()
+        try:
+            # Its own thread is the one that would answer.
+            answer_s = 0.0 if self._is_own_thread else _bounded(timeout_s)
+            status = self._controls.status().result(answer_s)
+        except TimeoutError:
+            status = self._controls.known()
+        if status.phase == "ended":
+            self._told()
+        return status
+
+    def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
+        """See `JobHandle.stop`."""
+        self._refuse_elsewhere()
+        if wait:
+            self._refuse_own_thread()
+        ended = self._controls.stop(drain=drain)
+        if wait:
+            self._awaited(ended, timeout_s, "stop")
+        if ended.done():
+            self._told()
+            return ended.result().stopped(drain=drain, kept=self._controls.kept)
+        return None
+
+    def wait(self, *, timeout_s: float | None) -> RunResult:
+        """See `JobHandle.wait`."""
+        self._refuse_elsewhere()
+        self._refuse_own_thread()
+        ending = self._awaited(self._controls.ended, timeout_s, "run")
+        self._told()
+        return ending.result()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has."""
+        return self._controls.ended.done()
+
+    def abandon(self) -> None:
+        """The program ends: have the run end too."""
+        if self._process == os.getpid():
+            self._controls.abandon("the program that ran it has ended")
+
+    def leave(self, until_s: float) -> None:
+        """The program ends: wait until the run has, or until ``until_s``; say what nobody asked for."""
+        if self._process != os.getpid():
+            return  # a forked process has the handle, not the thread
+        self._thread.join(max(0.0, until_s - SystemClock().monotonic_s()))
+        if self._thread.is_alive() and self._control is not None:
+            self._control.release()
+        error = self._controls.ended.result().told() if self.has_ended else None
+        if not self.has_ended:
+            say(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
+        elif error is not None:
+            say("\n  ".join((str(error), *getattr(error, "__notes__", ()))))
+
+    def _work(self) -> None:
+        try:
+            conduct(self._run, self._controls, self._control)
+        except MalstromError as error:
+            without_internals(error)  # which would keep the whole run alive
+        except BaseException:
+            """As the other it is kept for those who ask, and told at the end of the program if nobody does."""
+        else:
+            self._told()
+        finally:
+            del self._run
+
+    @property
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _refuse_own_thread(self) -> None:
+        if self._is_own_thread:
+            raise ControlError(
+                f"a function of job {self.name!r} cannot wait for the job itself: call it in a thread of your own, or "
+                f"stop the job with wait=False",
+                job=self.name,
+            )
+
+    def _refuse_elsewhere(self) -> None:
+        if self._process != os.getpid():
+            raise ControlError(
+                f"job {self.name!r} runs in process {self._process}, of which this one was forked: use "
+                f"JobHandle.attach({self.name!r}) here",
+                job=self.name,
+            )
+
+    def _free_name(self) -> None:
+        if self._control is not None:
+            self._control.release()
+            self._control.close()
+
+    def _told(self) -> None:
+        """How it ended is known, so the end of the program need not tell."""
+        with _LOCK:
+            if _HERE.get(self.name) is self:
+                del _HERE[self.name]
+
+    def _awaited(self, future: Future[T], timeout_s: float | None, operation: str) -> T:
+        try:
+            return future.result(_bounded(timeout_s))
+        except TimeoutError:
+            if future.done():
+                raise  # the job's own
+            raise in_progress(self.name, operation, timeout_s or 0.0) from None
+        except KeyboardInterrupt as error:
+            error.add_note(goes_on(self.name))
+            raise
+
+
+_LOCK: Final = threading.Lock()
+_HERE: Final[dict[str, LocalJob]] = {}
+"""The jobs that run in this process, by name, and those that did not finish, until somebody has asked."""
+
+
+@atexit.register
+def _leave_all() -> None:
+    jobs = list(_HERE.values())
+    until_s = SystemClock().monotonic_s() + _EXIT_S
+    for job in jobs:
+        job.abandon()
+    for job in jobs:
+        job.leave(until_s)
+
+
+def _counts(run: Run, controls: Controls) -> RunResult:
+    try:
+        return run.result()
+    except Exception:
+        return controls.known().counts  # whatever broke the run must not keep anyone from being told
+
+
+def _bounded(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+
+
+def say(what: str) -> None:
+    """Tell on standard error what the end of the program should not hide, if there is one yet."""
+    try:
+        print(f"malstrom: {what}", file=sys.stderr)
+    except (AttributeError, OSError, ValueError):
+        """There is no standard error any more."""

@@ -1,0 +1,144 @@
+"""Live progress of a run on a terminal: rows per second, keys, epochs, late and skipped records per step.
+
+Rule: a batch costs one comparison of a clock that is read anyway. Everything else happens at most four times a second,
+and never draws more steps than the terminal has lines.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.data.time import Unit, from_time
+from malstrom_py.workers.reports.result import RunResult, StepCounts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+_EVERY_S: Final = 0.25
+_RATE_DRAWINGS: Final = 8
+"""Rates are over the last so many drawings: two seconds, so that they can be read."""
+
+_FRAME_LINES: Final = 5
+"""Lines of a table that are not steps: title, head, rule, what was left out, and the cursor's."""
+
+_OPTIONAL: Final = ("keys", "epoch (UTC)", "late", "skipped", "dead letters")
+
+
+def progress_for(plan: Plan, wanted: bool | None) -> Progress | None:
+    """A progress display, if ``wanted``, or if None where standard error is a terminal."""
+    if wanted is False or (wanted is None and not (sys.stderr is not None and sys.stderr.isatty())):
+        return None
+    from rich.console import Console
+
+    return Progress(plan, Console(stderr=True))
+
+
+class Progress:
+    """A table that is drawn anew four times a second. Used as a context, so that the terminal is left tidy.
+
+    The last drawing stays on the screen, with the rates of the whole run.
+    """
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._units: dict[str, Unit | None] = {step.name: step.traits.unit for step in plan.steps}
+        self._console = console
+        self._live: Live | None = None
+        self._next_s = 0.0
+        self._shown: deque[RunResult] = deque(maxlen=_RATE_DRAWINGS)
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        # What the user's functions print goes above the table, unless it was sent elsewhere: then it stays there.
+        printed_here = sys.stdout is not None and sys.stdout.isatty()
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=printed_here)
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            if self._shown:
+                live.update(self.table(self._shown[-1]))
+            live.__exit__(kind, error, trace)
+
+    def due(self, now_s: float) -> bool:
+        """Whether it is time to draw again."""
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + _EVERY_S
+        return True
+
+    def show(self, result: RunResult) -> None:
+        """Draw ``result``, with the rates since a moment ago."""
+        if self._live is not None:
+            self._live.update(self.table(result, since=self._shown[0] if self._shown else None), refresh=True)
+        self._shown.append(result)
+
+    def table(self, result: RunResult, *, since: RunResult | None = None) -> Table:
+        """The table for ``result``, with rates since ``since`` or else the start, without columns that are empty."""
+        from rich import box
+        from rich.table import Table
+
+        shown_max = max(1, self._console.height - _FRAME_LINES)
+        names = list(result.steps)[:shown_max]
+        cells = {name: self._cells(name, result.steps[name]) for name in names}
+        optional = [column for column in _OPTIONAL if any(cells[name][column] for name in names)]
+        left_out = len(result.steps) - len(names)
+        table = Table(
+            title=f"{result.job}  {result.duration_s:.1f} s",
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            caption=f"and {left_out:,} more steps" if left_out else None,
+            caption_justify="left",
+        )
+        table.add_column("step", no_wrap=True)
+        for column in ("rows", "rows/s", *optional):
+            table.add_column(column, justify="right", no_wrap=True)
+        for name in names:
+            rows = result.steps[name].rows_in
+            rate = _rate(rows, result, name, since)
+            table.add_row(name, f"{rows:,}", rate, *(cells[name][column] for column in optional))
+        return table
+
+    def _cells(self, name: str, step: StepCounts) -> dict[str, str]:
+        return {
+            "keys": "" if step.keys is None else f"{step.keys:,}",
+            "epoch (UTC)": epoch_text(step.epoch, self._units.get(name)),
+            "late": f"{step.late:,}" if step.late else "",
+            "skipped": f"{step.skipped:,}" if step.skipped else "",
+            "dead letters": f"{step.dead_letters:,}" if step.dead_letters else "",
+        }
+
+
+def epoch_text(epoch: int | None, unit: Unit | None) -> str:
+    """An epoch for people: a time in UTC, "end" for the maximum epoch, nothing on an untimed stream.
+
+    >>> epoch_text(1357034400000, "ms")
+    '2013-01-01 10:00:00'
+    """
+    if epoch is None or unit is None:
+        return ""
+    if epoch == MAX_EPOCH:
+        return "end"
+    try:
+        return f"{from_time(epoch, unit):%Y-%m-%d %H:%M:%S}"
+    except OverflowError:
+        return str(epoch)
+
+
+def _rate(rows: int, result: RunResult, name: str, since: RunResult | None) -> str:
+    before = since.steps[name].rows_in if since is not None else 0
+    elapsed_s = result.duration_s - (since.duration_s if since is not None else 0.0)
+    return f"{(rows - before) / elapsed_s:,.0f}" if elapsed_s > 0 else ""

@@ -1,0 +1,170 @@
+"""Counts the hard cases that a simulated run has met, so that nobody takes an easy run for a proof."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.enrich.enrich import Enrich
+from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.rescale.channels.channel import Frame
+from malstrom_py.rescale.moves.protocol import Bye, OpenSlots, Parcel, PartHandedOver, PollParts
+from malstrom_py.rescale.moves.receiving_machine import Phase
+from malstrom_py.snapshot.manifest import Manifest
+from malstrom_py.workers.engine.snapshot_capture import Cut
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.transport.messages import Content
+
+if TYPE_CHECKING:
+    from malstrom_py.workers.simulator.simulated_workers import SimulatedCrew
+
+HARD_CASES: Final = (
+    "slot held",
+    "epoch held",
+    "Shipped waited for",
+    "parcel before a marker",
+    "empty slots shipped",
+    "slot in several parcels",
+    "keys moved",
+    "part moved",
+    "finished part moved",
+    "part waiting for release",
+    "credit at zero",
+    "credit limited by time",
+    "marker in a backlog",
+    "Bye taken",
+    "rescale coalesced",
+    "request at end of stream",
+    "request with nothing flowing",
+    "request under back-pressure",
+    "worker crash",
+    "worker crash inside a rescale",
+    "coordinator crash",
+    "coordinator crash inside a rescale",
+    "stale frame dropped",
+    "stale letter dropped",
+)
+"""What a large number of runs must have met, each at least once."""
+
+SNAPSHOT_CASES: Final = (
+    "snapshot completed",
+    "snapshot inside a rescale",
+    "crash before any snapshot",
+    "crash with a snapshot in flight",
+    "crash between manifest and sink commit",
+    "crash during recovery",
+    "stopped behind a last snapshot",
+    "manifest standing though its run had died",
+    "zombie write fenced",
+    "restored at more workers",
+    "restored at fewer workers",
+    "part restored on another worker",
+    "idle part restored",
+    "timer restored",
+    "enrich in flight restored",
+    "collect buffer restored",
+    "delta restored",
+    "compaction used in a restore",
+)
+"""The same of runs with snapshots."""
+
+
+class Witness:
+    """``hits``: hard case -> how often it was met."""
+
+    def __init__(self) -> None:
+        self.hits: Counter[str] = Counter()
+        self.known: str | None = None
+        """The last snapshot that the run before knew to stand."""
+        self._readers: dict[str, dict[tuple[str, str], int]] = {}
+        self._idle: dict[str, bool] = {}
+        self._from: str = ""
+
+    def hit(self, case: str, times: int = 1) -> None:
+        """``case`` was met."""
+        self.hits[case] += times
+
+    def asked(self, crew: SimulatedCrew) -> None:
+        """A rescale is asked for."""
+        if crew.phase != "steady":
+            self.hit("rescale coalesced")
+        if crew.quiet:
+            self.hit("request with nothing flowing")
+        if crew.backlogged:
+            self.hit("request under back-pressure")
+
+    def arrives(self, worker: Worker | None, content: Content) -> None:
+        """``content`` is about to be given to ``worker``, or to the coordinator."""
+        match content:
+            case Parcel():
+                self._parcel(worker, content)
+            case OpenSlots() if worker is not None and worker.feed(content.region).held_rows:
+                self.hit("Shipped waited for")
+            case PartHandedOver():
+                self.hit("finished part moved" if content.position.is_finished else "part moved")
+            case PollParts():
+                self.hit("part waiting for release")
+            case Frame(control=Bye()):
+                self.hit("Bye taken")
+
+    def stepped(self, worker: Worker) -> None:
+        """``worker`` has been at work."""
+        full = worker.backlogged
+        if full:
+            self.hit("credit at zero")
+        for feed in worker.feeds:
+            if feed.held_rows:
+                self.hit("slot held")
+            if feed.machine.holds_epochs:
+                self.hit("epoch held")
+            if full and feed.machine.phase is Phase.MARKING:
+                self.hit("marker in a backlog")
+            if full and feed.waits_for_time:
+                self.hit("credit limited by time")
+
+    def cut(self, worker: Worker, cut: Cut) -> None:
+        """``worker`` has made its image."""
+        readers = self._readers.setdefault(cut.snapshot, {})
+        readers.update({(step, part): worker.id for step, parts in cut.sources.items() for part in parts})
+        epochs = [step for step in worker.operators.values() if isinstance(step, GenerateEpochs)]
+        self._idle[cut.snapshot] = self._idle.get(cut.snapshot, False) or any(step.idle for step in epochs)
+
+    def resumed(self, manifest: Manifest, workers: int, *, again: bool) -> None:
+        """A run goes on from ``manifest`` with so many workers; ``again``: there was one before it."""
+        self._from = manifest.id
+        if again and manifest.id != self.known:
+            self.hit("manifest standing though its run had died")
+        if workers != manifest.workers:
+            self.hit(f"restored at {'more' if workers > manifest.workers else 'fewer'} workers")
+        if any(artefact.kind == "delta" for artefact in manifest.artefacts):
+            self.hit("delta restored")
+        if any(".compacted." in artefact.path for artefact in manifest.artefacts):
+            self.hit("compaction used in a restore")
+        if self._idle.get(manifest.id):
+            self.hit("idle part restored")
+
+    def opened(self, workers: Iterable[Worker], readers: Mapping[tuple[str, str], int]) -> None:
+        """The workers of a run have taken over what there was, and open their parts; ``readers``: who reads which."""
+        before = self._readers.get(self._from, {})
+        moved = sum(worker != before.get(part, worker) for part, worker in readers.items())
+        self.hit("part restored on another worker", moved)
+        for step in (step for worker in workers for step in worker.operators.values()):
+            if isinstance(step, StatefulOperator) and len(step.state.timers):
+                self.hit("timer restored")
+            if isinstance(step, Collect) and step.keys:
+                self.hit("collect buffer restored")
+            if isinstance(step, Enrich) and step.awaiting:
+                self.hit("enrich in flight restored")
+
+    def _parcel(self, worker: Worker | None, parcel: Parcel) -> None:
+        if worker is not None and worker.feed(parcel.region).machine.phase is Phase.STEADY:
+            self.hit("parcel before a marker")
+        if not parcel.states:
+            self.hit("empty slots shipped")
+        else:
+            self.hit("keys moved")
+        if not parcel.slots:
+            self.hit("slot in several parcels")

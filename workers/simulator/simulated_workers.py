@@ -1,0 +1,400 @@
+"""All workers of a simulated run: a seed decides who goes next, what arrives when, what is asked for and what breaks.
+
+Rule: everything that workers and coordinator send each other waits in a queue until its turn has come. What is sent
+one after the other over one channel arrives in that order, and everything else in any order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
+
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import Clock
+from malstrom_py.errors import InternalError, PeerError, PlanError
+from malstrom_py.rescale.channels.channel import Frame, Grant
+from malstrom_py.rescale.moves.protocol import BarrierPassed
+from malstrom_py.workers.coordinator.recovery import Beginning
+from malstrom_py.workers.coordinator.rescale_requests import Done
+from malstrom_py.workers.engine.background import Background
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.reports.result import StepCounts
+from malstrom_py.workers.runtime.local_workers import WATCH_S, Crew
+from malstrom_py.workers.simulator.coverage import Witness
+from malstrom_py.workers.simulator.random_schedule import Asked, Chance, Crash, Wanted
+from malstrom_py.workers.simulator.simulated_snapshots import SimulatedCommits, SimulatedSaving
+from malstrom_py.workers.transport.messages import COORDINATOR, Content, Message
+
+_TICKS_S: Final = (0.001, 0.01, 0.2)
+_TICK: Final = 0.02
+"""How probable it is that time passes in a turn, though there is something to do."""
+
+
+class Sent(NamedTuple):
+    """A message on its way, with the incarnation that it is of."""
+
+    incarnation: int
+    receiver: int
+    content: Content
+
+
+Queues = dict[Hashable, deque[Sent]]
+"""Way -> what is on it, first sent first."""
+
+
+COORDINATE: Final = ("coordinator",)
+"""The coordinator takes in what has been written, or has a barrier go."""
+
+
+class SimulatedCrash(PeerError):
+    """The simulator has made a worker or the coordinator crash. Without snapshots the job ends by it (S6)."""
+
+
+class SimulatedStop(SimulatedCrash):
+    """The simulator has stopped the job behind a last snapshot, from which it goes on."""
+
+
+class SimulatedCrew(Crew):
+    """Runs ``plan`` as ``chance`` decides. ``zombies``: what earlier incarnations of the job have still on its way.
+
+    ``saving``: how the job is snapshotted, if it is; ``wanted``: when somebody asks for a snapshot.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        chance: Chance,
+        witness: Witness,
+        *,
+        workers: int,
+        batching: Batching,
+        clock: Clock,
+        checks: bool,
+        incarnation: int,
+        rescales: list[Asked],
+        crashes: list[Crash],
+        zombies: Queues,
+        saving: SimulatedSaving | None = None,
+        wanted: list[Wanted] | None = None,
+    ) -> None:
+        super().__init__(
+            plan,
+            workers=workers,
+            batching=batching,
+            clock=clock,
+            keeping=None if saving is None else saving.keeping,
+            checks=checks,
+            incarnation=incarnation,
+            slots_per_move=chance.slots_per_move(plan.slots),
+            keys_per_parcel=chance.keys_per_parcel(),
+        )
+        self._chance = chance
+        self._witness = witness
+        self._asked = rescales
+        self._crashes = crashes
+        self._queues: Queues = {}
+        self._zombies = zombies
+        self._saving = saving
+        self._wanted = [] if wanted is None else wanted
+        self.commit: SimulatedCommits = SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s())
+        self._turn = 0
+        # Who had nothing to do, and has got nothing since.
+        self._resting: set[int] = set()
+        self._resting_at_s = 0.0
+        self._digest = hashlib.sha256()
+        self._stops = False
+        self._at_last_cut: dict[int, Mapping[str, StepCounts]] = {}
+
+    @property
+    def trace(self) -> str:
+        """A hash of all that has happened here, in order."""
+        return self._digest.hexdigest()
+
+    @property
+    def on_its_way(self) -> Queues:
+        """What has been sent and has not arrived: behind a crash, the zombies of the next incarnation."""
+        mine: Queues = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
+        return {**self._zombies, **mine}
+
+    def begin(self) -> Beginning | None:
+        saving, crashes = self._saving, self._crashes
+        if saving is None:
+            return super().begin()
+        saving.begins()
+        if saving.is_recovery and crashes and crashes[0].when == "recovering":
+            crash = crashes.pop(0)
+            saving.tear(self._chance.one_of(range(25)), lambda: self.crash(crash.who))
+        begun = super().begin()
+        if begun is not None and begun.resumption is not None:
+            self._witness.resumed(begun.resumption.manifest, len(self.members), again=saving.is_recovery)
+        return begun
+
+    def open(self, pins: Mapping[str, Any] | None = None) -> None:
+        super().open(pins)
+        if self._saving is not None:
+            self._saving.has_begun()
+            self._witness.opened(self._workers.values(), self.coordination.readers)
+
+    @property
+    def finished(self) -> bool:
+        return not self._asked and not self._wanted and self._at_end
+
+    def step(self, *, until_s: float | None = None) -> None:
+        """Let one thing happen."""
+        self._turn += 1
+        if self._stops and self.suspended:
+            self._stop()
+        self._break()
+        self._ask()
+        action = self._next()
+        if action is None:
+            return
+        self._digest.update(repr((self._turn, action)).encode())
+        self.act(action)
+
+    # What can happen, one by one: for those who want to decide it themselves.
+
+    @property
+    def ways(self) -> list[Hashable]:
+        """The ways on which something is."""
+        return [*self._queues, *(("zombie", way) for way in self._zombies)]
+
+    @property
+    def busy(self) -> list[int]:
+        """The workers that may have something to do."""
+        now_s = self._clock.monotonic_s()
+        if now_s != self._resting_at_s:  # the job may have been given the clock as well
+            self._resting.clear()
+            self._resting_at_s = now_s
+        return [worker for worker in self._workers if worker not in self._resting]
+
+    @property
+    def chores(self) -> list[Hashable]:
+        """What there is to be done for snapshots: by the coordinator, in its background, or by those who are dead."""
+        snapshotting, saving = self.coordination.snapshotting, self._saving
+        if snapshotting is None or saving is None:
+            return []
+        chores: list[Hashable] = [COORDINATE] if saving.background.is_back or snapshotting.is_due else []
+        return [*chores, *saving.writes]
+
+    def act(self, action: Hashable) -> None:
+        """Let one thing happen: a worker's step, by its number, a chore, or an arrival."""
+        if isinstance(action, int):
+            self.work(action)
+        elif action in self.chores:
+            self.do(action)
+        else:
+            self.arrive(action)
+
+    def do(self, chore: Hashable) -> None:
+        """Let one of the `chores` be done."""
+        saving, made = self._saving, self.coordination.snapshots
+        assert saving is not None
+        assert made is not None
+        if chore == COORDINATE:
+            self._carry(COORDINATOR, self.coordination.turn())
+            now = self.coordination.snapshots
+            self._witness.hit("snapshot completed", 0 if now is None else now.made - made.made)
+        else:
+            saving.write(chore)
+
+    def work(self, worker: int) -> None:
+        """Let a worker take one step."""
+        at_work = self._workers[worker]
+        done, outgoing = at_work.step()
+        if not done and not outgoing and at_work.at_rest:
+            self._resting.add(worker)
+        self._save_cut(at_work)
+        self._carry(worker, outgoing)
+        self._witness.stepped(at_work)
+        at_work.check()
+
+    def arrive(self, way: Hashable) -> None:
+        """Let the first message on ``way`` arrive; of an old incarnation it is dropped by whoever it comes to."""
+        queues, place = self._queues, way
+        if way not in queues:
+            assert isinstance(way, tuple)
+            queues, place = self._zombies, way[1]
+        incarnation, receiver, content = queues[place].popleft()
+        if not queues[place]:
+            del queues[place]
+        if incarnation != self._incarnation:
+            self._drop(receiver, content)
+            return
+        worker = self._workers.get(receiver)
+        self._witness.arrives(worker, content)
+        if isinstance(content, BarrierPassed) and self.coordination.is_between_moves:
+            self._witness.hit("snapshot inside a rescale")
+        self._carry(receiver, self._hand(receiver, content))
+        self._resting.discard(receiver)
+        if worker is not None:
+            worker.check()
+
+    def pass_s(self, duration_s: float) -> None:
+        """Let time pass."""
+        self._clock.sleep_s(duration_s)
+
+    def crash(self, who: str) -> NoReturn:
+        """Lose a worker or the coordinator, as ``who`` says."""
+        self._witness.hit(f"{who} crash" + (" inside a rescale" if self._moves else ""))
+        if self._saving is None:
+            raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost, and it has no snapshots. Start it afresh.")
+        self._saving.lost(self.coordination.snapshotting)
+        self.commit.is_lost = self._chance.happens(0.5)
+        raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost. It goes on from its last snapshot.")
+
+    def stop(self) -> None:
+        """Have the job stop behind one more snapshot: then a step raises `SimulatedStop`."""
+        self._stops = True
+        self.suspend()
+
+    def drain(self) -> None:
+        super().drain()
+        self._resting.clear()
+
+    def request(self, members: Sequence[int], done: Done) -> None:
+        self._witness.asked(self)
+        super().request(members, done)
+
+    def replace(self, kept: Sequence[int], size: int, done: Done) -> None:
+        """Go to ``size`` workers: ``kept`` of those that are there, and new ones."""
+        self.request((*sorted(kept), *self.coordination.new_workers(size - len(kept))), done)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether anything waits for credit anywhere."""
+        return any(worker.backlogged for worker in self._workers.values())
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no record or epoch is on its way."""
+        return not any(isinstance(sent.content, Frame) for queue in self._queues.values() for sent in queue)
+
+    def _next(self) -> Hashable | None:
+        """What happens next: a worker's step, by its number, or the arrival on a way. None: time has passed."""
+        if self._chance.happens(_TICK):
+            self.pass_s(self._chance.one_of(_TICKS_S))
+        actions = [*self.ways, *self.busy, *self.chores]
+        if not actions:
+            self._rest()
+            return None
+        return self._chance.next_of(actions)
+
+    def _rest(self) -> None:
+        """Nothing is on its way and nobody has anything to do: let the time pass until somebody has."""
+        workers = self._workers.values()
+        due_s = [due for worker in workers if (due := worker.due_s()) is not None]
+        wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
+        if any(worker.awaiting for worker in workers):
+            if self.wake.wait(WATCH_S):
+                self.wake.clear()
+            self._resting.clear()
+        elif wait_s > 0:
+            self.pass_s(wait_s)
+        elif not self._at_end:
+            raise InternalError(
+                f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is "
+                f"{self.phase} and waits for {self.coordination.waiting_for() or 'nothing'}"
+            )
+
+    def _drop(self, receiver: int, content: Content) -> None:
+        if not isinstance(content, Frame):
+            self._witness.hit("stale letter dropped")  # letters come from handles that name an incarnation
+        elif receiver in self._workers:
+            self._witness.hit("stale frame dropped")
+            self._workers[receiver].receive(content)
+
+    def _carry(self, sender: int, messages: Iterable[Message]) -> None:
+        for receiver, content in messages:
+            way: Hashable = ("letters", sender, receiver)
+            if isinstance(content, Frame | Grant):
+                way = (type(content).__name__, *content.channel)
+            self._queues.setdefault(way, deque()).append(Sent(self._incarnation, receiver, content))
+
+    @property
+    def _at_end(self) -> bool:
+        """Whether the job is done with all that it has been asked for."""
+        return not any(self._queues.values()) and super().finished
+
+    @property
+    def _moves(self) -> bool:
+        """Whether a rescale is under way, a barrier between two of its moves included."""
+        return self.phase not in {"steady", "barrier"} or self.coordination.is_between_moves
+
+    def _background(self) -> Background:
+        assert self._saving is not None
+        return self._saving.background
+
+    def _save_cut(self, worker: Worker) -> None:
+        cut = worker.take_cut()
+        if cut is not None and self.coordination.snapshotting is not None:
+            self._witness.cut(worker, cut)
+            if worker.suspended:
+                self._at_last_cut[worker.id] = worker.counts()
+            self.coordination.snapshotting.save(cut)
+
+    def _is_moment(self, asked: Asked | Wanted) -> bool:
+        """Whether the moment of a request has come; at the latest when nothing else can happen."""
+        if self._turn < asked.turn:
+            return self._at_end
+        match asked.when:
+            case "moving":
+                return self._moves or self._at_end
+            case "full":
+                return self.backlogged or self._at_end
+            case "quiet":
+                return self.quiet or self._at_end
+            case "end":
+                return self._at_end
+        return True
+
+    def _ask(self) -> None:
+        if self._wanted and self._saving is not None and self._is_moment(self._wanted[0]):
+            if self._wanted.pop(0).last:
+                self.stop()
+            else:
+                self.snapshot(_nobody)
+        if not self._asked or not self._is_moment(self._asked[0]):
+            return
+        asked = self._asked.pop(0)
+        if self._at_end:
+            self._witness.hit("request at end of stream")
+        kept = self._chance.some_of(self.coordination.target, min(asked.size, asked.kept))
+        try:
+            self.replace(kept, asked.size, _nobody)
+        except PlanError:
+            """A worker that would leave reads a source that cannot be read on elsewhere: nobody leaves."""
+
+    def _stop(self) -> NoReturn:
+        """The job has stopped behind its last snapshot: nobody may have done anything since the barrier passed."""
+        assert self._saving is not None
+        for worker in self._workers.values():
+            if worker.counts() != self._at_last_cut.get(worker.id):
+                raise InternalError(f"worker {worker.id} has read or written behind the last barrier")
+        self._saving.stopped(self.coordination.snapshots)
+        raise SimulatedStop(f"job {self._plan.job!r} was stopped. It goes on from its last snapshot.")
+
+    def _break(self) -> None:
+        if not self._crashes or not self._is_time(self._crashes[0]):
+            return
+        crash = self._crashes.pop(0)
+        if crash.when == "writing" and self._saving is not None:
+            self._saving.tear(self._chance.one_of(range(6)), lambda: self.crash(crash.who))
+        else:
+            self.crash(crash.who)
+
+    def _is_time(self, crash: Crash) -> bool:
+        if self._turn < crash.turn:
+            return False
+        if crash.when == "moving":
+            return self._moves
+        snapshotting = self.coordination.snapshotting
+        return snapshotting is None or self._saving is None or self._saving.is_time(crash.when, snapshotting)
+
+
+def _nobody(ended: object) -> None:
+    """What came of it is seen in the output."""

@@ -1,0 +1,243 @@
+"""The simulator: runs a job on real workers under a schedule that a seed decides, with rescales and crashes.
+
+Rule: the same seed gives the same run, in every process, unless a step awaits calls that take as long as they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final, Literal
+
+from malstrom_py.builder.job import Job
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import Clock, VirtualClock
+from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.sinks.base import TransactionalSink
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.coordinator.recovery import LATEST, Keeping, begun_again, keeping_of
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.reports.error_transfer import outermost
+from malstrom_py.workers.reports.job_status import check_size
+from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.runtime.in_process import check_job
+from malstrom_py.workers.runtime.job_handle import JobHandle
+from malstrom_py.workers.runtime.job_run import JobRun
+from malstrom_py.workers.runtime.job_thread import LocalJob
+from malstrom_py.workers.simulator.coverage import Witness
+from malstrom_py.workers.simulator.random_schedule import Asked, Chance, Crash, Wanted
+from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSaving, Work
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedCrew
+
+_START_S: Final = 4_102_444_800.0
+"""2100: no record of today is ahead of the simulated clock (T4)."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SimulatedResult(RunResult):
+    """The counts of a simulated run, and what was hard about it.
+
+    ``hits``: hard case -> how often it was met; ``trace``: a hash of all that happened, in order; ``incarnations``: 1,
+    and one more for each crash.
+    """
+
+    hits: Mapping[str, int]
+    trace: str
+    incarnations: int
+
+    def __repr__(self) -> str:
+        return f"<SimulatedResult of {self}, incarnations {self.incarnations}, trace {self.trace}>"
+
+
+class Simulation:
+    """Runs a job as ``seed`` decides: who is slow, what arrives when, how batches are cut, how little may be under way,
+    when it is rescaled and to how many, what crashes. For tests: whatever the seed, the output must be right.
+
+    ``workers``: at the start. ``rescales`` and ``crashes``: how many; None: as the seed decides. Behind a crash the job
+    goes on from its last snapshot, with as many workers as the seed decides; without snapshots it is started afresh,
+    with empty sinks. By itself the seed lets none happen to a job with sinks that cannot discard what they were given.
+    A job with snapshots that may crash is also stopped now and then, and goes on in the same way.
+    ``snapshots``: where they are kept, and how often they are made; None: in memory, if the seed decides so; False:
+    there are none. ``resume`` and ``allow_dropped_state``: as of `InProcess`. ``batch``: how batches are cut, None: as
+    the seed decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> numbers = job.source("in", sources.Memory(range(100), parts=3)).key_by("parity", lambda n: n % 2)
+    >>> numbers.count("n").sink("out", out)
+    >>> for seed in range(5):
+    ...     result = mp.Simulation(workers=2, seed=seed).run(job)
+    ...     assert out.by_key == {0: list(range(1, 51)), 1: list(range(1, 51))}, seed
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        seed: int = 0,
+        rescales: int | None = None,
+        crashes: int | None = None,
+        batch: Batching | None = None,
+        clock: Clock | None = None,
+        checks: bool = True,
+        snapshots: Snapshots | Literal[False] | None = None,
+        resume: str = LATEST,
+        allow_dropped_state: bool = False,
+    ) -> None:
+        check_size(workers)
+        for name, count in (("rescales", rescales), ("crashes", crashes)):
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+                raise PlanError(f"Simulation: {name} is a whole number of at least 0, got {count!r}")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise PlanError(f"Simulation: seed is a whole number, got {seed!r}")
+        self._workers = workers
+        self._seed = seed
+        self._rescales = rescales
+        self._crashes = crashes
+        self._batching = batch
+        self._clock = clock
+        self._checks = checks
+        self._may_keep = snapshots is None
+        self._keeping = keeping_of(snapshots or None, resume=resume, allow_dropped_state=allow_dropped_state)
+        if self._keeping is not None and not self._keeping.snapshots.is_in_store:
+            raise PlanError(
+                "Simulation: snapshots are kept in a store, mp.Snapshots(uri), for a crash may come between any two of "
+                "its operations; hold a checkpointer of your own against check_checkpointer"
+            )
+
+    def run(self, job: Job) -> SimulatedResult:
+        """Run ``job`` to its end, then commit its sinks. An error bears a note that says how to have it again."""
+        plan = check_job(job, "Simulation.run").plan()
+        try:
+            return self._runs(plan, Controls(plan.job)).execute()
+        except MalstromError as error:
+            error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
+            raise outermost(error) from error.__cause__
+
+    def start(self, job: Job) -> JobHandle:
+        """Run ``job`` in a thread of its own, to be rescaled and stopped by its handle as well. What comes of that
+        depends on when it comes, so such a run is not the same each time.
+        """
+        plan = check_job(job, "Simulation.start").plan()
+        controls = Controls(plan.job)
+        return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False))
+
+    def _runs(self, plan: Plan, controls: Controls) -> _Incarnations:
+        chance, witness = Chance(self._seed), Witness()
+        batching, drawn = chance.batching(), chance.snapshots()
+        keeping = self._keeping or (Keeping(drawn) if drawn is not None and self._may_keep else None)
+        runs = _Incarnations(
+            plan,
+            controls,
+            chance,
+            witness,
+            workers=self._workers,
+            batching=self._batching or batching,
+            clock=self._clock or VirtualClock(_START_S),
+            checks=self._checks,
+            rescales=chance.rescales(self._rescales),
+            crashes=chance.crashes(self._crashes, kept=keeping is not None),
+            keeping=keeping,
+            wanted=[] if keeping is None else chance.wanted(),
+        )
+        if self._crashes == 0 or (self._crashes is None and not runs.forgets):
+            runs.spare()
+        return runs
+
+
+class _Incarnations:
+    """The runs of a job, each begun when the one before it has crashed: where a snapshot stands, or afresh."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        controls: Controls,
+        chance: Chance,
+        witness: Witness,
+        *,
+        workers: int,
+        batching: Batching,
+        clock: Clock,
+        checks: bool,
+        rescales: list[Asked],
+        crashes: list[Crash],
+        keeping: Keeping | None,
+        wanted: list[Wanted],
+    ) -> None:
+        self._plan = plan
+        self._controls = controls
+        self._chance = chance
+        self._witness = witness
+        self._workers = workers
+        self._batching = batching
+        self._clock = clock
+        self._checks = checks
+        self._rescales = rescales
+        self.crashes = crashes
+        self._keeping = keeping
+        self._wanted = wanted
+        self._dead_writes: list[Work] = []
+        self._traces: list[str] = []
+        self._crew, self._now = self._new({})
+
+    @property
+    def forgets(self) -> bool:
+        """Whether all sinks can discard what they were given, so that nobody sees a crash."""
+        sinks = [step for step in self._plan.steps if step.kind == "sink"]
+        committing = build_sinks(self._plan, self._clock)
+        return len(committing) == len(sinks) and all(isinstance(step.sink, TransactionalSink) for step in committing)
+
+    def spare(self) -> None:
+        """Let it run through: neither crash nor stop."""
+        self.crashes.clear()
+        self._wanted[:] = [replace(wanted, last=False) for wanted in self._wanted]
+
+    def execute(self) -> SimulatedResult:
+        """To the end of the job."""
+        while True:
+            try:
+                result = self._now.execute()
+            except SimulatedCrash:
+                self._traces.append(self._crew.trace)
+                if self._keeping is not None:
+                    if self._now.has_begun:
+                        self._keeping = begun_again(self._keeping, self._crew.snapshots)
+                    self._workers = self._chance.size()
+                self._crew, self._now = self._new(self._crew.on_its_way)
+            else:
+                traces = [*self._traces, self._crew.trace]
+                counts = {field.name: getattr(result, field.name) for field in fields(result)}
+                return SimulatedResult(
+                    **counts, hits=dict(self._witness.hits), trace=":".join(traces), incarnations=len(traces)
+                )
+
+    def result(self) -> RunResult:
+        """What the run of now has done so far."""
+        return self._now.result()
+
+    def _new(self, zombies: Queues) -> tuple[SimulatedCrew, JobRun[SimulatedCrew]]:
+        crew = SimulatedCrew(
+            self._plan,
+            self._chance,
+            self._witness,
+            workers=self._workers,
+            batching=self._batching,
+            clock=self._clock,
+            checks=self._checks,
+            incarnation=len(self._traces) + 1,
+            rescales=self._rescales,
+            crashes=self.crashes,
+            zombies=zombies,
+            saving=self._saving(),
+            wanted=self._wanted,
+        )
+        return crew, JobRun(self._plan, crew, self._clock, controls=self._controls)
+
+    def _saving(self) -> SimulatedSaving | None:
+        if self._keeping is None:
+            return None
+        again = bool(self._traces)
+        return SimulatedSaving(self._keeping, self._chance, self._witness, self._dead_writes, is_recovery=again)

@@ -1,0 +1,62 @@
+"""What workers and their coordinator send each other beside the rescale protocol.
+
+What a worker that runs by itself tells its coordinator of its own accord: how it stands, and what it has done.
+
+What workers and their coordinator send each other: frames and credit on channels, letters outside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from malstrom_py.rescale.channels.channel import Frame, Grant
+from malstrom_py.rescale.moves.protocol import Order, Parcel, PartHandedOver, Report
+from malstrom_py.workers.coordinator.machine import Connected
+from malstrom_py.workers.engine.snapshot_capture import Saved
+from malstrom_py.workers.reports.result import StepCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How ``worker`` stands, told whenever that changes. ``version``: of the table it sends by.
+
+    ``finished`` and ``suspended`` count only where ``version`` is the coordinator's: what moves may wake a worker.
+    """
+
+    worker: int
+    version: int
+    finished: bool
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the steps of ``worker`` have done so far: told now and then while it gets on, or awaits calls of its own."""
+
+    worker: int
+    counts: Mapping[str, StepCounts] = field(hash=False)
+
+
+News = Standing | Tally
+"""From a worker to the coordinator, beside its reports."""
+
+
+COORDINATOR: Final = -1
+"""The coordinator, as a receiver."""
+
+Letter = Parcel | PartHandedOver
+"""From worker to worker, outside the channels."""
+
+Outgoing = tuple[int, Frame | Grant | Letter | Report]
+"""What is meant for another worker or the coordinator, and for which."""
+
+Content = Frame | Grant | Letter | Order | Report | Connected | News | Saved
+"""All that is carried."""
+
+Message = tuple[int, Content]
+"""The same with its receiver."""
+
+Incoming = Frame | Grant | Letter | Order
+"""What a worker takes."""
