@@ -20,7 +20,7 @@ from types import FunctionType
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.errors import PlanError
-from malstrom_py.operators.failures import describe_function
+from malstrom_py.errors.text import describe_function
 from malstrom_py.validation import is_coroutine_function
 
 S = TypeVar("S")

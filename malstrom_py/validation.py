@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, shown
-from malstrom_py.operators.failures import describe_function
+from malstrom_py.errors.text import describe_function
 
 NAME_MAX: Final = 64
 _LEGAL = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")

@@ -27,7 +27,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Generic, NewType, Self, TypeVar
 
 from malstrom_py.errors import DeadlineError, MalstromError, OperatorError, PlanError
-from malstrom_py.operators.failures import PER_WORKER, describe_function
+from malstrom_py.errors.text import PER_WORKER, describe_function
 
 WorkerId = NewType("WorkerId", int)
 """The number of a worker within its job: 0 to the number of workers - 1."""

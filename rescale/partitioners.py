@@ -12,7 +12,7 @@ from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from malstrom_py.errors import CodecError, OperatorError, PlanError
-from malstrom_py.operators.failures import describe_function, said
+from malstrom_py.errors.text import describe_function, said
 from malstrom_py.rescale.keys.key_hash import int64_of
 from malstrom_py.rescale.keys.key_types import check_key, check_keys
 from malstrom_py.rescale.slots import SlotCache, StableSlots, check_slots

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.errors import OperatorError, PlanError, shown
-from malstrom_py.operators.failures import describe_function, said
+from malstrom_py.errors.text import describe_function, said
 from malstrom_py.validation import function_of
 
 ROWS_MAX: Final = 1_000_000

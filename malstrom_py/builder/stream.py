@@ -20,11 +20,11 @@ from malstrom_py.data.epochs import EpochGenerator, idle_after_s, max_ahead_of
 from malstrom_py.data.time import Unit, check_unit
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.signposts import STREAM, no_attribute
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branching import Branch, Cloned, Split, Union
 from malstrom_py.operators.columns import FilterColumns, MapBatches, Select, WithColumns, expressions_of, is_expression
 from malstrom_py.operators.event_time import AssignTimestamps, GenerateEpochs
-from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.key_by import KeyBy, KeyLocal
 from malstrom_py.operators.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten, Inspect, InspectFrontier, Map

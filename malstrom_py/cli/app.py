@@ -44,7 +44,7 @@ from malstrom_py.cli.output import (
 )
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import pip_install
-from malstrom_py.operators.failures import told
+from malstrom_py.errors.text import told
 from malstrom_py.workers.ray.runtime import is_amount
 
 RuntimeEnvOption = Annotated[

@@ -24,8 +24,7 @@ import typer
 
 import malstrom_py as mp
 from malstrom_py.errors import shown
-from malstrom_py.errors.text import system_words
-from malstrom_py.operators.failures import told
+from malstrom_py.errors.text import system_words, told
 from malstrom_py.workers.reports.error_transfer import users_frame
 
 FAILED: Final = 1

@@ -12,7 +12,10 @@ import ast
 import builtins
 import dis
 import errno
+import functools
+import inspect
 import linecache
+import operator
 import os
 import re
 import sys
@@ -26,7 +29,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from malstrom_py import errors
-from malstrom_py.errors import has_own_words
+from malstrom_py.errors import CodecError, MalstromError, has_own_words
 
 # In a source tree the rooms `workers` and `rescale` are links to folders outside the package's own.
 _PACKAGE: Final = Path(errors.__file__).parent.parent
@@ -296,3 +299,80 @@ def fields_told(names: list[str]) -> str:
     """
     known = ", ".join(repr(name) for name in names[:_FIELDS_MAX])
     return (known or "none") + (", …" if len(names) > _FIELDS_MAX else "")
+
+
+PER_WORKER: Final = "per_worker"
+"""The ``rule`` of an `OperatorError` that says that a worker lacks what its records need: no policy covers that."""
+
+
+def describe_function(function: object) -> str:
+    """A function as a user would look for it: ``name at file:line``, or its type where it has no code.
+
+    >>> describe_function(len)
+    'len'
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = column_of(function)
+    if named is not None:
+        return f"column {named!r}"
+    try:
+        return _described(function)
+    except Exception:  # of the user's own __getattr__, which may answer to any name, and raise anything
+        return type(function).__qualname__
+
+
+def column_of(function: object) -> str | None:
+    """The column that ``function`` looks up, where it was made of a column's name; else None.
+
+    >>> column_of(operator.itemgetter("price")), column_of(len)
+    ('price', None)
+    """
+    return function.__reduce__()[1][0] if isinstance(function, operator.itemgetter) else None
+
+
+def others(number: int) -> str:
+    """Count other things: ``3 others``, ``1 other``."""
+    return f"{number} other{'' if number == 1 else 's'}"
+
+
+def _described(function: object) -> str:
+    if callable(function):
+        function = inspect.unwrap(function)  # behind what a decorator has put around it
+    function = getattr(function, "__func__", function)
+    name = getattr(function, "__qualname__", None)
+    caller = getattr(function, "__init__" if isinstance(function, type) else "__call__", None)
+    codes = (getattr(function, "__code__", None), getattr(caller, "__code__", None))
+    code = next((code for code in codes if isinstance(code, types.CodeType)), None)
+    name = name if isinstance(name, str) else type(function).__qualname__
+    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else name
+
+
+def said(error: Exception) -> str:
+    """What a message may repeat of an error: the type, what the system says by a number, else what `words_of` has.
+
+    Of an error of this package it is the whole text, where no user's code had a part in it. A `CodecError` may have
+    come of a user's: it is about records, so that it holds none of their values.
+
+    >>> said(OSError(28, "No space left on device")), said(ValueError("secret"))
+    ('OSError: [Errno 28] No space left on device', 'ValueError')
+    """
+    if isinstance(error, MalstromError) and is_ours(error, alone=not isinstance(error, CodecError)):
+        return told(error)
+    return type(error).__name__ + _after(system_words(error) or words_of(error))
+
+
+def _after(words: str) -> str:
+    return f": {words}" if words else ""
+
+
+def told(error: BaseException) -> str:
+    """Type and text of an error, for those who may see values; the type alone if it has no text to tell.
+
+    >>> told(ValueError("secret"))
+    'ValueError: secret'
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of the user's own __str__
+        return type(error).__name__

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import OperatorError, PlanError
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, describe_function
+from malstrom_py.operators.failures import Failures
 
 if TYPE_CHECKING:
     import polars as pl

@@ -32,8 +32,9 @@ from malstrom_py.data.messages import (
 )
 from malstrom_py.data.time import PER_SECOND, Unit, from_clock, to_time
 from malstrom_py.errors import InternalError, OperatorError
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each, describe_function
+from malstrom_py.operators.failures import Failures, call_each
 
 if TYPE_CHECKING:
     import pyarrow as pa

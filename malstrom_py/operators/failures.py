@@ -5,60 +5,39 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import operator
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import DeadLetter
-from malstrom_py.errors import CodecError, MalstromError, OperatorError, shown
-from malstrom_py.errors.text import NO_FIELD, fields_told, is_ours, system_words, words_of
+from malstrom_py.errors import OperatorError, shown
+from malstrom_py.errors.text import (
+    NO_FIELD,
+    PER_WORKER,
+    _after,
+    column_of,
+    describe_function,
+    fields_told,
+    is_ours,
+    others,
+    told,
+    words_of,
+)
 from malstrom_py.operators.base import Outlet, StepContext
-
-PER_WORKER: Final = "per_worker"
-"""The ``rule`` of an `OperatorError` that says that a worker lacks what its records need: no policy covers that."""
-
-
-def describe_function(function: object) -> str:
-    """A function as a user would look for it: ``name at file:line``, or its type where it has no code.
-
-    >>> describe_function(len)
-    'len'
-    """
-    while isinstance(function, functools.partial):
-        function = function.func
-    named = column_of(function)
-    if named is not None:
-        return f"column {named!r}"
-    try:
-        return _described(function)
-    except Exception:  # of the user's own __getattr__, which may answer to any name, and raise anything
-        return type(function).__qualname__
-
-
-def column_of(function: object) -> str | None:
-    """The column that ``function`` looks up, where it was made of a column's name; else None.
-
-    >>> column_of(operator.itemgetter("price")), column_of(len)
-    ('price', None)
-    """
-    return function.__reduce__()[1][0] if isinstance(function, operator.itemgetter) else None
 
 
 def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
     """What to do about row ``index``, which failed by its column ``name``: it has none, or one that cannot be taken."""
     if isinstance(batch, ColumnBatch):
         names: list[str] = batch.columns.schema.names
-        fields: str | None = fields_told(names) if batch.named else _others(len(names))
+        fields: str | None = fields_told(names) if batch.named else others(len(names))
         found = name in names
         of = "the batch of columns"
     else:
         value = batch.values[index]
         # The keys of a dict may be values, so they are counted.
-        fields = _others(len(value)) if isinstance(value, dict) else None
+        fields = others(len(value)) if isinstance(value, dict) else None
         of = f"a value of type {type(value).__name__}"
         try:
             operator.itemgetter(name)(value)
@@ -72,58 +51,12 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
     return f": {of} has no column {name!r}, only {fields}. Name one that it has"
 
 
-def _others(number: int) -> str:
-    return f"{number} other{'' if number == 1 else 's'}"
-
-
-def _described(function: object) -> str:
-    if callable(function):
-        function = inspect.unwrap(function)  # behind what a decorator has put around it
-    function = getattr(function, "__func__", function)
-    name = getattr(function, "__qualname__", None)
-    caller = getattr(function, "__init__" if isinstance(function, type) else "__call__", None)
-    codes = (getattr(function, "__code__", None), getattr(caller, "__code__", None))
-    code = next((code for code in codes if isinstance(code, types.CodeType)), None)
-    name = name if isinstance(name, str) else type(function).__qualname__
-    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else name
-
-
-def said(error: Exception) -> str:
-    """What a message may repeat of an error: the type, what the system says by a number, else what `words_of` has.
-
-    Of an error of this package it is the whole text, where no user's code had a part in it. A `CodecError` may have
-    come of a user's: it is about records, so that it holds none of their values.
-
-    >>> said(OSError(28, "No space left on device")), said(ValueError("secret"))
-    ('OSError: [Errno 28] No space left on device', 'ValueError')
-    """
-    if isinstance(error, MalstromError) and is_ours(error, alone=not isinstance(error, CodecError)):
-        return told(error)
-    return type(error).__name__ + _after(system_words(error) or words_of(error))
-
-
-def _after(words: str) -> str:
-    return f": {words}" if words else ""
-
-
 def _words_on(error: Exception, batch: Batch, index: int, function: object) -> str:
     """What may be told of ``error``, raised for row ``index``. Columns have names; the keys of a dict may be values."""
     words = words_of(error, batch.values[index], function)
     if isinstance(batch, ColumnBatch) and batch.named and words.startswith(NO_FIELD):
         words += f", only {fields_told(batch.columns.schema.names)}"
     return words
-
-
-def told(error: BaseException) -> str:
-    """Type and text of an error, for those who may see values; the type alone if it has no text to tell.
-
-    >>> told(ValueError("secret"))
-    'ValueError: secret'
-    """
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # of the user's own __str__
-        return type(error).__name__
 
 
 class Failures:

@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.failures import describe_function
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -12,8 +12,9 @@ from typing import Any
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import StateMessage
 from malstrom_py.errors import InternalError, OperatorError, lasting
+from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each, column_of
+from malstrom_py.operators.failures import Failures, call_each
 from malstrom_py.state.keyed_state import KeyedState, Migrate
 
 Rows = Iterator[tuple[Any, Any]]

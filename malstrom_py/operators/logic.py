@@ -16,8 +16,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError, PlanError, shown
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.keyed import distinct
 from malstrom_py.validation import is_coroutine_function
 

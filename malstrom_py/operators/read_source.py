@@ -36,9 +36,10 @@ from malstrom_py.data.messages import (
     StateMessage,
 )
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting, shown
+from malstrom_py.errors.text import describe_function, said
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.batch_sizing import Portion
-from malstrom_py.operators.failures import Failures, describe_function, said
+from malstrom_py.operators.failures import Failures
 from malstrom_py.sources.base import (
     GrowingSource,
     Part,

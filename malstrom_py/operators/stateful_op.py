@@ -20,8 +20,8 @@ from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError, own_words, shown
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.forgotten_return import silence_of_states, silence_of_timers
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of

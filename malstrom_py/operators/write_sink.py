@@ -15,8 +15,9 @@ from typing import Any
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import OperatorError, SinkError, SparkError
+from malstrom_py.errors.text import describe_function, said
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, describe_function, said
+from malstrom_py.operators.failures import Failures
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.sinks.base import (
     CommitContext,

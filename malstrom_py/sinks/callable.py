@@ -7,7 +7,7 @@ from typing import Any
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.operators.failures import describe_function
+from malstrom_py.errors.text import describe_function
 from malstrom_py.worker_context import WorkerInfo
 
 

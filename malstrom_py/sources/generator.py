@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.operators.failures import describe_function, said
+from malstrom_py.errors.text import describe_function, said
 from malstrom_py.sources.base import Part
 
 V = TypeVar("V")

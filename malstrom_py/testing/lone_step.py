@@ -44,9 +44,9 @@ from malstrom_py.data.messages import (
     SuspendMarker,
 )
 from malstrom_py.errors import PlanError
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, OperatorFactory, Outlet, StepContext
 from malstrom_py.operators.enrich.enrich import Enrich
-from malstrom_py.operators.failures import describe_function
 from malstrom_py.rescale.channels.channel import (
     Barrier,
     ChannelId,

@@ -13,6 +13,7 @@ from malstrom_py.rescale.moves.protocol import InBand, Marker, Report, Rescale
 from malstrom_py.rescale.moves.receiving_machine import Phase
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
+from malstrom_py.workers.transport.messages import Connected
 from tests.sim.channel import Channel, Frame
 from tests.sim.oracle import Oracle, Violation
 from tests.sim.records import ChannelKey, EpochItem, Item, Part, Rows
@@ -252,7 +253,7 @@ class World:
         if not self.is_current(incarnation, receiver):
             self.hit("stale letter dropped")
         elif receiver == COORDINATOR:
-            self.coordinate(message if isinstance(message, ce.Connected) else ce.Reported(message))  # type: ignore[arg-type]
+            self.coordinate(message if isinstance(message, Connected) else ce.Reported(message))  # type: ignore[arg-type]
         else:
             worker = self.worker_for(receiver)
             worker.take_mail(message)
@@ -290,7 +291,7 @@ class World:
                 case ce.StartWorkers():
                     for worker in effect.workers:
                         self.workers[worker] = self.new_worker(worker, effect.members, effect.table, effect.version)
-                        self.mail(worker, COORDINATOR, ce.Connected(worker))
+                        self.mail(worker, COORDINATOR, Connected(worker))
                 case ce.Send():
                     if isinstance(effect.order, Rescale):
                         ways = {(part.giver, part.taker) for part in effect.order.move.parts}

@@ -43,6 +43,7 @@ from malstrom_py.rescale.moves.protocol import (
     Switched,
     Table,
 )
+from malstrom_py.workers.transport.messages import Connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,6 @@ class Requested:
     """Rescale to ``members``."""
 
     members: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """A joiner has been built from the old table and connected both ways (R1)."""
-
-    worker: int
 
 
 @dataclass(frozen=True, slots=True)

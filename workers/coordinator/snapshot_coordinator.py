@@ -29,9 +29,10 @@ from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import Background
-from malstrom_py.workers.engine.snapshot_capture import Cut, Saved, persistently, save
+from malstrom_py.workers.engine.snapshot_capture import Cut, persistently, save
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, as_plain, from_plain
+from malstrom_py.workers.transport.messages import Saved
 
 _LOG: Final = logging.getLogger("malstrom_py")
 

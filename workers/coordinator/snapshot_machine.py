@@ -16,7 +16,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, PlanImage
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
-from malstrom_py.workers.engine.snapshot_capture import Saved
+from malstrom_py.workers.transport.messages import Saved
 
 
 class Phase(StrEnum):

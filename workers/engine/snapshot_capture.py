@@ -30,9 +30,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.manifest import Artefact, Kind, artefact_path
 from malstrom_py.state.artefact import is_delta
-
-Positions = Mapping[str, tuple[Any, bool]]
-"""Part -> its position, and whether it is finished."""
+from malstrom_py.workers.transport.messages import Positions, Saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +50,6 @@ class Cut:
     frontiers: Mapping[str, int] = field(hash=False)
     payloads: tuple[tuple[str, bytes], ...] = field(repr=False)
     paused_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The image of ``worker`` at the barrier of ``snapshot``, once it is durable; otherwise as in `Cut`."""
-
-    snapshot: str
-    worker: int
-    artefacts: tuple[Artefact, ...]
-    sources: Mapping[str, Positions] = field(repr=False, hash=False)
-    parts: Mapping[str, Mapping[str, Any]] = field(repr=False, hash=False)
-    frontiers: Mapping[str, int] = field(hash=False)
-    payloads: tuple[tuple[str, bytes], ...] = field(repr=False)
 
 
 class Cutting:

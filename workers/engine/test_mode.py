@@ -14,9 +14,9 @@ from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch, PartMessage, StateMessage
 from malstrom_py.errors import CodecError, OperatorError, shown
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.enrich.enrich import Enrich
-from malstrom_py.operators.failures import describe_function
 from malstrom_py.operators.forgotten_return import forgetful
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.workers.engine.exchange import SendToExchange

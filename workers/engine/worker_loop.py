@@ -18,10 +18,10 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, InternalError
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.workers.engine.background import ThreadBackground
-from malstrom_py.workers.engine.snapshot_capture import Saved, save
+from malstrom_py.workers.engine.snapshot_capture import save
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.messages import COORDINATOR, Content, News, Outgoing, Standing, Tally
+from malstrom_py.workers.transport.messages import COORDINATOR, Content, News, Outgoing, Saved, Standing, Tally
 
 T = TypeVar("T")
 

@@ -23,7 +23,6 @@ from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import ThreadBackground
 from malstrom_py.workers.engine.graph_builder import Dealt, Membership, build_sinks, deal_parts, movable_parts
-from malstrom_py.workers.engine.snapshot_capture import Saved
 from malstrom_py.workers.engine.worker_loop import Wake
 from malstrom_py.workers.ray.cluster import check_room
 from malstrom_py.workers.ray.coordinator_journal import Notes
@@ -37,7 +36,7 @@ from malstrom_py.workers.ray.worker_startup import Hiring, parts_of
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.messages import COORDINATOR, Content, Message, Standing, Tally
+from malstrom_py.workers.transport.messages import COORDINATOR, Connected, Content, Message, Saved, Standing, Tally
 
 TURN_S: Final = 0.5
 """How long the coordinator waits at most before it looks around; whatever happens ends the wait."""
@@ -305,7 +304,7 @@ class RayCrew(Coordinated):
         yield from hiring.connect()
         _LOG.info("workers %s have joined", list(start.workers))
         for worker in start.workers:
-            self._send(self.coordination.handle(events.Connected(worker)))
+            self._send(self.coordination.handle(Connected(worker)))
 
     def _go_on_joining(self) -> None:
         joining = self._joining

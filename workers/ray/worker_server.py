@@ -35,12 +35,12 @@ from malstrom_py.workers.coordinator.sink_commits import Contexts, pre_committed
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.initial_states import initial_states
-from malstrom_py.workers.engine.snapshot_capture import Saved
 from malstrom_py.workers.engine.worker import NOTHING, Worker
 from malstrom_py.workers.engine.worker_loop import WorkerLoop
 from malstrom_py.workers.reports.error_transfer import pack
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
+from malstrom_py.workers.transport.messages import Saved
 
 _BYTES: Final = 2048
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import cloudpickle
 
 from malstrom_py.builder.plan import Plan, Step
-from malstrom_py.operators.failures import describe_function
+from malstrom_py.errors.text import describe_function
 
 _LOG: Final = logging.getLogger("malstrom_py")
 

@@ -33,7 +33,7 @@ from malstrom_py.workers.engine.initial_states import initial_states
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import StepCounts, merged_counts
-from malstrom_py.workers.transport.messages import COORDINATOR, Content, Message
+from malstrom_py.workers.transport.messages import COORDINATOR, Connected, Content, Message
 
 WATCH_S: Final = 1.0
 """How long nothing may come back before the workers are asked again: what they await has deadlines of its own."""
@@ -211,7 +211,7 @@ class Crew(Coordinated):
 
     def _hand(self, receiver: int, message: Content) -> Sequence[Message]:
         """Give a message to its receiver: what it has to say to that."""
-        if isinstance(message, events.Connected):
+        if isinstance(message, Connected):
             return self.coordination.handle(message)
         if isinstance(message, Report):
             return self.coordination.handle(events.Reported(message))
@@ -234,7 +234,7 @@ class Crew(Coordinated):
             worker.open_sinks()
             if self._draining:
                 worker.reading.stop()
-        return [(COORDINATOR, events.Connected(joiner)) for joiner in start.workers]
+        return [(COORDINATOR, Connected(joiner)) for joiner in start.workers]
 
     def remove_all_but(self, members: Sequence[int]) -> None:
         """R8: what those that leave have not committed waits for the commit at the end."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import Order, Parcel, PartHandedOver, Report
-from malstrom_py.workers.coordinator.machine import Connected
-from malstrom_py.workers.engine.snapshot_capture import Saved
+from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.workers.reports.result import StepCounts
+
+Positions = Mapping[str, tuple[Any, bool]]
+"""Part -> its position, and whether it is finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,26 @@ class Tally:
 
 News = Standing | Tally
 """From a worker to the coordinator, beside its reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A joiner has been built from the old table and connected both ways (R1)."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The image of ``worker`` at the barrier of ``snapshot``, once it is durable; otherwise as in `Cut`."""
+
+    snapshot: str
+    worker: int
+    artefacts: tuple[Artefact, ...]
+    sources: Mapping[str, Positions] = field(repr=False, hash=False)
+    parts: Mapping[str, Mapping[str, Any]] = field(repr=False, hash=False)
+    frontiers: Mapping[str, int] = field(hash=False)
+    payloads: tuple[tuple[str, bytes], ...] = field(repr=False)
 
 
 COORDINATOR: Final = -1

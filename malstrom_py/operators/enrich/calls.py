@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import DeadlineError, PlanError, own_words
-from malstrom_py.operators.failures import describe_function
+from malstrom_py.errors.text import describe_function
 from malstrom_py.validation import at_least, callable_of, is_coroutine_function
 from malstrom_py.worker_context import LoopThread, Resources
 

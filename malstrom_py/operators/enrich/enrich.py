@@ -35,12 +35,13 @@ from malstrom_py.data.messages import (
     SuspendMarker,
 )
 from malstrom_py.errors import InternalError, OperatorError, shown
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.batch_sizing import UNLIMITED, Speed
 from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
 from malstrom_py.operators.enrich.calls import Asking, Call, Calls
 from malstrom_py.operators.enrich.queue import Gathered, Held, artefact_of, decoded, encoded, held_in, merged
-from malstrom_py.operators.failures import Failures, call_each, describe_function
+from malstrom_py.operators.failures import Failures, call_each
 from malstrom_py.operators.forgotten_return import silence_of, silence_of_combine
 from malstrom_py.operators.keyed import distinct, keys_of
 from malstrom_py.state.change_log import SlotsOf

@@ -13,9 +13,8 @@ from typing import Any
 
 from malstrom_py.errors import PeerError
 from malstrom_py.rescale.channels.channel import ChannelId, Frame
-from malstrom_py.workers.coordinator.machine import Connected
 from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.messages import Content
+from malstrom_py.workers.transport.messages import Connected, Content
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 from tests.integration.transport.ends import PATIENCE_S
 

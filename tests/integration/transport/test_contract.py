@@ -25,9 +25,8 @@ from malstrom_py.rescale.moves.protocol import (
     ShippedIn,
     Switched,
 )
-from malstrom_py.workers.coordinator.machine import Connected
 from malstrom_py.workers.transport.base import JobSecret
-from malstrom_py.workers.transport.messages import COORDINATOR, Content
+from malstrom_py.workers.transport.messages import COORDINATOR, Connected, Content
 from tests.integration.transport import acts
 from tests.integration.transport.ends import End, Kind
 

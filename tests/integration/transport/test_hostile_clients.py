@@ -14,9 +14,9 @@ from typing import Final
 import pytest
 import zmq
 
-from malstrom_py.workers.coordinator.machine import Connected
 from malstrom_py.workers.transport import wire
 from malstrom_py.workers.transport.base import Transport
+from malstrom_py.workers.transport.messages import Connected
 from malstrom_py.workers.transport.zeromq import PART_BYTES_MAX
 from tests.integration.transport import acts
 from tests.integration.transport.ends import PATIENCE_S, End, ZeroMQKind

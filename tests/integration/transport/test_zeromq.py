@@ -13,8 +13,8 @@ import pytest
 
 from malstrom_py.errors import PlanError
 from malstrom_py.rescale.moves.protocol import Leave
-from malstrom_py.workers.coordinator.machine import Connected
 from malstrom_py.workers.transport.base import JobSecret, Transport
+from malstrom_py.workers.transport.messages import Connected
 from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 from tests.integration.transport import acts
 from tests.integration.transport.ends import ProcessEnd, ZeroMQKind

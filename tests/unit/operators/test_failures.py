@@ -12,8 +12,9 @@ import pytest
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DeadLetter
+from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.failures import Failures, call_each, describe_function, kept_of, results_of, verdicts_of
+from malstrom_py.operators.failures import Failures, call_each, kept_of, results_of, verdicts_of
 from malstrom_py.operators.stateless import Map
 from tests.unit.operators.stepping import Recorder, Stepped
 

@@ -11,7 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, SourceError, shown
-from malstrom_py.operators.failures import describe_function, said, told
+from malstrom_py.errors.text import describe_function, said, told
 from malstrom_py.sources.base import Part, SourcePart
 
 

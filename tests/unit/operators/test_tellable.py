@@ -14,8 +14,8 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import agg, sources
 from malstrom_py.errors import has_own_words
+from malstrom_py.errors import text as failures
 from malstrom_py.errors.text import words_of
-from malstrom_py.operators import failures
 
 SECRET = "s3cret"
 ROW = {"carrier": SECRET, "delay": 1}

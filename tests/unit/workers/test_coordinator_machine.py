@@ -29,6 +29,7 @@ from malstrom_py.rescale.moves.protocol import (
 )
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
+from malstrom_py.workers.transport.messages import Connected
 
 TOPOLOGY = ce.Topology(("A", "B"), {"R": ("B",), "Q": ()}, {"S": ("A", "B")})
 
@@ -69,8 +70,8 @@ def request(machine: cm.CoordinatorMachine, *members: int) -> list[ce.Effect]:
 
 def test_r1_joiners_are_started_from_the_old_table_before_the_first_move(coordinator: cm.CoordinatorMachine) -> None:
     assert request(coordinator, 0, 1, 2, 3) == [ce.StartWorkers((2, 3), (0, 1), (0, 1, 0, 1), 0)]
-    assert coordinator.handle(ce.Connected(3)) == []
-    effects = coordinator.handle(ce.Connected(2))
+    assert coordinator.handle(Connected(3)) == []
+    effects = coordinator.handle(Connected(2))
     assert [e.worker for e in effects if isinstance(e, ce.Send)] == [0, 1, 2, 3]
     assert move_of(effects).old == (0, 1)
 
@@ -136,7 +137,7 @@ def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
     slots = 1024
     machine = cm.CoordinatorMachine(topology, members=(0,), table=(0,) * slots, parts={}, pacing=Pacing.of(slots))
     request(machine, 0, 1)
-    effects = machine.handle(ce.Connected(1))
+    effects = machine.handle(Connected(1))
     taken: list[int] = []
     pauses_s = [0.01, 0.1]
     while machine.phase is cm.Phase.MOVING:
@@ -179,7 +180,7 @@ def test_r1_a_rescale_whose_joiners_do_not_come_up_is_called_off_and_nothing_has
 ) -> None:
     before = (coordinator.members, coordinator.table, coordinator.version, coordinator.parts)
     request(coordinator, 0, 1, 2, 3)
-    coordinator.handle(ce.Connected(2))
+    coordinator.handle(Connected(2))
     assert coordinator.handle(ce.CalledOff(LATE)) == [ce.Ended((0, 1), 0, LATE)]
     assert coordinator.phase is cm.Phase.STEADY
     assert (coordinator.members, coordinator.table, coordinator.version, coordinator.parts) == before
@@ -191,12 +192,12 @@ def test_r1_a_joiner_that_connects_after_its_rescale_was_called_off_is_ignored(
 ) -> None:
     request(coordinator, 0, 1, 2)
     coordinator.handle(ce.CalledOff(LATE))
-    assert coordinator.handle(ce.Connected(2)) == []
+    assert coordinator.handle(Connected(2)) == []
     assert request(coordinator, 0, 1, 3) == [ce.StartWorkers((3,), (0, 1), (0, 1, 0, 1), 0)]
-    assert coordinator.handle(ce.Connected(2)) == []
+    assert coordinator.handle(Connected(2)) == []
     assert coordinator.phase is cm.Phase.JOINING
-    assert move_of(coordinator.handle(ce.Connected(3))).everyone == (0, 1, 3)
-    assert coordinator.handle(ce.Connected(2)) == []
+    assert move_of(coordinator.handle(Connected(3))).everyone == (0, 1, 3)
+    assert coordinator.handle(Connected(2)) == []
 
 
 def test_r9_the_request_that_waits_begins_when_the_one_before_it_is_called_off(
@@ -232,7 +233,7 @@ def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine
 def test_r9_a_request_while_joiners_start_is_done_afterwards(coordinator: cm.CoordinatorMachine) -> None:
     request(coordinator, 0, 1, 2)
     assert request(coordinator, 0, 1) == []
-    reports = all_reports(move_of(coordinator.handle(ce.Connected(2))))
+    reports = all_reports(move_of(coordinator.handle(Connected(2))))
     effects = told(coordinator, *reports)
     assert effects[-4] == ce.Ended((0, 1, 2), 1)
     assert move_of(effects).new == (0, 1)
@@ -271,9 +272,9 @@ def test_r7_it_says_what_it_waits_for_and_first_what_other_things_wait_for() -> 
     assert coordinator.waiting_for() == "nothing"
     coordinator.handle(ce.Requested((0, 12, 2)))
     assert coordinator.waiting_for() == "worker 2 to connect, worker 12 to connect"
-    coordinator.handle(ce.Connected(2))
+    coordinator.handle(Connected(2))
     assert coordinator.waiting_for() == "worker 12 to connect"
-    move = move_of(coordinator.handle(ce.Connected(12)))
+    move = move_of(coordinator.handle(Connected(12)))
     assert coordinator.waiting_for() == (
         "worker 0 to switch to version 1, worker 1 to switch to version 1, worker 2 to switch to version 1, "
         "worker 12 to switch to version 1, and 21 more"
@@ -289,7 +290,7 @@ def test_r7_it_says_what_it_waits_for_and_first_what_other_things_wait_for() -> 
 def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
     coordinator = made((0,), (0, 0, 0, 0), slots_max=8)
     coordinator.handle(ce.Requested((0, 1)))
-    reports = all_reports(move_of(coordinator.handle(ce.Connected(1))))
+    reports = all_reports(move_of(coordinator.handle(Connected(1))))
     told(coordinator, *reports[:-3])
     last = "worker 1 to read on the parts of 'S' that it gains"
     assert coordinator.waiting_for() == f"region 'Q' on worker 1, region 'R' on worker 1, {last}"
@@ -311,7 +312,7 @@ def test_r9_the_target_is_that_of_the_rescale_under_way_until_it_has_ended() -> 
     seen: list[tuple[int, ...]] = [coordinator.target]
     coordinator.handle(ce.Requested((0, 1, 2)))
     seen.append(coordinator.target)
-    move = move_of(coordinator.handle(ce.Connected(2)))
+    move = move_of(coordinator.handle(Connected(2)))
     coordinator.handle(ce.Requested((0,)))
     seen.append(coordinator.target)
     told(coordinator, *all_reports(move))
@@ -351,7 +352,7 @@ def test_r9_a_rescale_that_is_asked_for_while_a_barrier_passes_begins_behind_it(
 def test_r7_a_barrier_waits_for_joiners_and_for_the_end_of_a_move(coordinator: cm.CoordinatorMachine) -> None:
     coordinator.handle(ce.Requested((0, 1, 2)))
     assert coordinator.handle(ce.SnapshotWanted("one")) == []
-    effects = coordinator.handle(ce.Connected(2))
+    effects = coordinator.handle(Connected(2))
     assert not any(isinstance(effect, ce.BarrierBegun) for effect in effects)
     with pytest.raises(InternalError, match="one snapshot at a time"):
         coordinator.handle(ce.SnapshotWanted("two"))

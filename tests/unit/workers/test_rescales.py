@@ -12,6 +12,7 @@ from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
 from malstrom_py.workers.coordinator.rescale_requests import Rescales
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
+from malstrom_py.workers.transport.messages import Connected
 
 SLOTS = 8
 
@@ -75,7 +76,7 @@ class Requests:
         for effect in self.machine.handle(event):
             if isinstance(effect, ce.StartWorkers) and self.joins:
                 for worker in effect.workers:
-                    self._handle(ce.Connected(worker))
+                    self._handle(Connected(worker))
             elif isinstance(effect, ce.Ended):
                 self.rescales.ended(self.now_s, effect.error)
         return self

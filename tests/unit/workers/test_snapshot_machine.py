@@ -12,7 +12,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, PlanImage, artefact_path
 from malstrom_py.workers.coordinator import snapshot_machine as sm
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
-from malstrom_py.workers.engine.snapshot_capture import Saved
+from malstrom_py.workers.transport.messages import Saved
 
 ONE, TWO, THREE = (SnapshotId(f"20261122T04224212345{number}Z-1a2b3c4d") for number in (1, 2, 3))
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from malstrom_py.errors import InternalError, PeerError
-from malstrom_py.workers.coordinator.machine import Connected
-from malstrom_py.workers.transport.messages import Content
+from malstrom_py.workers.transport.messages import Connected, Content
 from malstrom_py.workers.transport.peers import Peers
 
 

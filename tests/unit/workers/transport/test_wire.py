@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from malstrom_py.errors import CodecError, PeerError
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, PlacedEpoch
 from malstrom_py.rescale.moves.protocol import Marker, Move, Parcel, PartHandedOver, PartMove
-from malstrom_py.workers.coordinator.machine import Connected
 from malstrom_py.workers.transport import wire
-from malstrom_py.workers.transport.messages import Content
+from malstrom_py.workers.transport.messages import Connected, Content
 from malstrom_py.workers.transport.wire import InStreams, OutStream
 
 CHANNEL = ChannelId("by-key", 0, 1)
