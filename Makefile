@@ -58,8 +58,8 @@ test: lint types seeds
 	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10
 
 seeds: $(VENV)/.dev
-	@$(PY) -m tests.seeds.soak model --first 0 --seeds 3000
-	@$(PY) -m tests.seeds.soak jobs --first 0 --seeds 3000
+	@$(PY) -m tests.simulation.soak model --first 0 --seeds 3000
+	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds 3000
 
 lint: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet .
@@ -89,20 +89,20 @@ fuzz: $(VENV)/.dev
 	@$(PY) -m tests.fuzz.codec --n $(N)
 
 soak: $(VENV)/.dev
-	@$(PY) -m tests.seeds.soak model --seeds $(SEEDS)
-	@$(PY) -m tests.seeds.soak jobs --seeds $(SEEDS)
+	@$(PY) -m tests.simulation.soak model --seeds $(SEEDS)
+	@$(PY) -m tests.simulation.soak jobs --seeds $(SEEDS)
 
 chaos: $(VENV)/.dev
 	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS)
 
 mutants: $(VENV)/.dev
-	@$(PY) -m tests.sim.mutants
+	@$(PY) -m tests.simulation.protocol_model.mutants
 
 matrix: $(VENV)/.dev
-	@$(PY) -m tests.simulation.matrix --sizes $(SIZES)
+	@$(PY) -m tests.simulation.jobs.matrix --sizes $(SIZES)
 
 exhaustive: $(VENV)/.dev
-	@$(PY) -m tests.sim.exhaustive --seconds $(SECONDS)
+	@$(PY) -m tests.simulation.protocol_model.exhaustive --seconds $(SECONDS)
 
 clean:
 	@rm -rf build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis .import_linter_cache

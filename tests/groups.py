@@ -32,7 +32,15 @@ GROUPS: Final = {
 }
 """Group -> how the names of its tests begin."""
 
-FIRST: Final = ("ray", "spark", "tests/integration/", "tests/simulation/", "tests/sim/", "tests/seeds/", "tests/laws/")
+FIRST: Final = (
+    "ray",
+    "spark",
+    "tests/integration/",
+    "tests/simulation/jobs/",
+    "tests/simulation/protocol_model/",
+    "tests/simulation/",
+    "tests/laws/",
+)
 """How the names of groups begin, those that take longest first. All others come after them."""
 
 

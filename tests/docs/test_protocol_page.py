@@ -8,9 +8,9 @@ import pytest
 
 from malstrom_py.rescale.moves.protocol import Bye, Marker, OpenSlots, Parcel, PartHandedOver, Rescale, Shipped
 from tests.docs.diagrams import MACHINES, PAGE, diagram, updated
-from tests.sim.runs import play
-from tests.sim.setups import Request, Setup
-from tests.sim.shapes import SHAPES
+from tests.simulation.protocol_model.runs import play
+from tests.simulation.protocol_model.setups import Request, Setup
+from tests.simulation.protocol_model.shapes import SHAPES
 
 TEXT = PAGE.read_text()
 

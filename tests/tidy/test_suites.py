@@ -71,6 +71,11 @@ def test_what_starts_an_engine_is_in_its_group(group: str) -> None:
 
 
 def test_the_groups_come_first_and_what_is_short_comes_last() -> None:
-    paths = ["tests/tidy/test_a.py", "tests/sim/test_b.py", "tests/integration/spark/test_c.py", "malstrom_py/dag.py"]
+    paths = [
+        "tests/tidy/test_a.py",
+        "tests/simulation/protocol_model/test_b.py",
+        "tests/integration/spark/test_c.py",
+        "malstrom_py/dag.py",
+    ]
     ordered = sorted((f"{path}::test_it" for path in [*paths, "tests/integration/ray/test_d.py"]), key=place_of)
     assert [group_of(nodeid) for nodeid in ordered] == ["ray", "spark", paths[1], paths[0], paths[3]]

@@ -1,0 +1,243 @@
+"""A job in the simulator, step by step as somebody outside decides, from its start to the oracle.
+
+Rule: nothing happens by itself. Whoever drives says who works, what arrives, when time passes, and what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import malstrom_py as mp
+from malstrom_py.errors import MalstromError
+from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.reports.job_status import RescaleReport
+from malstrom_py.workers.simulator.coverage import Witness
+from malstrom_py.workers.simulator.random_schedule import Chance
+from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSaving, Work
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedCrew
+from tests.simulation.jobs.feeding import Fed
+from tests.simulation.jobs.jobs import Case
+from tests.simulation.jobs.layouts import Layout
+from tests.simulation.jobs.verdicts import require
+
+T = TypeVar("T", bound=Hashable)
+
+TURNS_MAX: Final = 200_000
+"""After so many turns a job that is fed no more must have ended."""
+
+
+class Steered(Chance):
+    """Chooses among those that are not made to wait, each as likely as the others.
+
+    ``tick``: how probable it is that time passes in a turn though there is something to do. ``held_back``: who has to
+    wait, as long as there are others.
+    """
+
+    def __init__(self, seed: int, *, slots_per_move: int | None = None, tick: float = 0.0) -> None:
+        super().__init__(seed)
+        self._tick = tick
+        self.held_back: Callable[[Hashable], bool] = _nobody
+        self._slots_per_move = slots_per_move
+        self._turn = 0
+        self._waits_until: dict[Hashable, int] = {}
+
+    def slots_per_move(self, slots: int) -> int | None:
+        return self._slots_per_move or super().slots_per_move(slots)
+
+    def happens(self, probability: float) -> bool:
+        return bool(self._tick) and super().happens(self._tick)
+
+    def next_of(self, actions: Sequence[Hashable]) -> Hashable:
+        return self.one_of(self.awake(actions))
+
+    def awake(self, actions: Sequence[T]) -> Sequence[T]:
+        """Those that are not made to wait, one turn later; all if there are no others."""
+        self._turn += 1
+        if not self._waits_until and self.held_back is _nobody:
+            return actions
+        return [action for action in actions if self._may(action)] or actions
+
+    def _may(self, action: Hashable) -> bool:
+        return self._waits_until.get(action, 0) <= self._turn and not self.held_back(action)
+
+    def make_wait(self, action: Hashable, turns: int) -> None:
+        """Choose ``action`` only if there is no other, for a while."""
+        self._waits_until[action] = self._turn + turns
+
+    def hurry(self) -> None:
+        """Let nobody wait any more."""
+        self._waits_until.clear()
+        self.held_back = _nobody
+
+
+def _nobody(action: Hashable) -> bool:
+    return False
+
+
+def chosen(things: Sequence[T], number: int) -> T:
+    """One of ``things``, whatever ``number`` is."""
+    return things[number % len(things)]
+
+
+class Driven:
+    """A job laid out as ``layout``, that reads ``feds``. ``witness`` counts what was hard about it."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        feds: Mapping[str, Fed],
+        chance: Steered,
+        *,
+        workers: int,
+        slots: int,
+        batching: mp.Batching,
+        witness: Witness | None = None,
+        checks: bool = False,
+        snapshots: mp.Snapshots | None = None,
+    ) -> None:
+        self.feds = feds
+        self.chance = chance
+        self.witness = witness or Witness()
+        self.incarnation = 0
+        self.reports: list[RescaleReport] = []
+        self.asked: list[int] = []
+        self._batching = batching
+        self._checks = checks
+        self._case = Case("driven", layout, feds, slots)
+        self._keeping = None if snapshots is None else Keeping(snapshots)
+        self._dead_writes: list[Work] = []
+        self.plan = self._case.job(kept=snapshots is not None).plan()
+        self.crew = self._started(workers, {})
+
+    @property
+    def actions(self) -> list[Hashable]:
+        """Who may work, by number, the ways on which something is, and what is to be done for snapshots."""
+        return [*self.crew.busy, *self.crew.ways, *self.crew.chores]
+
+    def turn(self) -> None:
+        """Let chance decide on one thing."""
+        self.crew.step()
+
+    def work(self, number: int) -> None:
+        """Let one of those work that may."""
+        self.crew.work(chosen(self.chance.awake(self.crew.busy), number))
+
+    def deliver(self, number: int) -> None:
+        """Let something arrive, on one of the ways on which something is."""
+        self.crew.arrive(chosen(self.chance.awake(self.crew.ways), number))
+
+    def write(self, number: int) -> None:
+        """Let one thing be done for snapshots."""
+        self.crew.do(chosen(self.chance.awake(self.crew.chores), number))
+
+    def snapshot(self) -> None:
+        """Ask for a snapshot."""
+        self.crew.snapshot(lambda ended: None)
+
+    def rescale(self, size: int) -> None:
+        """Ask for ``size`` workers; the youngest leave first."""
+        self.asked.append(size)
+        self.crew.rescale(size, self._done)
+
+    def replace(self, kept: Sequence[int], size: int) -> None:
+        """Ask for ``size`` workers: ``kept`` of those that are there or will be, and new ones."""
+        self.asked.append(size)
+        self.crew.replace(kept, size, self._done)
+
+    def _done(self, ended: RescaleReport | MalstromError) -> None:
+        assert isinstance(ended, RescaleReport)
+        self.reports.append(ended)
+
+    def crash(self, who: str, workers: int) -> None:
+        """Lose ``who``; the job goes on from its last snapshot, or is started afresh, with ``workers`` workers."""
+        self._begin_again(lambda: self.crew.crash(who), workers)
+
+    def stop(self, workers: int) -> None:
+        """Stop the job behind one more snapshot; it goes on from there with ``workers`` workers."""
+        self.crew.stop()
+
+        def turns() -> None:
+            for _ in range(TURNS_MAX):
+                self.turn()
+
+        self._begin_again(turns, workers)
+
+    def _begin_again(self, ends: Callable[[], None], workers: int) -> None:
+        try:
+            ends()
+        except SimulatedCrash:
+            errors = self.crew.commit.abort()
+            self.crew.close()
+            require(not errors, f"closing behind the end of a run: {errors}")
+        else:
+            require(False, f"{TURNS_MAX} turns, and the job has not stopped: {self.crew.phase}")
+        self.reports, self.asked = [], []
+        self.crew = self._started(workers, self.crew.on_its_way)
+
+    def end(self) -> None:
+        """Feed nothing more, let the job come to its end, and hold against the oracle what came out of it."""
+        for fed in self.feds.values():
+            fed.end()
+        self.chance.hurry()
+        for _ in range(TURNS_MAX):
+            if self.crew.finished:
+                break
+            self.turn()
+        require(self.crew.finished, f"{TURNS_MAX} turns without an end (P8): {self.crew.phase}")
+        self._commit()
+        self.check()
+
+    def check(self) -> None:
+        """`Violation` if what came out of it cannot be."""
+        told = {name: fed.told() for name, fed in self.feds.items()}
+        layout, outcome = self._case.layout, self._case.seen.outcome()
+        Case(self._case.shape, layout, told, self._case.slots).check(outcome)
+        late, fired = (
+            [f"{head.name}-late" for head in layout.heads],
+            [f"{stage.name}-windows" for stage in layout.stages],
+        )
+        self.witness.hits["late record"] += sum(len(outcome.rows.get(sink, ())) for sink in late)
+        self.witness.hits["window fired"] += sum(len(outcome.rows.get(sink, ())) for sink in fired)
+        require(len(self.reports) == len(self.asked), f"{len(self.asked)} requests, {len(self.reports)} reports (R9)")
+        if self.asked:
+            members = self.crew.members
+            require(len(members) == self.asked[-1], f"workers {members}, though {self.asked[-1]} were asked for (R9)")
+
+    def _commit(self) -> None:
+        """What a run does when it has ended."""
+        crew = self.crew
+        if self._keeping is not None:
+            crew.finish()
+            while crew.kept is None:
+                self.turn()
+            crew.close()
+            return
+        crew.pre_commit()
+        crew.close_before_commit()
+        crew.commit.commit()
+        crew.close()
+
+    def _started(self, workers: int, zombies: Queues) -> SimulatedCrew:
+        self.incarnation += 1
+        keeping, again = self._keeping, self.incarnation > 1
+        saving = None
+        if keeping is not None:
+            saving = SimulatedSaving(keeping, self.chance, self.witness, self._dead_writes, is_recovery=again)
+        crew = SimulatedCrew(
+            self.plan,
+            self.chance,
+            self.witness,
+            workers=workers,
+            batching=self._batching,
+            clock=self._case.clock,
+            checks=self._checks,
+            incarnation=self.incarnation,
+            rescales=[],
+            crashes=[],
+            zombies=zombies,
+            saving=saving,
+        )
+        crew.begin()
+        crew.open()
+        return crew

@@ -1,0 +1,92 @@
+"""One case, run by one seed. Rule: only `run_case` and `in_process` know of a runtime."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import malstrom_py as mp
+from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.workers.reports.result import RunResult
+from tests.simulation.jobs.hits import hits_of
+from tests.simulation.jobs.jobs import Case, draw
+from tests.simulation.jobs.seen import Outcome
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that has ended. ``trace`` is the same for two runs that did the same. ``result``: if it counts it all."""
+
+    result: RunResult | None
+    outcome: Outcome
+    hits: Counter[str]
+    trace: str
+
+
+Runtime = Callable[[Case, int], Ran]
+
+
+def run_case(case: Case, seed: int) -> Ran:
+    """Run ``case`` on the schedule of ``seed``, with rescales and crashes, and in every other case with snapshots."""
+    rng = random.Random(f"schedule {seed}")
+    # All sinks here begin anew when the job does, so it may crash whatever they are.
+    workers, crashes = rng.choice([1, 1, 2, 2, 3, 4]), rng.choice([0, 0, 0, 1])
+    snapshots = kept(seed)
+    if snapshots:
+        crashes = rng.choice([0, 1, 1, 2])
+    job = case.job(slow_s=slow(seed), kept=bool(snapshots))
+    simulation = mp.Simulation(workers, seed=seed, crashes=crashes, clock=case.clock, snapshots=snapshots)
+    result = simulation.run(job)
+    # What was done by runs that went back to a snapshot is counted by nobody.
+    counted = result if not snapshots or result.incarnations == 1 else None
+    return _ran(case, counted, Counter(result.hits), result.trace)
+
+
+def slow(seed: int) -> float:
+    """How long the job of a seed takes for each row, in seconds of its clock."""
+    return random.Random(f"slow {seed}").choice([0.0, 0.0, 0.0, 0.001, 0.02, 0.2])
+
+
+def kept(seed: int) -> mp.Snapshots | Literal[False]:
+    """How the job of a seed is snapshotted, if it is."""
+    rng = random.Random(f"snapshots {seed}")
+    if rng.random() < 0.5:
+        return False
+    interval_s, keep, chain_max = (
+        rng.choice([None, 0.02, 0.02, 0.2]),
+        rng.choice([1, 1, 2, 3]),
+        rng.choice([1, 1, 2]),
+    )
+    return mp.Snapshots(MemoryStore(), interval_s=interval_s, keep=keep, chain_max=chain_max)
+
+
+def in_process(case: Case, seed: int) -> Ran:
+    """Run ``case`` by `mp.run`, in which all take turns and nothing moves."""
+    rng = random.Random(f"batching {seed}")
+    batch = mp.Batching(
+        rows_max=rng.choice([1, 2, 5, 1024]),
+        linger_s=rng.choice([0.001, 0.005, 1.0]),
+        credit=mp.Credit(rows=rng.choice([1, 2, 5, 10_000])),
+    )
+    job = case.job(slow_polls=True, slow_s=slow(seed))
+    result = mp.run(job, rng.choice([1, 2, 2, 3]), batch=batch, clock=case.clock, checks=rng.random() < 0.3)
+    return _ran(case, result, Counter(), "")
+
+
+def _ran(case: Case, result: RunResult | None, hits: Counter[str], trace: str) -> Ran:
+    outcome = case.seen.outcome()
+    shown = hashlib.sha256(repr((outcome.rows, sorted(outcome.frontiers.items()))).encode()).hexdigest()
+    return Ran(result, outcome, hits + outcome.hits, f"{trace[:16]}/{shown[:16]}")
+
+
+def run(seed: int, *, shape: str | None = None, runtime: Runtime = run_case) -> tuple[Case, Ran]:
+    """Draw a case, run it, and have the oracle look at it. `Violation`, or any other error, if anything is wrong."""
+    case = draw(random.Random(seed), shape=shape)
+    ran = runtime(case, seed)
+    case.check(ran.outcome, result=ran.result)
+    ran.hits.update(hits_of(case, ran.outcome))
+    return case, ran

@@ -1,0 +1,62 @@
+"""A corner of the matrix: ``make matrix`` runs all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.jobs import crossing
+from tests.simulation.jobs.crossing import SHAPES, Cell, Found, Run
+from tests.simulation.jobs.feeding import Fed
+from tests.simulation.jobs.matrix import Report, cells, run_cells
+from tests.simulation.jobs.verdicts import Violation
+
+CELL = Cell("two stages", 2, 3)
+FOUND = Found(moves=3, slots=21, keys=20, held=1, rows=400, turns=900, stale=2, inside=1)
+
+
+def test_p1_p2_jobs_go_from_every_small_size_to_every_other_under_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = cells(3)
+    report = run_cells(wanted)
+    with capsys.disabled():
+        print(report)
+    assert not report.wrong(), str(report)
+    assert len(report.found) == len(wanted) == 9 * len(SHAPES)
+    assert all(run.slots for both in report.found.values() for run in both)
+
+
+def test_the_same_cell_is_the_same_run() -> None:
+    assert Run(CELL).through() == Run(CELL).through()
+    assert Run(CELL).through() != Run(Cell("two stages", 2, 3, seed=1)).through()
+
+
+class Drying(Run):
+    """Nothing more comes once a rescale has been asked for."""
+
+    def more(self, fed: Fed, part: str) -> None:
+        if not self.driven.asked:
+            super().more(fed, part)
+
+
+def test_a_job_without_traffic_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossing, "TURNS_MAX", 3000)
+    with pytest.raises(Violation, match="enough in version 3 has not come"):
+        Drying(CELL).through()
+
+
+def test_a_failure_prints_the_command_that_has_it_again() -> None:
+    wrong = Report(failures={CELL: "lost"}).wrong()
+    assert wrong == [
+        (
+            "two stages, 2 -> 3, seed 0: lost\n"
+            '  again: python -m tests.simulation.jobs.matrix --only "two stages" 2 3 --seed 0'
+        )
+    ]
+
+
+def test_a_matrix_in_which_nothing_was_held_is_told() -> None:
+    idle = Found(moves=3, slots=21, keys=20, held=0, rows=400, turns=900, stale=0, inside=0)
+    assert Report({CELL: (FOUND, idle)}).wrong() == []
+    first, second, third = Report({CELL: (idle, idle)}).wrong()
+    assert first.startswith("two stages: no row was held")
+    assert second.startswith("two stages: nothing of a lost run came")
+    assert third.startswith("two stages: no snapshot was cut between two moves")

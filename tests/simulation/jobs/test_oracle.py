@@ -1,0 +1,46 @@
+"""The oracle finds nothing in runs as they are, and something in each that was damaged."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.simulation.jobs.damages import DAMAGES, damaged
+from tests.simulation.jobs.jobs import SHAPES
+from tests.simulation.jobs.runs import in_process, run
+from tests.simulation.jobs.verdicts import Violation
+
+ROUNDS = 4
+"""How often each damage is done to each shape."""
+
+CASES_MAX = 80
+"""How many cases may be drawn until each damage has found something to damage."""
+
+
+def objects_to(seed: int, shape: str, done: Counter[str]) -> list[str]:
+    """The damages to one run that the oracle did not see."""
+    case, ran = run(seed, shape=shape, runtime=in_process)
+    missed = []
+    for damage in DAMAGES:
+        if done[damage.__name__] >= ROUNDS:
+            continue
+        broken = damaged(damage, case.layout, ran.outcome, random.Random(seed))
+        if broken is None:
+            continue
+        done[damage.__name__] += 1
+        try:
+            case.check(broken)
+        except Violation:
+            continue
+        missed.append(f"{damage.__name__} (seed {seed})")
+    return missed
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_damage_to_each_shape_is_seen(shape: str) -> None:
+    done: Counter[str] = Counter()
+    for seed in range(CASES_MAX):
+        assert objects_to(seed, shape, done) == []
+    assert [damage.__name__ for damage in DAMAGES if done[damage.__name__] < ROUNDS] == []

@@ -1,0 +1,21 @@
+"""The oracle sees every wrong way of making snapshots and of going on from them, and nothing where all is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.jobs.wrong_snapshots import WRONG, shown
+
+SEEDS_MAX = 25
+"""Calls of an enriching step take as long as they take, so the seed that shows it may be another one."""
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_done_wrong_is_seen(what: str) -> None:
+    wrong = WRONG[what]
+    assert any(wrong.seen(seed) for seed in (wrong.seed, *range(SEEDS_MAX))), f"{what}, and nobody has seen it"
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_done_right_is_not(what: str) -> None:
+    assert shown(WRONG[what].shape, WRONG[what].seed) == ""

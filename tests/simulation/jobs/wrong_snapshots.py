@@ -1,0 +1,234 @@
+"""Snapshots and recovery done wrong, one way at a time: each must be seen in what comes out of some seeds.
+
+Each takes the place of one function of the runtime. Rule: it must be such that a job without crashes does not notice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+import malstrom_py as mp
+from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.enrich.enrich import Enrich
+from malstrom_py.snapshot.checkpointer import StoreCheckpointer
+from malstrom_py.snapshot.log import Claim, next_incarnation
+from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.workers.coordinator import recovery as beginning
+from malstrom_py.workers.coordinator.recovery import Resumption
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.coordinator.snapshot_coordinator import Snapshotting
+from malstrom_py.workers.engine.region_input import Feed
+from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.runtime import local_workers as crew
+from malstrom_py.workers.simulator import simulated_workers as simulated_crew
+from tests.simulation.jobs.jobs import draw
+
+
+class Wrong(NamedTuple):
+    """``right`` is the function ``name`` of ``place``; ``wrong(right)`` takes its place. Seen in jobs of ``shape``."""
+
+    place: Any
+    name: str
+    wrong: Callable[[Callable[..., Any]], Callable[..., Any]]
+    seed: int
+    shape: str = "two-stages"
+
+    @contextmanager
+    def done(self) -> Iterator[None]:
+        """As long as this lasts it is done wrong."""
+        with patch.object(self.place, self.name, self.wrong(getattr(self.place, self.name))):
+            yield
+
+    def seen(self, seed: int) -> str:
+        """How a run shows it; nothing if it does not."""
+        with self.done():
+            return shown(self.shape, seed)
+
+
+def shown(shape: str, seed: int) -> str:
+    """What is wrong with a run that often saves and is lost; nothing if it is as it must be."""
+    case = draw(random.Random(f"{shape} {seed}"), shape=shape)
+    rng = random.Random(f"saving {seed}")
+    saves = mp.Snapshots(MemoryStore(), interval_s=0.001, keep=rng.choice([1, 3]), chain_max=2)
+    job = case.job(kept=True)
+    try:
+        workers, clock = rng.randint(1, 3), case.clock
+        simulation = mp.Simulation(workers, seed=seed, crashes=6, clock=clock, snapshots=saves)
+        with patch.object(simulated_crew, "_TICK", 0.15):  # so that there is always a snapshot on its way
+            simulation.run(job)
+        case.check(case.seen.outcome())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def barrier_of_one_channel(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A barrier is let in with the first channel on which it comes."""
+
+    def arrived(feed: Any, message: Any, came_by: Any = None) -> None:
+        let_in = feed.__dict__.setdefault("let_in", set())
+        if feed._waiting is None and message not in let_in:
+            let_in.add(message)
+            feed._waiting = message
+            feed._maybe_pass()
+        for entry in feed._entries.values():
+            for lane in entry.inbox.lanes.values():
+                lane.blocked = False
+
+    return arrived
+
+
+def epochs_held(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A barrier is let in though a step holds epochs, which are then in no image."""
+
+    def maybe_pass(feed: Any) -> None:
+        holding, feed._holding = feed._holding, ()
+        right(feed)
+        feed._holding = holding
+
+    return maybe_pass
+
+
+def without_timers(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Timers are not restored."""
+
+    def take_in(state: Any, keys: Any, values: Any, times: Any, how: str) -> None:
+        right(state, keys, values, {} if "restored" in how else times, how)
+
+    return take_in
+
+
+def change_missed(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Of several keys that change at once the last is not noted."""
+    return lambda state, keys: right(state, list(keys)[:-1])
+
+
+def leaving_missed(right: Callable[..., Any]) -> Callable[..., Any]:
+    """That a key has moved to another worker is not noted: what this one has written of it stays."""
+
+    def collect(state: Any, keys: Any) -> Any:
+        changes = state._changes
+        if changes is None or changes.noted is None:
+            return right(state, keys)
+        noted = set(changes.noted)
+        taken = right(state, keys)
+        state.timers.noted = changes.noted = noted
+        return taken
+
+    return collect
+
+
+def committed_early(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Sinks commit before the manifest stands."""
+
+    def store(snapshotting: Any, manifest: Any) -> None:
+        snapshotting._commits.commit(snapshot=manifest.id, final=snapshotting._is_final)
+        right(snapshotting, manifest)
+
+    return store
+
+
+def leaver_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
+    """What a leaver had pre-committed is in no snapshot."""
+
+    def pre_committed(sinks: Any, contexts: Any) -> list[Any]:
+        list(right(sinks, contexts))
+        return []
+
+    return pre_committed
+
+
+def nothing(right: Callable[..., Any]) -> Callable[..., Any]:
+    """It is not done at all."""
+    return lambda *given, **named: None
+
+
+def no_state(right: Callable[..., Any]) -> Callable[..., Any]:
+    """What steps keep for a part is lost."""
+    return lambda resumption, part: {}
+
+
+def frontiers_of_the_end(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Frontiers are those of the moment at which the image is complete, not of the barrier."""
+
+    def maybe_cut(worker: Any, cutting: Any) -> None:
+        if cutting.is_complete:
+            for feed in worker.feeds:
+                cutting._frontiers.update({name: feed.machine.frontier(name) for name in feed._entries})
+        right(worker, cutting)
+
+    return maybe_cut
+
+
+def claim_omitted(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A run takes no number of the log, so whoever is dead is not fenced off."""
+
+    def claim(checkpointer: StoreCheckpointer, now_s: float, *, resume: str = "latest") -> Claim:
+        entries = checkpointer.entries()
+        last = entries[-1].sequence if entries else 0
+        return Claim(next_incarnation(entries), last, resume, "1970-01-01T00:00:00+00:00", "0" * 16)
+
+    return claim
+
+
+def all_discarded(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Sinks are not told which snapshots stand."""
+    return lambda commits, committed=(): right(commits, ())
+
+
+def commit_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands is not committed when the job begins again."""
+
+    def make_ready(checkpointer: Any, commits: Any, found: Any) -> None:
+        if found is not None:
+            checkpointer.note_sinks_committed(found.manifest.id)
+        right(checkpointer, commits, found)
+
+    return make_ready
+
+
+def none_in_flight(right: Callable[..., Any]) -> Callable[..., Any]:
+    """What an enriching step has not had an answer to is lost."""
+    return lambda step, chain, slots, **named: None
+
+
+def last_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Workers go on behind the last barrier."""
+    return lambda feed, message, last=False: right(feed, message)
+
+
+def stopped_early(right: Callable[..., Any]) -> Callable[..., Any]:
+    """The job stops before its last snapshot stands."""
+
+    def ask_last(snapshotting: Any) -> None:
+        right(snapshotting)
+        snapshotting.has_stopped = True
+
+    return ask_last
+
+
+WRONG: Final = {
+    "a barrier is aligned on one channel only": Wrong(Feed, "_arrived", barrier_of_one_channel, 0, "two-inputs"),
+    "a barrier is let in while a step holds epochs": Wrong(Feed, "_maybe_pass", epochs_held, 10, "enriched"),
+    "timers are left out": Wrong(KeyedState, "_take_in", without_timers, 17, "windows-of-windows"),
+    "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
+    "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
+    "sinks commit before the manifest": Wrong(Snapshotting, "_store", committed_early, 35),
+    "payloads of a leaver are lost": Wrong(crew, "pre_committed", leaver_forgotten, 292),
+    "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 5, "ttl"),
+    "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),
+    "states of parts are not restored": Wrong(Resumption, "_kept", no_state, 90, "linear"),
+    "the claim is omitted": Wrong(StoreCheckpointer, "claim", claim_omitted, 0),
+    "sinks discard what stands": Wrong(SinkCommits, "recover", all_discarded, 4),
+    "what stands is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
+    "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
+    "collect buffers are left out": Wrong(Collect, "install", none_in_flight, 2, "collect"),
+    "workers go on behind the last barrier": Wrong(Feed, "at_sources", last_forgotten, 9),
+    "a job stops before its last snapshot stands": Wrong(Snapshotting, "ask_last", stopped_early, 6),
+}
+"""What is done wrong, where, and the first seed that shows it: not much behind it another must."""

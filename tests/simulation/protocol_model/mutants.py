@@ -1,0 +1,176 @@
+"""Wrong protocols, and the search for a run in which the oracle sees each.
+
+Run it: ``python -m tests.simulation.protocol_model.mutants``.
+
+Only a `Violation` counts: what the oracle or the end of a run says, never an error of the wrong code itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation.protocol_model import scenarios as sc
+from tests.simulation.protocol_model import wrong_coordinators as co
+from tests.simulation.protocol_model import wrong_regions as rg
+from tests.simulation.protocol_model import wrong_senders as se
+from tests.simulation.protocol_model import wrong_sources as so
+from tests.simulation.protocol_model.oracle import Violation
+from tests.simulation.protocol_model.runs import play, run
+from tests.simulation.protocol_model.setups import Machines, Setup
+
+SEEDS = 300
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong protocol. ``scenario``: where random setups rarely meet it, seeds are schedules of this one."""
+
+    machines: Machines
+    scenario: Setup | None = None
+
+    def caught(self, seed: int) -> str | None:
+        """What the oracle says of this seed."""
+        try:
+            if self.scenario is None:
+                run(seed, self.machines, steps_max=5_000)
+            else:
+                play(self.scenario, seed, self.machines, steps_max=5_000)
+        except Violation as violation:
+            return str(violation)
+        except Exception:  # wrong code may well break: that is no finding of the oracle
+            return None
+        return None
+
+
+def _region(made: type[rg.Region], scenario: Setup | None = None) -> Mutant:
+    return Mutant(Machines(region=made), scenario)
+
+
+def _worker(made: Callable[..., object], scenario: Setup | None = None) -> Mutant:
+    return Mutant(Machines(region=rg.Region, worker=made, switch=se.Switch), scenario)
+
+
+def _coordinator(made: type[co.Coordinator], scenario: Setup | None = None) -> Mutant:
+    return Mutant(Machines(region=rg.Region, switch=se.Switch, coordinator=made), scenario)
+
+
+REGIONS = (
+    rg.EpochNotHeld,
+    rg.EpochHeldUntilMarkersOnly,
+    rg.MovedSlotsNotFrozen,
+    rg.NoCut,
+    rg.CutOfFrontiersAfter,
+    rg.CutIsTheMaximum,
+    rg.FrontierGoesBack,
+    rg.JoinerEmitsBeforeItsCut,
+    rg.JoinerOwnsAtOnce,
+    rg.OneInputAligned,
+    rg.ShipsBeforeDrained,
+    rg.RowsNotHeld,
+    rg.ParcelInstalledBeforeTheCut,
+    rg.EarlyParcelLost,
+    rg.OpensBeforeStateIsHere,
+    rg.NoWaitForShipped,
+    rg.ShippedOfOneSender,
+    rg.ShippedTooEarly,
+    rg.DoneBeforeOpen,
+    rg.LeaverDroppedAtTheCut,
+    rg.LeaverNeverDropped,
+    rg.FrontierIsTheMaximum,
+    rg.IdleSendersLeftOut,
+    rg.ReleasedFirst,
+)
+WORKERS = (
+    se.FlushesBehindTheMarker,
+    se.NoMarkerOnLoopback,
+    se.LoopbackMarkerOvertakes,
+    se.JoinerSpeaksFirst,
+    se.ExchangesOneByOne,
+    se.EmptySlotsNotShipped,
+    se.ReleasedBackwards,
+    se.PolledAtOnce,
+    se.PartWithoutItsFrontier,
+    se.ByeBehindTheMarker,
+    se.EpochsToOneOnly,
+    se.FollowsTheMaximum,
+    se.RegionsSpeakBeforeTheMarker,
+    se.MarkerOfTheRegion,
+    se.MarkerOfTheSource,
+)
+SWITCHES = (se.PollsWhileAwaiting, se.WaitsBeforeHandingOver)
+READINGS = (
+    so.LateByBatch,
+    so.LateByWorker,
+    so.NotRaisedOnWaking,
+    so.GainedPartIsRaised,
+    so.GainedPartDoesNotCount,
+    so.FinishedPartsHoldTimeBack,
+    so.FutureLetIn,
+)
+CHANNELS = (se.GapAccepted, se.StaleAccepted, se.CreditIgnored, se.EpochsNeedNoCredit)
+WORLDS = (se.FedDespiteBacklog, se.StaleLettersAccepted)
+COORDINATORS = (
+    co.RequestLost,
+    co.FirstRequestWins,
+    co.OpensAtTheFirstShipped,
+    co.ReleasesAfterOneExchange,
+    co.ReleasesAfterOneWorker,
+    co.UninvolvedNotAsked,
+    co.EndsBeforeRegionsAreDone,
+    co.EndsBeforePartsAreReleased,
+    co.LeavesEarly,
+    co.EndsBeforeBye,
+    co.ByeOfOneExchange,
+    co.ByeOfOneMember,
+    co.PartsOfNobody,
+)
+
+MUTANTS: dict[str, Mutant] = {
+    **{made.__name__: _region(made, sc.OF.get(made.__name__)) for made in REGIONS},
+    **{made.__name__: _worker(made, sc.OF.get(made.__name__)) for made in WORKERS},
+    **{made.__name__: _coordinator(made, sc.OF.get(made.__name__)) for made in COORDINATORS},
+    **{made.__name__: Mutant(Machines(region=rg.Region, switch=made), sc.OF.get(made.__name__)) for made in SWITCHES},
+    **{made.__name__: Mutant(Machines(region=rg.Region, reading=made), sc.OF.get(made.__name__)) for made in READINGS},
+    **{made.__name__: Mutant(Machines(region=rg.Region, channel=made)) for made in CHANNELS},
+    **{
+        made.__name__: Mutant(
+            Machines(region=rg.Region, switch=se.Switch, coordinator=co.Coordinator, world=made),
+            sc.OF.get(made.__name__),
+        )
+        for made in WORLDS
+    },
+    "FiresOnTheFirstInput": Mutant(Machines(counting=se.FiresOnTheFirstInput)),
+    "dealt_anew": Mutant(Machines(plan=co.dealt_anew)),
+    "unbalanced": Mutant(Machines(plan=co.unbalanced)),
+}
+
+
+def found(name: str) -> tuple[str, int | None, str]:
+    """The first seed that catches it, and what the oracle says."""
+    for seed in range(SEEDS):
+        if (said := MUTANTS[name].caught(seed)) is not None:
+            return name, seed, said
+    return name, None, ""
+
+
+def main() -> int:
+    """The program."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=[*MUTANTS])
+    given = parser.parse_args()
+    missed = []
+    with mp.get_context("spawn").Pool() as pool:
+        for name, seed, said in pool.imap(found, given.names):
+            print(f'    "{name}": {seed},  # {said[:80]}', flush=True)
+            if seed is None:
+                missed.append(name)
+    print(f"{len(given.names)} wrong protocols, not caught: {', '.join(missed) or 'none'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,327 @@
+"""Wrong sending sides, each with one clause broken, and wrong channels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.rescale.moves import receiving_machine as re
+from malstrom_py.rescale.moves import sending_machine as sm
+from malstrom_py.rescale.moves.protocol import InBand, Marker, Move, PartHandedOver, Table
+from tests.simulation.protocol_model.channel import Channel, Frame
+from tests.simulation.protocol_model.counting import Counting
+from tests.simulation.protocol_model.records import ChannelKey, EpochItem, Record
+from tests.simulation.protocol_model.worker import ModelWorker
+from tests.simulation.protocol_model.world import COORDINATOR, World
+
+
+class Switch(sm.SwitchMachine):
+    """A sending side that notices nothing."""
+
+    def check(self) -> None:
+        """Nothing is checked."""
+
+    def _require(self, holds: bool, what: str) -> None:
+        """Nothing is required."""
+
+
+class PollsWhileAwaiting(Switch):
+    """R2: sources are read, and epochs broadcast, between handing over and marker."""
+
+    @property
+    def may_poll(self) -> bool:
+        """Always but at the end."""
+        return self.phase is not sm.Phase.GONE
+
+
+class WaitsBeforeHandingOver(Switch):
+    """R2: waits for the parts it gains, then hands over."""
+
+    _kept: tuple[sm.Effect, ...] = ()
+
+    def _rescale(self, move: Move) -> list[sm.Effect]:
+        effects = super()._rescale(move)
+        if self.phase is not sm.Phase.AWAITING:
+            return effects
+        self._kept = tuple(effect for effect in effects if isinstance(effect, sm.HandOver))
+        return [effect for effect in effects if not isinstance(effect, sm.HandOver)]
+
+    def _switch(self, move: Move) -> list[sm.Effect]:
+        kept, self._kept = self._kept, ()
+        return [*kept, *super()._switch(move)]
+
+
+class FlushesBehindTheMarker(ModelWorker):
+    """R2: what was gathered by the old table leaves behind the marker."""
+
+    def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
+        """A marker does not push out what was gathered."""
+        if not isinstance(message, Marker):
+            super().send_in_band(exchange, members, message)
+            return
+        for member in members:
+            self.net.put(ChannelKey(exchange, self.id, member), message)
+
+    def switched(self, effects: list[sm.Effect]) -> None:
+        """Nor does the switch."""
+        super().switched([effect for effect in effects if not isinstance(effect, sm.FlushOutgoing)])
+
+
+class NoMarkerOnLoopback(ModelWorker):
+    """R2: no marker to itself."""
+
+    def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
+        """To all others."""
+        if isinstance(message, Marker):
+            members = tuple(member for member in members if member != self.id)
+        super().send_in_band(exchange, members, message)
+
+
+class LoopbackMarkerOvertakes(NoMarkerOnLoopback):
+    """R2: the marker to itself is taken at once, before what stands in the loopback."""
+
+    def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
+        """To itself by hand."""
+        super().send_in_band(exchange, members, message)
+        if isinstance(message, Marker):
+            region = self.shape.region_of(exchange)
+            effects = self.regions[region].handle(re.InBandTaken(exchange, self.id, message))
+            self.apply(region, effects, ChannelKey(exchange, self.id, self.id))
+
+
+class JoinerSpeaksFirst(ModelWorker):
+    """R2: a joiner broadcasts before its marker."""
+
+    @property
+    def may_read(self) -> bool:
+        """As if it were a member."""
+        return self.switch.may_poll
+
+
+class ExchangesOneByOne(ModelWorker):
+    """R2: one exchange switches at once, each of the others some messages later."""
+
+    late: tuple[str, ...] = ()
+    waited: int = 0
+    old: tuple[tuple[int, ...], Table, int] = ((), (), 0)
+    move: Move | None = None
+
+    def switch_exchanges(self, move: Move) -> None:
+        """The first exchange."""
+        self.started = True
+        self.take_in_parts()
+        first, *late = self.shape.exchanges
+        self.old, self.late, self.move = (self.members, self.table, self.version), tuple(late), move
+        self.members, self.table, self.version = move.new, move.table, move.version
+        self.mark(first, move)
+
+    def _in_old(self, exchange: str) -> bool:
+        return exchange in self.late
+
+    def gather(self, exchange: str, record: Record) -> None:
+        """By the table that stands for this exchange."""
+        new = (self.members, self.table, self.version)
+        if self._in_old(exchange):
+            self.members, self.table, self.version = self.old
+        super().gather(exchange, record)
+        self.members, self.table, self.version = new
+
+    def flush_one(self, key: ChannelKey) -> None:
+        """By the version that stands for this exchange."""
+        new, self.version = self.version, self.old[2] if self._in_old(key.exchange) else self.version
+        super().flush_one(key)
+        self.version = new
+
+    def send_epoch(self, exchange: str, time: int, *, idle: bool = False) -> None:
+        """To the members that stand for this exchange."""
+        new, self.members = self.members, self.old[0] if self._in_old(exchange) else self.members
+        super().send_epoch(exchange, time, idle=idle)
+        self.members = new
+
+    def take(self, key: ChannelKey, item: object) -> None:
+        """The third message: the next exchange switches behind it."""
+        super().take(key, item)  # type: ignore[arg-type]
+        self.waited += 1
+        if self.late and self.waited % 3 == 0:
+            exchange, *late = self.late
+            self.flush(exchange)
+            self.late = tuple(late)
+            assert self.move is not None
+            self.mark(exchange, self.move)
+
+
+class EmptySlotsNotShipped(ModelWorker):
+    """R4: slots without state are not shipped."""
+
+    def apply(self, region: str, effects: list[re.Effect], key: ChannelKey | None = None) -> None:
+        """Only slots with state."""
+        kept: list[re.Effect] = []
+        for effect in effects:
+            if isinstance(effect, re.Ship):
+                slots = tuple(pair for pair in effect.slots if pair[0] in self.state[region].keys)
+                kept.append(re.Ship(effect.version, slots or effect.slots))
+            else:
+                kept.append(effect)
+        super().apply(region, kept, key)
+
+
+class ReleasedBackwards(ModelWorker):
+    """R5: held rows are let in, the last first."""
+
+    def release(self, region: str) -> None:
+        """Turn them round."""
+        self.state[region].held.reverse()
+        super().release(region)
+
+
+class PolledAtOnce(ModelWorker):
+    """R6: a gained part is polled at once."""
+
+    def take_part(self, came: PartHandedOver) -> None:
+        """As if the coordinator had said so."""
+        super().take_part(came)
+        self.gained[came.move.source, came.move.part].polled = True
+
+
+class PartWithoutItsFrontier(ModelWorker):
+    """R2: a part comes without its epoch."""
+
+    def take_part(self, came: PartHandedOver) -> None:
+        """It starts from nothing."""
+        super().take_part(came)
+        self.gained[came.move.source, came.move.part].epoch = MIN_EPOCH
+
+
+class ByeBehindTheMarker(ModelWorker):
+    """R8: a leaver says Bye as soon as it has switched, and its regions go on."""
+
+    def switch_exchanges(self, move: Move) -> None:
+        """And Bye."""
+        super().switch_exchanges(move)
+        if self.id not in move.new:
+            self.say_bye()
+            self.gone = False
+
+    def say_bye(self) -> None:
+        """Once."""
+        if self.id not in self.members and not hasattr(self, "said"):
+            self.said = True
+            super().say_bye()
+        self.gone = True
+
+
+class EpochsToOneOnly(ModelWorker):
+    """T3: an epoch is sent to the first member only."""
+
+    def send_epoch(self, exchange: str, time: int, *, idle: bool = False) -> None:
+        """One receiver."""
+        everyone, self.members = self.members, self.members[:1]
+        super().send_epoch(exchange, time, idle=idle)
+        self.members = everyone
+
+
+class FollowsTheMaximum(ModelWorker):
+    """T2: an idle worker promises the maximum epoch."""
+
+    def reached(self, source: str) -> int | None:
+        """As if it had finished."""
+        time, idle = self.reading.last[source]
+        return MAX_EPOCH if self.may_read and idle and time < MAX_EPOCH else None
+
+    def due_epochs(self) -> list[str]:
+        """It does not take it back."""
+        return [s for s in super().due_epochs() if self.reading.frontier(s)[0] >= self.reading.last[s][0]]
+
+
+class RegionsSpeakBeforeTheMarker(ModelWorker):
+    """R2: between hand-over and marker regions promise epochs where an idle source has a say too."""
+
+    def is_silent(self, exchange: str) -> bool:
+        """Never."""
+        return False
+
+
+class MarkerOfTheRegion(ModelWorker):
+    """R2: where a region and a source feed an exchange, its marker promises what the region has reached."""
+
+    mine = "regions"
+
+    def mark(self, exchange: str, move: Move) -> None:
+        """One of them speaks for both."""
+        feeders = self.shape.exchanges[exchange]
+        own = tuple(name for name in feeders if name in getattr(self.shape, self.mine))
+        if not own or own == feeders:
+            super().mark(exchange, move)
+            return
+        shape = self.shape
+        self.shape = replace(shape, exchanges={**shape.exchanges, exchange: own})
+        super().mark(exchange, move)
+        self.shape = shape
+
+
+class MarkerOfTheSource(MarkerOfTheRegion):
+    """R2: where a region and a source feed an exchange, its marker promises what the source has reached."""
+
+    mine = "sources"
+
+
+class FiresOnTheFirstInput(Counting):
+    """T6: windows fire at the furthest input's epoch."""
+
+    def merged(self) -> int:
+        """The raw epoch."""
+        return max(self.epochs.values())
+
+
+class GapAccepted(Channel):
+    """F1: numbers are not looked at."""
+
+    def in_order(self, frame: Frame) -> bool:
+        """Whatever comes."""
+        return True
+
+
+class StaleAccepted(GapAccepted):
+    """F1, S6: incarnations are not looked at."""
+
+    def current(self, frame: Frame) -> bool:
+        """Whatever comes."""
+        return True
+
+
+class CreditIgnored(Channel):
+    """F2: everything is sent at once."""
+
+    def may_go(self, frame: Frame) -> bool:
+        """Whatever is untaken."""
+        return True
+
+
+class EpochsNeedNoCredit(Channel):
+    """F2: an epoch is sent at once, past rows that wait."""
+
+    def put(self, item: object) -> bool:
+        """An epoch overtakes the backlog."""
+        if isinstance(item, EpochItem) and self.backlog:
+            self.numbered += 1
+            self.sent.append(Frame(self.incarnation, self.taken + len(self.sent) + 1, item))
+            self.backlog = type(self.backlog)(f._replace(sequence=f.sequence + 1) for f in self.backlog)
+            self.untaken += 1
+            return False
+        return super().put(item)  # type: ignore[arg-type]
+
+
+class FedDespiteBacklog(World):
+    """F2: data is taken into a region whose outputs are full."""
+
+    def may_feed(self, feeder: str, worker: int, full: set[tuple[str, int]]) -> bool:
+        """Always."""
+        return True
+
+
+class StaleLettersAccepted(World):
+    """S6: letters of an old incarnation are taken by workers."""
+
+    def is_current(self, incarnation: int, receiver: int) -> bool:
+        """Whatever comes."""
+        return receiver != COORDINATOR or super().is_current(incarnation, receiver)

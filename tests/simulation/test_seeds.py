@@ -1,0 +1,69 @@
+"""Random runs of the model and of whole jobs, by seed: a few. `make seeds` runs those of CI, `make soak` any number."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+import tests.simulation.jobs.runs
+import tests.simulation.protocol_model.runs
+from tests.simulation.jobs.jobs import draw
+from tests.simulation.soak import KINDS, Kind, Report, main, run_seeds
+from tests.tree import ROOT
+
+TRACES: dict[str, Callable[[int], str]] = {
+    "model": lambda seed: tests.simulation.protocol_model.runs.run(seed).trace,
+    "jobs": lambda seed: tests.simulation.jobs.runs.run(seed)[1].trace,
+}
+STEADY = [seed for seed in range(100, 110) if draw(random.Random(seed)).is_steady][:4]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_seeds_end_without_a_violation(kind: Kind) -> None:
+    report = run_seeds(kind, 0, 60, batch=30)
+    assert not report.failures, str(report)
+    assert report.hits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_never_met_fails_the_program(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([kind, "--first", "0", "--seeds", "2", "--processes", "1"]) == 1
+    said = capsys.readouterr().out
+    assert "\nnever met: " in said
+    assert re.search(r"^2 seeds of .* from 0 on, \d+ s$", said, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_report_tells_what_is_missing_and_how_to_replay_what_failed(kind: Kind) -> None:
+    first, *others = kind.hard_cases
+    report = Report(kind, Counter(others), {17: "lost"})
+    assert report.never_met == [first]
+    assert f"python -m {kind.replay} 17" in str(report)
+
+
+def replayed(kind: str, seed: int, hash_seed: str) -> str:
+    command = [sys.executable, "-m", KINDS[kind].replay, str(seed)]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"), [*(("model", seed) for seed in (3, 11, 42)), *(("jobs", seed) for seed in STEADY)]
+)
+def test_the_same_seed_has_the_same_trace_in_every_process(kind: str, seed: int) -> None:
+    trace = TRACES[kind](seed)
+    assert trace in replayed(kind, seed, "0")
+    assert trace in replayed(kind, seed, "12345")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_seeds_have_other_traces(kind: str) -> None:
+    assert len({TRACES[kind](seed) for seed in range(20)}) == 20
