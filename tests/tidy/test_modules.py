@@ -12,7 +12,7 @@ from tests.tree import ROOT, modules, tree_of
 LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "v2"}
-ABOVE_THE_FACE = ("malstrom_py.cli.app", "malstrom_py.testing")
+ABOVE_THE_FACE = ("malstrom_py.cli", "malstrom_py.testing")
 
 SOURCES = sorted(modules().items())
 EVERYTHING = [

@@ -24,11 +24,11 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, PlanError, SnapshotError
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
-from malstrom_py.snapshot.compatibility import plan_image
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.coordinator import machine as coordinator
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
+from malstrom_py.workers.coordinator.job_upgrades import plan_image
 from malstrom_py.workers.coordinator.machine import Topology
 from malstrom_py.workers.coordinator.recovery import Beginning
 from malstrom_py.workers.coordinator.rescale_requests import Done, Rescales

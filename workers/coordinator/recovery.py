@@ -19,13 +19,13 @@ from malstrom_py.errors import PlanError, SnapshotError, SourceError, lasting
 from malstrom_py.operators.read_source import Begun, reads_new
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.snapshot.compatibility import Fit, fitted
 from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import faults_of, loaded
 from malstrom_py.sources.base import Part
+from malstrom_py.workers.coordinator.job_upgrades import Fit, fitted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sources
 from malstrom_py.workers.engine.worker import Worker

@@ -129,7 +129,7 @@ def test_what_asks_for_attributes_by_itself_is_not_led_astray() -> None:
     assert repr(pickle.loads(cloudpickle.dumps(stream))) == repr(stream)
     assert getattr(stream, "__wrapped__", None) is getattr(job, "_repr_html_", None) is None
     assert answer(STREAM, "_window") == ""
-    exec("from malstrom_py import cli, doctor", {})
+    exec("from malstrom_py import cli, testing", {})
     assert "window" not in dir(stream)
     assert "Kafka" not in dir(sources)
 

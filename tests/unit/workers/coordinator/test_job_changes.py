@@ -11,8 +11,8 @@ import malstrom_py as mp
 from malstrom_py import partitioners, sinks, sources
 from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.compatibility import Fit, fitted, plan_image
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, StepImage, artefact_path
+from malstrom_py.workers.coordinator.job_upgrades import Fit, fitted, plan_image
 
 ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
 
