@@ -29,7 +29,8 @@ LATE_S: Final = 10.0
 def started(folder: Path, streams: Any) -> mp.JobHandle:
     """A job with three workers on two nodes, and no snapshot for as long as the test takes."""
     snapshots = mp.Snapshots(folder / "kept", interval_s=3600)
-    return mp.RayRuntime(3, num_cpus=1, streams=streams, snapshots=snapshots).start(chaotic("cut-off", folder / "out"))
+    job = chaotic(folder.name, folder / "out")
+    return mp.RayRuntime(3, num_cpus=1, streams=streams, snapshots=snapshots).start(job)
 
 
 def goes_on(handle: mp.JobHandle, since_s: float, deadline_s: float) -> None:
@@ -51,9 +52,11 @@ def test_a_node_cut_off_before_the_first_snapshot_is_gone_on_without(
     assert lost.node_id in nodes()
     with stopped(lost):
         goes_on(handle, time.monotonic(), GOES_ON_S + LATE_S)
-    # The workers that were cut off wake up, and have nothing to say any more.
+        restarts = handle.status().restarts
+        assert restarts in {1, 2}  # a first restart may still have tried the node that was cut off
+    # The workers that were cut off wake up. What they send is ignored.
     time.sleep(1.0)
-    assert handle.status().restarts == 1
+    assert handle.status().restarts == restarts
     handle.stop(timeout_s=PATIENCE_S)
     rows = rows_in(tmp_path / "out")
     assert len(rows) > 100
