@@ -14,7 +14,7 @@ KILLS ?= 500
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-ray demo-spark java test quick seeds lint types format docs docs-check coverage bench fuzz soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo demo-ray demo-spark java test quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -73,8 +73,10 @@ lint: $(VENV)/.dev
 	@$(VENV)/bin/lint-imports --no-logo
 
 types: $(VENV)/.dev
-	@$(VENV)/bin/mypy
-	@$(VENV)/bin/pyright
+	@$(MAKE) --no-print-directory --jobs 2 mypy pyright
+
+mypy pyright: $(VENV)/.dev
+	@$(VENV)/bin/$@
 
 format: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
