@@ -15,7 +15,7 @@ from hypothesis import settings
 from tests.tree import ROOT
 
 # In CI hypothesis loads a profile of its own, which has no deadline either and draws the same cases each time.
-settings.register_profile("unhurried", deadline=None, print_blob=True)
+settings.register_profile("unhurried", deadline=None, print_blob=True, max_examples=50)
 if not os.environ.get("CI"):
     settings.load_profile("unhurried")
 
