@@ -1,4 +1,4 @@
-"""Random runs of the model and of whole jobs, by seed: a few. `make seeds` runs those of CI, `make soak` any number."""
+"""The program that runs seeds of the model and of whole jobs; `make seeds` runs those of CI, `make soak` any number."""
 
 from __future__ import annotations
 
@@ -15,21 +15,14 @@ import pytest
 import tests.simulation.jobs.runs
 import tests.simulation.protocol_model.runs
 from tests.simulation.jobs.jobs import draw
-from tests.simulation.soak import KINDS, Kind, Report, main, run_seeds
+from tests.simulation.soak import KINDS, Kind, Report, main
 from tests.tree import ROOT
 
 TRACES: dict[str, Callable[[int], str]] = {
     "model": lambda seed: tests.simulation.protocol_model.runs.run(seed).trace,
     "jobs": lambda seed: tests.simulation.jobs.runs.run(seed)[1].trace,
 }
-STEADY = [seed for seed in range(100, 110) if draw(random.Random(seed)).is_steady][:4]
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_seeds_end_without_a_violation(kind: Kind) -> None:
-    report = run_seeds(kind, 0, 60, batch=30)
-    assert not report.failures, str(report)
-    assert report.hits
+STEADY = [seed for seed in range(100, 110) if draw(random.Random(seed)).is_steady][:2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +49,7 @@ def replayed(kind: str, seed: int, hash_seed: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed"), [*(("model", seed) for seed in (3, 11, 42)), *(("jobs", seed) for seed in STEADY)]
+    ("kind", "seed"), [*(("model", seed) for seed in (3, 11)), *(("jobs", seed) for seed in STEADY)]
 )
 def test_the_same_seed_has_the_same_trace_in_every_process(kind: str, seed: int) -> None:
     trace = TRACES[kind](seed)
