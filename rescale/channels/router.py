@@ -26,7 +26,7 @@ from malstrom_py.rescale.channels.channel import (
     Loopback,
     PlacedEpoch,
 )
-from malstrom_py.rescale.moves.protocol import Bye, Marker, Move
+from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,7 +184,7 @@ class Router:
         if self.channels.pop(member).backlog or gathering.rows or gathering.epochs:
             raise InternalError(f"exchange {self.exchange!r}: the channel to worker {member} is dropped before its end")
 
-    def switch(self, move: Move, *, before: int, after: int, idle: bool) -> None:
+    def switch(self, move: RescaleMove, *, before: int, after: int, idle: bool) -> None:
         """R2: from here on what is routed goes by the table of ``move``, behind its marker on every channel.
 
         ``before`` is the last epoch that was broadcast, ``after`` what is promised from here on.
@@ -312,7 +312,7 @@ class Router:
         """Whether anything waits for credit."""
         if self.loopback.full:
             return True
-        for channel in self.channels.values():  # noqa: SIM110  asked for every batch, as `Feed.open` is
+        for channel in self.channels.values():  # noqa: SIM110  asked for every batch, as `RegionInput.open` is
             if channel.backlog:
                 return True
         return False

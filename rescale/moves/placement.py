@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from malstrom_py.rescale.moves.protocol import Move, PartMove, Table
+from malstrom_py.rescale.moves.protocol import PartMove, RescaleMove, Table
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def plan_moves(
     wanted: Sequence[int],
     *,
     slots_max: int,
-) -> Iterator[Move]:
+) -> Iterator[RescaleMove]:
     """The moves from ``members`` to ``wanted``: each of at most ``slots_max`` slots and as many parts, spread evenly.
 
     Joiners are members from the first move on, leavers up to the last. There is at least one move.
@@ -90,11 +90,11 @@ def plan_moves(
             here[slot] = target[slot]
         more = number < count
         new = between if more else tuple(sorted(wanted))
-        yield Move(version + number, old, new, tuple(here), tuple(moved), more)
+        yield RescaleMove(version + number, old, new, tuple(here), tuple(moved), more)
         old = between
 
 
-def opening_move(version: int, members: Sequence[int], table: Table, wanted: Sequence[int]) -> Move | None:
+def opening_move(version: int, members: Sequence[int], table: Table, wanted: Sequence[int]) -> RescaleMove | None:
     """A move ahead of those that `plan_moves` plans, which moves nothing; None where nobody would be the better for it.
 
     Behind its marker a worker's rows are held for slots that have not come. Who loses slots finds the keys in them
@@ -108,7 +108,7 @@ def opening_move(version: int, members: Sequence[int], table: Table, wanted: Seq
     if len(members) == 1 or not losing:
         return None
     between = tuple(sorted({*members, *wanted}))
-    return Move(version + 1, tuple(members), between, table, more=True, losing=losing)
+    return RescaleMove(version + 1, tuple(members), between, table, more=True, losing=losing)
 
 
 def _spread(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:

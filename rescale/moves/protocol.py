@@ -24,7 +24,7 @@ class PartMove:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RescaleMove:
     """One move: from version - 1 to ``version``. ``old`` and ``new`` are the members before and after it.
 
     ``more``: another move of the same rescale follows, and no slot that this one moves moves again in it. ``losing``:
@@ -52,7 +52,7 @@ class Marker:
     ``before`` is the last epoch that the sender broadcast before it, ``after`` its frontier from here on.
     """
 
-    move: Move
+    move: RescaleMove
     before: int
     after: int
     idle: bool = False
@@ -75,7 +75,7 @@ InBand = Marker | Shipped | Bye
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class StateChunk:
     """R4: the state of some slots of a region, on its way to their new owner: an `Acquire` outside the channels.
 
     ``slots`` are complete with this parcel; slots without any state come too.
@@ -102,10 +102,10 @@ class PartHandedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale:
+class StartMove:
     """Begin ``move``."""
 
-    move: Move
+    move: RescaleMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class InjectBarrier:
     last: bool = False
 
 
-Order = Rescale | OpenSlots | PollParts | Leave | InjectBarrier
+Order = StartMove | OpenSlots | PollParts | Leave | InjectBarrier
 
 # From workers to the coordinator.
 
@@ -220,3 +220,10 @@ class BarrierPassed:
 
 
 Report = MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByeTaken | BarrierPassed
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """Effect of both machines of a worker: send ``report`` to the coordinator."""
+
+    report: Report

@@ -22,13 +22,13 @@ from malstrom_py.rescale.moves.protocol import (
     InBand,
     Marker,
     MarkersIn,
-    Move,
     OpenSlots,
-    Parcel,
     RegionDone,
-    Report,
+    RescaleMove,
+    SendReport,
     Shipped,
     ShippedIn,
+    StateChunk,
     Table,
 )
 
@@ -65,10 +65,10 @@ class InBandTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class ParcelTaken:
+class StateTaken:
     """State has come from another worker."""
 
-    parcel: Parcel
+    parcel: StateChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ShippingEnded:
     version: int
 
 
-Event = RowsTaken | EpochTaken | InBandTaken | ParcelTaken | OpenTaken | ShippingEnded
+Event = RowsTaken | EpochTaken | InBandTaken | StateTaken | OpenTaken | ShippingEnded
 
 
 # Effects.
@@ -123,7 +123,7 @@ class Ship:
 class Install:
     """Put the state of a parcel into the region."""
 
-    parcel: Parcel
+    parcel: StateChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +138,10 @@ class SendShipped:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Report to the coordinator."""
-
-    report: Report
+Effect = Pass | Advance | Ship | Install | Release | SendShipped | SendReport
 
 
-Effect = Pass | Advance | Ship | Install | Release | SendShipped | Tell
-
-
-class Phase(StrEnum):
+class ReceivingPhase(StrEnum):
     """Where a region stands in a move."""
 
     STEADY = "steady"
@@ -157,9 +150,9 @@ class Phase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (Phase.STEADY, "first marker"): Phase.MARKING,
-    (Phase.MARKING, "last marker"): Phase.MOVING,
-    (Phase.MOVING, "shipped and open"): Phase.STEADY,
+    (ReceivingPhase.STEADY, "first marker"): ReceivingPhase.MARKING,
+    (ReceivingPhase.MARKING, "last marker"): ReceivingPhase.MOVING,
+    (ReceivingPhase.MOVING, "shipped and open"): ReceivingPhase.STEADY,
 }
 """All changes of phase. One marker may be first and last."""
 
@@ -187,7 +180,7 @@ class _Side:
         (self.idle.add if idle else self.idle.discard)(sender)
 
 
-class RegionMachine:
+class ReceivingMachine:
     """The region ``region`` on ``worker``, fed by ``exchanges``; ``feeds_exchanges``: whether it feeds others (R6).
 
     A joiner is built with ``version`` and ``table`` from before its first move and is no member of ``members`` (R1).
@@ -206,19 +199,19 @@ class RegionMachine:
     ) -> None:
         self.region = region
         self.worker = worker
-        self.phase = Phase.STEADY
+        self.phase = ReceivingPhase.STEADY
         self.version = version
         self._members = tuple(members)
         self._table = table
         self._feeds_exchanges = feeds_exchanges
         self._sides = {exchange: _Side(members) for exchange in exchanges}
         self._everyone: frozenset[int] = frozenset()
-        self._move: Move | None = None
-        self.last_move: Move | None = None
+        self._move: RescaleMove | None = None
+        self.last_move: RescaleMove | None = None
         self._lost: tuple[tuple[int, int], ...] = ()
         self._pending: frozenset[int] = frozenset()
         self._awaited: set[int] = set()
-        self._parcels: list[Parcel] = []
+        self._parcels: list[StateChunk] = []
         self._allowed = False
         self._shipping = False
 
@@ -231,7 +224,7 @@ class RegionMachine:
                 return self._epoch(event)
             case InBandTaken():
                 return self._in_band(event.exchange, event.sender, event.message)
-            case ParcelTaken():
+            case StateTaken():
                 return self._parcel(event.parcel)
             case OpenTaken():
                 return self._open(event.order)
@@ -268,7 +261,7 @@ class RegionMachine:
         """The version that a move in progress leads to, or that stands."""
         return self.version if self._move is None else self._move.version
 
-    def loses(self, move: Move) -> bool:
+    def loses(self, move: RescaleMove) -> bool:
         """Whether slots leave here in ``move``, which is the next one or under way."""
         me = self.worker
         return any(was == me != now for was, now in zip(self._table, move.table, strict=True))
@@ -285,7 +278,7 @@ class RegionMachine:
 
     def check(self) -> None:
         """What must hold between two events, else `InternalError`."""
-        steady = self.phase is Phase.STEADY
+        steady = self.phase is ReceivingPhase.STEADY
         self._require(steady == (self._move is None), "a move without its phase")
         self._require(not steady or not (self._pending or self._lost or self._awaited), "a steady region awaits slots")
         self._require(self._awaited <= self._pending, "state is awaited of a slot that is open")
@@ -336,12 +329,12 @@ class RegionMachine:
         side.before[sender], side.after[sender] = marker.before, (marker.after, marker.idle)
         effects: list[Effect] = []
         if side.before.keys() >= self._everyone:
-            effects.append(Tell(MarkersIn(move.version, self.worker, exchange)))
+            effects.append(SendReport(MarkersIn(move.version, self.worker, exchange)))
             if all(other.before.keys() >= self._everyone for other in self._sides.values()):
                 effects += self._cut(move)
         return effects
 
-    def _begin(self, move: Move) -> None:
+    def _begin(self, move: RescaleMove) -> None:
         self._move, self._everyone = move, frozenset(move.everyone)
         self.last_move = move
         self._to("first marker")
@@ -354,7 +347,7 @@ class RegionMachine:
         for side in self._sides.values():
             side.shipped.clear()
 
-    def _cut(self, move: Move) -> list[Effect]:
+    def _cut(self, move: RescaleMove) -> list[Effect]:
         """R3, R4: all markers are in. The same F(v) on every worker; then the moved slots are frozen and shipped."""
         self._to("last marker")
         effects: list[Effect] = []
@@ -380,18 +373,18 @@ class RegionMachine:
         assert self._move is not None
         return self._after_shipping(self._move)
 
-    def _after_shipping(self, move: Move) -> list[Effect]:
+    def _after_shipping(self, move: RescaleMove) -> list[Effect]:
         effects: list[Effect] = [SendShipped(move.version)] if self._feeds_exchanges else []
         return effects + self._maybe_done()
 
-    def _parcel(self, parcel: Parcel) -> list[Effect]:
-        if self.phase is not Phase.MOVING:
+    def _parcel(self, parcel: StateChunk) -> list[Effect]:
+        if self.phase is not ReceivingPhase.MOVING:
             # R5: it came before F(v) has been passed on here; installed now, its keys would see that epoch twice.
             self._parcels.append(parcel)
             return []
         return self._installed(parcel) + self._maybe_done()
 
-    def _installed(self, parcel: Parcel) -> list[Effect]:
+    def _installed(self, parcel: StateChunk) -> list[Effect]:
         self._require(self._move is not None and parcel.version == self._move.version, "a parcel of another move")
         slots = set(parcel.slots)
         self._require(slots <= self._awaited, "state came for slots that are not awaited (R5)")
@@ -410,7 +403,7 @@ class RegionMachine:
         move = self._move
         # R6: a region that feeds only sinks, and one that gains nothing, need not wait to be allowed.
         waits = self._feeds_exchanges and bool(self._pending) and not self._allowed
-        if move is None or self.phase is not Phase.MOVING or self._shipping or self._awaited or waits:
+        if move is None or self.phase is not ReceivingPhase.MOVING or self._shipping or self._awaited or waits:
             return []
         effects: list[Effect] = [Release()] if self._pending else []
         self._to("shipped and open")
@@ -422,7 +415,7 @@ class RegionMachine:
                     side.promise(sender, time, idle)
             side.before, side.after, side.later = {}, {}, {}
             effects += self._advanced(exchange)
-        return [*effects, Tell(RegionDone(move.version, self.worker, self.region))]
+        return [*effects, SendReport(RegionDone(move.version, self.worker, self.region))]
 
     def _shipped(self, exchange: str, sender: int, message: Shipped) -> list[Effect]:
         move = self._move
@@ -430,12 +423,12 @@ class RegionMachine:
         self._require(message.version == version, f"Shipped of version {message.version} at {version}")
         side = self._sides[exchange]
         side.shipped.add(sender)
-        return [Tell(ShippedIn(version, self.worker, exchange))] if side.shipped >= self._everyone else []
+        return [SendReport(ShippedIn(version, self.worker, exchange))] if side.shipped >= self._everyone else []
 
     def _bye(self, exchange: str, sender: int) -> list[Effect]:
         self._sides[exchange].frontier.pop(sender, None)
         self._sides[exchange].idle.discard(sender)
-        return [*self._advanced(exchange), Tell(ByeTaken(self.worker, exchange, sender))]
+        return [*self._advanced(exchange), SendReport(ByeTaken(self.worker, exchange, sender))]
 
     def _to(self, what: str) -> None:
         key = (self.phase, what)

@@ -13,18 +13,18 @@ from typing import Final
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.moves.protocol import (
     Leave,
-    Move,
     PartHandedOver,
     PartMove,
     PartsPolled,
     PollParts,
-    Report,
-    Rescale,
+    RescaleMove,
+    SendReport,
+    StartMove,
     Switched,
 )
 
 
-class Phase(StrEnum):
+class SendingPhase(StrEnum):
     """Where the sending side stands."""
 
     STEADY = "steady"
@@ -33,9 +33,9 @@ class Phase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (Phase.STEADY, "rescale, parts awaited"): Phase.AWAITING,
-    (Phase.AWAITING, "last part"): Phase.STEADY,
-    (Phase.STEADY, "leave"): Phase.GONE,
+    (SendingPhase.STEADY, "rescale, parts awaited"): SendingPhase.AWAITING,
+    (SendingPhase.AWAITING, "last part"): SendingPhase.STEADY,
+    (SendingPhase.STEADY, "leave"): SendingPhase.GONE,
 }
 """All changes of phase. A rescale without parts to await changes none."""
 
@@ -44,7 +44,7 @@ TRANSITIONS: Final = {
 class RescaleOrdered:
     """The coordinator begins a move."""
 
-    order: Rescale
+    order: StartMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class TakePart:
 class SwitchExchanges:
     """Route by the move's table from here on, and put its marker on every channel of every exchange."""
 
-    move: Move
+    move: RescaleMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +110,17 @@ class SayBye:
     """Put Bye last on every channel of every exchange, and send nothing any more (R8)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Report to the coordinator."""
-
-    report: Report
+Effect = FlushOutgoing | HandOver | TakePart | SwitchExchanges | PollGained | SayBye | SendReport
 
 
-Effect = FlushOutgoing | HandOver | TakePart | SwitchExchanges | PollGained | SayBye | Tell
-
-
-class SwitchMachine:
+class SendingMachine:
     """The sending side of ``worker``."""
 
     def __init__(self, worker: int, *, version: int = 0) -> None:
         self.worker = worker
-        self.phase = Phase.STEADY
+        self.phase = SendingPhase.STEADY
         self.version = version
-        self._move: Move | None = None
+        self._move: RescaleMove | None = None
         self._came: dict[PartMove, PartHandedOver] = {}
         self._to_poll: tuple[PollParts, ...] = ()
 
@@ -136,7 +129,7 @@ class SwitchMachine:
         """Whether sources may be polled and may send epochs at all. While they may not, regions send none either on the
         exchanges that a source feeds too (R2): what they reach then stands in the marker.
         """
-        return self.phase is Phase.STEADY
+        return self.phase is SendingPhase.STEADY
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event; what is to be done about it, in order."""
@@ -148,17 +141,17 @@ class SwitchMachine:
             case PollOrdered():
                 # R6: a source that feeds no exchange has no markers to wait for, and its parts may not be here yet.
                 self._to_poll = (*self._to_poll, event.order)
-                return [] if self.phase is Phase.AWAITING else self._polled()
+                return [] if self.phase is SendingPhase.AWAITING else self._polled()
             case LeaveOrdered():
                 self._to("leave")
                 return [SayBye()]
 
     def check(self) -> None:
         """What must hold between two events, else `InternalError`."""
-        self._require((self.phase is Phase.AWAITING) == (self._move is not None), "a move without its phase")
+        self._require((self.phase is SendingPhase.AWAITING) == (self._move is not None), "a move without its phase")
 
-    def _rescale(self, move: Move) -> list[Effect]:
-        self._require(self.phase is Phase.STEADY, "a move while another goes on (R7)")
+    def _rescale(self, move: RescaleMove) -> list[Effect]:
+        self._require(self.phase is SendingPhase.STEADY, "a move while another goes on (R7)")
         self._require(move.version == self.version + 1, f"a move to version {move.version} from {self.version}")
         self._move = move
         effects: list[Effect] = [FlushOutgoing()]
@@ -179,19 +172,19 @@ class SwitchMachine:
         # What regions have sent while parts were awaited was routed by the old table too.
         return [FlushOutgoing(), *self._switch(move)]
 
-    def _awaits_parts(self, move: Move) -> bool:
+    def _awaits_parts(self, move: RescaleMove) -> bool:
         return any(part.taker == self.worker and part not in self._came for part in move.parts)
 
-    def _switch(self, move: Move) -> list[Effect]:
+    def _switch(self, move: RescaleMove) -> list[Effect]:
         taken: list[Effect] = [TakePart(self._came.pop(part)) for part in move.parts if part.taker == self.worker]
         self._move, self.version = None, move.version
-        return [*taken, SwitchExchanges(move), Tell(Switched(move.version, self.worker)), *self._polled()]
+        return [*taken, SwitchExchanges(move), SendReport(Switched(move.version, self.worker)), *self._polled()]
 
     def _polled(self) -> list[Effect]:
         orders, self._to_poll = self._to_poll, ()
         effects: list[Effect] = []
         for order in orders:
-            effects += [PollGained(order.source), Tell(PartsPolled(order.version, self.worker, order.source))]
+            effects += [PollGained(order.source), SendReport(PartsPolled(order.version, self.worker, order.source))]
         return effects
 
     def _to(self, what: str) -> None:

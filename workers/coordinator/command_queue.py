@@ -39,7 +39,7 @@ SnapshotDone = Callable[[SnapshotId | MalstromError], None]
 """Told once, by the thread of the run: the id of the snapshot once it is committed, or why there is none."""
 
 
-class Commanded(Protocol):
+class CommandedWorkers(Protocol):
     """The workers of a run, as they can be commanded by its own thread."""
 
     @property
@@ -80,7 +80,7 @@ class Commanded(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rescaling:
+class RescaleCommand:
     """A rescale that was asked for: ``taken`` once the run has begun with it, ``done`` when it has ended."""
 
     size: int
@@ -98,7 +98,7 @@ class Rescaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class SnapshotCommand:
     """A snapshot that was asked for: among those of the job, or as a savepoint to ``uri``; ``done`` has its id."""
 
     uri: str | None
@@ -142,14 +142,14 @@ _LOG: Final = logging.getLogger("malstrom_py")
 _RECOVERING: Final = "recovering"
 
 
-class Controls:
+class CommandQueue:
     """Between the threads that command job ``job`` and the one that runs it.
 
     ``wake`` is set with each command, for a run that has nothing else to do; the run may bring its own before it
     starts. ``pending`` tells that there is one; ``ended`` is answered when the run has ended. ``accepted`` is told of a
     stop, and whether with drain, before whoever asked for it is. ``kept``: whether the job has snapshots.
 
-    >>> controls = Controls("docs")
+    >>> controls = CommandQueue("docs")
     >>> controls.status().result().phase
     'opening'
     >>> controls.end(Ending.of(RunResult("docs", {}, 0.0), None))
@@ -166,8 +166,8 @@ class Controls:
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
-        self._asked: list[Rescaling | Saving] = []
-        self._unanswered: list[Rescaling | Saving] = []
+        self._asked: list[RescaleCommand | SnapshotCommand] = []
+        self._unanswered: list[RescaleCommand | SnapshotCommand] = []
         self._status: Future[JobStatus] | None = None
         self._drain: bool | None = None
         self._drain_told = False
@@ -180,7 +180,7 @@ class Controls:
 
     # Any thread.
 
-    def rescale(self, size: int) -> Rescaling:
+    def rescale(self, size: int) -> RescaleCommand:
         """Ask for ``size`` workers.
 
         Raises:
@@ -188,20 +188,20 @@ class Controls:
             JobEnded: the job has.
         """
         check_size(size)
-        asked = Rescaling(size, future(), future())
+        asked = RescaleCommand(size, future(), future())
         with self._lock:
             self._ask(asked, "rescale")
         self.wake.set()
         return asked
 
-    def save(self, uri: str | None = None) -> Saving:
+    def save(self, uri: str | None = None) -> SnapshotCommand:
         """Ask for a snapshot; with ``uri`` for a savepoint there.
 
         Raises:
             OperationInProgress: the job is being stopped, or another savepoint is being made.
             JobEnded: the job has ended.
         """
-        asked = Saving(uri, future())
+        asked = SnapshotCommand(uri, future())
         operation = "snapshot" if uri is None else "savepoint"
         with self._lock:
             if self._drain is not None and not self.ended.done():
@@ -300,7 +300,7 @@ class Controls:
             self._drain_told = False
         self.enter(_RECOVERING, counts, workers)
 
-    def obey(self, crew: Commanded, count: Callable[[], RunResult]) -> None:
+    def obey(self, crew: CommandedWorkers, count: Callable[[], RunResult]) -> None:
         """Do what was asked for, as far as it can be done between two steps. Call it while ``pending``.
 
         Raises:
@@ -310,7 +310,7 @@ class Controls:
             self.pending = False
             self._snapshots = crew.snapshots
             drain, drain_told, self._drain_told = self._drain, self._drain_told, self._drain is not None
-            taken: list[Rescaling | Saving] = []
+            taken: list[RescaleCommand | SnapshotCommand] = []
             # What is being stopped begins no move any more: requests without end would keep it from its end.
             if drain is None:
                 taken, self._asked = self._asked, []
@@ -323,7 +323,7 @@ class Controls:
                 crew.suspend()
                 self._suspending_s = self._clock.monotonic_s()
         for asked in taken:
-            if isinstance(asked, Rescaling):
+            if isinstance(asked, RescaleCommand):
                 self._rescale(crew, asked)
             else:
                 self._save(crew, asked)
@@ -366,7 +366,7 @@ class Controls:
         if status is not None:
             status.set_result(known)
 
-    def _rescale(self, crew: Commanded, asked: Rescaling) -> None:
+    def _rescale(self, crew: CommandedWorkers, asked: RescaleCommand) -> None:
         restarts = self._restarts
 
         def done(ended: RescaleReport | MalstromError) -> None:
@@ -389,7 +389,7 @@ class Controls:
         if not asked.taken.done():
             asked.taken.set_result(None)
 
-    def _save(self, crew: Commanded, asked: Saving) -> None:
+    def _save(self, crew: CommandedWorkers, asked: SnapshotCommand) -> None:
         restarts = self._restarts
 
         def done(ended: SnapshotId | MalstromError) -> None:
@@ -408,7 +408,7 @@ class Controls:
         except (PlanError, SnapshotError) as error:
             done(error)
 
-    def _is_answered(self, asked: Rescaling | Saving, restarts: int) -> bool:
+    def _is_answered(self, asked: RescaleCommand | SnapshotCommand, restarts: int) -> bool:
         """Note that ``asked`` is done with; False if the workers that say so are gone, and others were asked."""
         with self._lock:
             if self._restarts != restarts:
@@ -416,7 +416,7 @@ class Controls:
             self._unanswered.remove(asked)
             return True
 
-    def _ask(self, asked: Rescaling | Saving, operation: str) -> None:
+    def _ask(self, asked: RescaleCommand | SnapshotCommand, operation: str) -> None:
         self._refuse_if_ended(asked.what)
         if len(self._asked) >= ASKED_MAX:
             raise OperationInProgress(
@@ -427,9 +427,9 @@ class Controls:
         self._asked.append(asked)
         self.pending = True
 
-    def _savepoint(self) -> Saving | None:
+    def _savepoint(self) -> SnapshotCommand | None:
         """The savepoint that is being made, or is to be."""
-        savings = (asked for asked in self._asked + self._unanswered if isinstance(asked, Saving))
+        savings = (asked for asked in self._asked + self._unanswered if isinstance(asked, SnapshotCommand))
         return next((asked for asked in savings if asked.uri is not None), None)
 
     def _in_the_way(self, wanted: str, operation: str) -> OperationInProgress:
@@ -497,7 +497,7 @@ class Controls:
 class WakefulClock(SystemClock):
     """The machine's clock, whose sleep ends early when a command comes through ``controls``."""
 
-    def __init__(self, controls: Controls) -> None:
+    def __init__(self, controls: CommandQueue) -> None:
         self._controls = controls
 
     def sleep_s(self, duration_s: float) -> None:

@@ -4,8 +4,8 @@ What the coordinator must know of a plan: which exchanges each region and each s
 
 The coordinator's shell, wherever its workers run: takes events, keeps the requests, and has done what is decided.
 
-Rule: what the machine decides is carried out in its order. Workers are started and let go by the `Workforce`; orders
-come back as messages, for whoever carries them.
+Rule: decisions of the machine are executed in its order. The `WorkerStarter` starts and removes workers. Orders are
+returned as messages.
 
 What every crew has of its coordination: who works, what moves, which snapshots there are, and what can be asked for.
 
@@ -30,10 +30,10 @@ from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
 from malstrom_py.workers.coordinator.machine import Topology
-from malstrom_py.workers.coordinator.recovery import Beginning
-from malstrom_py.workers.coordinator.rescale_requests import Done, Rescales
+from malstrom_py.workers.coordinator.recovery import RunStart
+from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
-from malstrom_py.workers.coordinator.snapshot_coordinator import Snapshotting
+from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, StepCounts
@@ -77,7 +77,7 @@ MOVE_DEADLINE_S: Final = 120.0
 """R7: how long a rescale may go on without any worker getting on with anything."""
 
 
-class Workforce(Protocol):
+class WorkerStarter(Protocol):
     """Who starts workers and lets them go."""
 
     def start(self, start: events.StartWorkers) -> Sequence[Message]:
@@ -89,7 +89,7 @@ class Workforce(Protocol):
         ...
 
 
-class Coordination:
+class Coordinator:
     """Coordinates ``members``, the first workers of a run of ``plan``, by the clock of the runtime.
 
     ``slots_per_move``: how many slots each move takes; None: as many as can be moved within the target pause.
@@ -98,7 +98,7 @@ class Coordination:
     def __init__(
         self,
         plan: Plan,
-        workforce: Workforce,
+        workforce: WorkerStarter,
         *,
         members: Sequence[int],
         clock: Clock,
@@ -111,7 +111,7 @@ class Coordination:
         self._next_worker = max(members) + 1
         self._got_on_s = clock.monotonic_s()
         self._first = tuple(members)
-        self.snapshotting: Snapshotting | None = None
+        self.snapshotting: SnapshotCoordinator | None = None
         self.deal({})
 
     def deal(self, parts: Mapping[tuple[str, str], int]) -> None:
@@ -123,7 +123,7 @@ class Coordination:
             parts=parts,
             pacing=self._pacing,
         )
-        self._rescales = Rescales(self._machine)
+        self._rescales = RescaleRequests(self._machine)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ class Coordination:
     @property
     def is_steady(self) -> bool:
         """Whether nothing moves, and nobody comes or goes."""
-        return self._machine.phase is coordinator.Phase.STEADY
+        return self._machine.phase is coordinator.CoordinatorPhase.STEADY
 
     @property
     def readers(self) -> Mapping[tuple[str, str], int]:
@@ -163,7 +163,7 @@ class Coordination:
     @property
     def is_between_moves(self) -> bool:
         """Whether a barrier passes, and the moves of a rescale go on behind it."""
-        return self._machine.phase is coordinator.Phase.BARRIER and self._machine.moves_follow
+        return self._machine.phase is coordinator.CoordinatorPhase.BARRIER and self._machine.moves_follow
 
     @property
     def moving(self) -> Moving | None:
@@ -198,7 +198,7 @@ class Coordination:
         """Go to just these ``members``; ``done`` is told when that has ended, or was overtaken (R9)."""
         members = tuple(members)
         self._rescales.asked(members, self._clock.monotonic_s(), done)
-        return self.handle(events.Requested(members))
+        return self.handle(events.RescaleRequested(members))
 
     def handle(self, event: events.Event) -> list[Message]:
         """Let the machine decide, and do what it decides: the orders and news that come of it."""
@@ -222,7 +222,7 @@ class Coordination:
 
     def keep_snapshots(
         self,
-        begun: Beginning,
+        begun: RunStart,
         snapshots: Snapshots,
         background: Background,
         commits: SinkCommits,
@@ -230,7 +230,7 @@ class Coordination:
         count: Callable[[], RunResult],
     ) -> None:
         """From now on make snapshots of what runs. ``count``: what it has done so far."""
-        self.snapshotting = Snapshotting(
+        self.snapshotting = SnapshotCoordinator(
             self._plan.job,
             plan_image(self._plan),
             snapshots,
@@ -294,7 +294,7 @@ class Coordination:
         """
         if self.is_steady or self._clock.monotonic_s() - self._got_on_s <= MOVE_DEADLINE_S:
             return
-        what = "a snapshot" if self._machine.phase is coordinator.Phase.BARRIER else "a rescale"
+        what = "a snapshot" if self._machine.phase is coordinator.CoordinatorPhase.BARRIER else "a rescale"
         remedy = "Start the job afresh." if self.snapshotting is None else "It goes on from its last snapshot."
         raise DeadlineError(
             f"job {self._plan.job!r}: nothing has happened for {MOVE_DEADLINE_S:g} s in the middle of {what}, which "
@@ -304,10 +304,10 @@ class Coordination:
         )
 
 
-class Coordinated(ABC):
+class WorkerGroup(ABC):
     """A crew that runs ``plan``, as its ``coordination`` has it."""
 
-    coordination: Coordination
+    coordination: Coordinator
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         self._plan = plan

@@ -27,7 +27,7 @@ _KEPT: Final = {"source": "how far it had read", "generate_epochs": "how far eve
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class UpgradedState:
     """What each step of a plan takes over, by the names that steps have now. A step that stands nowhere starts empty.
 
     ``former``: step -> its name in the snapshot. ``chains``: step -> worker -> the artefacts to install, in order.
@@ -57,7 +57,9 @@ def plan_image(plan: Plan) -> PlanImage:
     return PlanImage(plan.slots, {step.name: _image(step) for step in plan.steps})
 
 
-def fitted(manifest: Manifest, plan: Plan, *, allow_dropped_state: bool = False, sinks_committed: bool = False) -> Fit:
+def fitted(
+    manifest: Manifest, plan: Plan, *, allow_dropped_state: bool = False, sinks_committed: bool = False
+) -> UpgradedState:
     """What ``plan`` takes over from the snapshot ``manifest``.
 
     ``allow_dropped_state``: state of steps that are gone may be left behind. ``sinks_committed``: what the sinks had
@@ -175,7 +177,7 @@ def _left_behind(manifest: Manifest, plan: Plan, former: Mapping[str, str], *, s
     return left
 
 
-def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tuple[str, ...]) -> Fit:
+def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tuple[str, ...]) -> UpgradedState:
     taken = {name: was for name, was in former.items() if was not in dropped}
     chains: dict[str, dict[int, Sequence[Artefact]]] = {}
     for (operator, worker), chain in manifest.chains().items():
@@ -184,7 +186,7 @@ def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tup
                 chains.setdefault(name, {})[worker] = chain
     sources = _by_new_name(manifest.sources, taken)
     now_called = {was: name for name, was in taken.items()}
-    return Fit(
+    return UpgradedState(
         former=taken,
         chains=chains,
         migrate={

@@ -31,15 +31,15 @@ from malstrom_py.rescale.moves.protocol import (
     InjectBarrier,
     Leave,
     MarkersIn,
-    Move,
     OpenSlots,
     Order,
     PartsPolled,
     PollParts,
     RegionDone,
     Report,
-    Rescale,
+    RescaleMove,
     ShippedIn,
+    StartMove,
     Switched,
     Table,
 )
@@ -56,21 +56,21 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
+class RescaleRequested:
     """Rescale to ``members``."""
 
     members: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReportReceived:
     """A worker reports."""
 
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
-class CalledOff:
+class RescaleCalledOff:
     """Joiners have not come up: the rescale under way is not to be, for what ``error`` says."""
 
     error: MalstromError
@@ -87,7 +87,7 @@ class SnapshotWanted:
     last: bool = False
 
 
-Event = Requested | Connected | Reported | CalledOff | SnapshotWanted
+Event = RescaleRequested | Connected | ReportReceived | RescaleCalledOff | SnapshotWanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def as_awaited(report: Report) -> str:
             return f"Bye of worker {report.leaver} on exchange {report.exchange!r} at worker {report.worker}"
 
 
-class Phase(StrEnum):
+class CoordinatorPhase(StrEnum):
     """Where the coordinator stands."""
 
     STEADY = "steady"
@@ -175,18 +175,18 @@ class Phase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (Phase.STEADY, "request, someone joins"): Phase.JOINING,
-    (Phase.STEADY, "request"): Phase.MOVING,
-    (Phase.JOINING, "all connected"): Phase.MOVING,
-    (Phase.JOINING, "called off"): Phase.STEADY,
-    (Phase.MOVING, "move ended"): Phase.MOVING,
-    (Phase.MOVING, "last move ended, someone leaves"): Phase.LEAVING,
-    (Phase.MOVING, "last move ended"): Phase.STEADY,
-    (Phase.LEAVING, "all Byes taken"): Phase.STEADY,
-    (Phase.STEADY, "snapshot"): Phase.BARRIER,
-    (Phase.MOVING, "move ended, snapshot"): Phase.BARRIER,
-    (Phase.BARRIER, "barrier passed"): Phase.STEADY,
-    (Phase.BARRIER, "barrier passed, moves follow"): Phase.MOVING,
+    (CoordinatorPhase.STEADY, "request, someone joins"): CoordinatorPhase.JOINING,
+    (CoordinatorPhase.STEADY, "request"): CoordinatorPhase.MOVING,
+    (CoordinatorPhase.JOINING, "all connected"): CoordinatorPhase.MOVING,
+    (CoordinatorPhase.JOINING, "called off"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.MOVING, "move ended"): CoordinatorPhase.MOVING,
+    (CoordinatorPhase.MOVING, "last move ended, someone leaves"): CoordinatorPhase.LEAVING,
+    (CoordinatorPhase.MOVING, "last move ended"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.LEAVING, "all Byes taken"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.STEADY, "snapshot"): CoordinatorPhase.BARRIER,
+    (CoordinatorPhase.MOVING, "move ended, snapshot"): CoordinatorPhase.BARRIER,
+    (CoordinatorPhase.BARRIER, "barrier passed"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.BARRIER, "barrier passed, moves follow"): CoordinatorPhase.MOVING,
 }
 """All changes of phase."""
 
@@ -207,7 +207,7 @@ class PlanMoves(Protocol):
         wanted: Sequence[int],
         *,
         slots_max: int,
-    ) -> Iterable[Move]:
+    ) -> Iterable[RescaleMove]:
         """The moves to ``wanted``, of at most ``slots_max`` slots each; there is at least one."""
         ...
 
@@ -228,7 +228,7 @@ class CoordinatorMachine:
         pacing: Pacing,
         plan_moves: PlanMoves = plan_moves,
     ) -> None:
-        self.phase = Phase.STEADY
+        self.phase = CoordinatorPhase.STEADY
         self.members = tuple(members)
         self.table = table
         self.parts = dict(parts)
@@ -247,7 +247,7 @@ class CoordinatorMachine:
         self._paused_s = 0.0
         self._target: tuple[int, ...] = tuple(members)
         self._joining: set[int] = set()
-        self._move: Move | None = None
+        self._move: RescaleMove | None = None
         self._leavers: tuple[int, ...] = ()
         self._missing: set[Report] = set()
         self._shipped: dict[str, set[tuple[int, str]]] = {}
@@ -256,22 +256,24 @@ class CoordinatorMachine:
     def handle(self, event: Event) -> list[Effect]:
         """Take one event; what is to be done about it, in order."""
         match event:
-            case Requested():
+            case RescaleRequested():
                 self._wanted = event.members  # R9: the last one wins
-                return self._begin() if self.phase is Phase.STEADY and not self._is_over else []
+                return self._begin() if self.phase is CoordinatorPhase.STEADY and not self._is_over else []
             case Connected():
                 return self._connected(event.worker)
-            case CalledOff():
+            case RescaleCalledOff():
                 return self._called_off(event.error)
             case SnapshotWanted():
-                self._require(self._barrier is None and self.phase is not Phase.BARRIER, "one snapshot at a time")
+                self._require(
+                    self._barrier is None and self.phase is not CoordinatorPhase.BARRIER, "one snapshot at a time"
+                )
                 self._barrier = event
-                return self._cut("snapshot") if self.phase is Phase.STEADY else []
-            case Reported(report=BarrierPassed() as report):
+                return self._cut("snapshot") if self.phase is CoordinatorPhase.STEADY else []
+            case ReportReceived(report=BarrierPassed() as report):
                 return self._barrier_passed(report)
-            case Reported(report=ByeTaken() as report):
+            case ReportReceived(report=ByeTaken() as report):
                 return self._bye_taken(report)
-            case Reported():
+            case ReportReceived():
                 return self._reported(event.report)
 
     @property
@@ -282,7 +284,9 @@ class CoordinatorMachine:
     @property
     def nothing_moves(self) -> bool:
         """Whether no rescale has begun: of what is asked for while a barrier passes only the last begins, behind it."""
-        return self.phase is Phase.STEADY or (self.phase is Phase.BARRIER and not self.moves_follow)
+        return self.phase is CoordinatorPhase.STEADY or (
+            self.phase is CoordinatorPhase.BARRIER and not self.moves_follow
+        )
 
     def waiting_for(self) -> str:
         """R7: what has to be reported before a rescale goes on, for people: what other things wait for comes first.
@@ -291,7 +295,7 @@ class CoordinatorMachine:
         >>> coordinator = CoordinatorMachine(topology, members=[0], table=(0,), parts={}, pacing=Pacing.of(1))
         >>> coordinator.waiting_for()
         'nothing'
-        >>> _ = coordinator.handle(Requested((0, 1)))
+        >>> _ = coordinator.handle(RescaleRequested((0, 1)))
         >>> coordinator.waiting_for()
         'worker 1 to connect'
         """
@@ -309,10 +313,12 @@ class CoordinatorMachine:
 
     def check(self) -> None:
         """What must hold between two events, else `InternalError`."""
-        self._require((self.phase is Phase.MOVING) == (self._move is not None), "a phase without its move")
+        self._require((self.phase is CoordinatorPhase.MOVING) == (self._move is not None), "a phase without its move")
         self._require(set(self.table) <= set(self.members), "a slot belongs to nobody")
-        self._require((self.phase is Phase.JOINING) == bool(self._joining), "a phase without those who join")
-        self._require(self.phase is not Phase.STEADY or self._barrier is None, "a snapshot is wanted and nobody goes")
+        self._require((self.phase is CoordinatorPhase.JOINING) == bool(self._joining), "a phase without those who join")
+        self._require(
+            self.phase is not CoordinatorPhase.STEADY or self._barrier is None, "a snapshot is wanted and nobody goes"
+        )
 
     def _cut(self, what: str) -> list[Effect]:
         barrier, self._barrier = self._barrier, None
@@ -325,7 +331,7 @@ class CoordinatorMachine:
         return [BarrierBegun(barrier.snapshot, self.members), *(Send(worker, order) for worker in self.members)]
 
     def _barrier_passed(self, report: BarrierPassed) -> list[Effect]:
-        self._require(self.phase is Phase.BARRIER and report in self._missing, f"{report} was not expected")
+        self._require(self.phase is CoordinatorPhase.BARRIER and report in self._missing, f"{report} was not expected")
         self._missing.discard(report)
         self._paused_s = max(self._paused_s, report.paused_s)
         if self._missing:
@@ -375,7 +381,7 @@ class CoordinatorMachine:
         )
         return self._order(next(iter(planned)))
 
-    def _order(self, move: Move) -> list[Effect]:
+    def _order(self, move: RescaleMove) -> list[Effect]:
         self._move = move
         self._pause_s, self._before_move = 0.0, (self.keys_moved, self.bytes_moved)
         topology = self._topology
@@ -395,11 +401,11 @@ class CoordinatorMachine:
             source: {(worker, exchange) for worker in move.everyone for exchange in exchanges}
             for source, exchanges in topology.sources.items()
         }
-        orders: list[Effect] = [Send(worker, Rescale(move)) for worker in move.everyone]
+        orders: list[Effect] = [Send(worker, StartMove(move)) for worker in move.everyone]
         return orders + [effect for source in topology.sources for effect in self._maybe_poll(source)]
 
     def _reported(self, report: Report) -> list[Effect]:
-        self._require(self.phase is Phase.MOVING, f"{report} while nothing moves")
+        self._require(self.phase is CoordinatorPhase.MOVING, f"{report} while nothing moves")
         effects: list[Effect] = []
         match report:
             case ShippedIn():
@@ -466,13 +472,13 @@ class CoordinatorMachine:
         self._to("last move ended")
         return [Ended(self.members, self.version), *self._begin()]
 
-    def _under_way(self) -> Move:
+    def _under_way(self) -> RescaleMove:
         assert self._move is not None
         return self._move
 
     def _bye_taken(self, report: ByeTaken) -> list[Effect]:
         self._missing.discard(report)
-        return self._all_gone() if self.phase is Phase.LEAVING and not self._missing else []
+        return self._all_gone() if self.phase is CoordinatorPhase.LEAVING and not self._missing else []
 
     def _all_gone(self) -> list[Effect]:
         self._to("all Byes taken")

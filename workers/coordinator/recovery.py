@@ -25,7 +25,7 @@ from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import faults_of, loaded
 from malstrom_py.sources.base import Part
-from malstrom_py.workers.coordinator.job_upgrades import Fit, fitted
+from malstrom_py.workers.coordinator.job_upgrades import UpgradedState, fitted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sources
 from malstrom_py.workers.engine.worker import Worker
@@ -38,7 +38,7 @@ _LOG: Final = logging.getLogger("malstrom_py")
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedInputs:
     """What sources have pinned, by step. ``read``: the steps whose sources have been read to the end of that.
     ``finished``: the job has finished with it, and does not go on: nothing is to be pinned.
     """
@@ -49,11 +49,11 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
+class RestorePoint:
     """The snapshot that a run goes on from, as it fits the plan of now."""
 
     manifest: Manifest
-    fit: Fit = field(repr=False)
+    fit: UpgradedState = field(repr=False)
 
     def chains(self, checkpointer: Checkpointer) -> Iterator[tuple[str, list[bytes]]]:
         """Every chain of keyed state, read and compared with its digests: the step that takes it over, and its bytes.
@@ -73,15 +73,15 @@ class Resumption:
         }
 
     @property
-    def pinned(self) -> Pinned:
+    def pinned(self) -> PinnedInputs:
         """What the snapshot has pinned, and of which sources all that was pinned is read."""
         if self.manifest.result is None:
-            return Pinned(self.fit.pins)
+            return PinnedInputs(self.fit.pins)
         sources = self.fit.sources
         read = (step for step in self.fit.pins if all(image.finished for image in sources.get(step, {}).values()))
-        return Pinned(self.fit.pins, frozenset(read))
+        return PinnedInputs(self.fit.pins, frozenset(read))
 
-    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]]) -> Resumption:
+    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]]) -> RestorePoint:
         """The same, with event time beginning again at each exchange whose end had come, and in front of which a source
         has something to read again: a part that is new, or one of a job that was drained.
         """
@@ -129,7 +129,7 @@ class Resumption:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class RunStart:
     """A run that has begun. ``finished``: there is nothing to run, for the job has finished with this manifest;
     ``finished_before``: it had when it was started, by an earlier start.
     """
@@ -137,7 +137,7 @@ class Beginning:
     checkpointer: Checkpointer
     incarnation: int
     sequence: int
-    resumption: Resumption | None = None
+    resumption: RestorePoint | None = None
     finished: Manifest | None = None
     finished_before: bool = False
 
@@ -148,7 +148,7 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class SnapshotUse:
     """How a job is snapshotted: as ``snapshots`` say, from where ``resume`` says: "latest", "none", or an id.
 
     ``is_again``: this run takes the place of one of the same start, which has failed; ``stood``: the last snapshot that
@@ -164,7 +164,7 @@ class Keeping:
     began_from: str | None = None
 
 
-def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> Keeping | None:
+def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> SnapshotUse | None:
     """What a runtime was given, checked: None for a job without snapshots. `PlanError` if it makes no sense."""
     if not isinstance(resume, str) or not (resume in {LATEST, NONE} or is_snapshot_id(resume)):
         raise PlanError(f'resume is "latest", "none" or the id of a snapshot, got {resume!r}')
@@ -174,10 +174,10 @@ def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object
         raise PlanError(f"snapshots is where they are kept, mp.Snapshots(uri), got {type(snapshots).__name__}")
     if snapshots is None and resume not in {LATEST, NONE}:
         raise PlanError(f"resume={resume!r} names a snapshot, and there is no place for it: give snapshots=")
-    return None if snapshots is None else Keeping(snapshots, resume, allow_dropped_state)
+    return None if snapshots is None else SnapshotUse(snapshots, resume, allow_dropped_state)
 
 
-def warn_of_reading_again(plan: Plan, keeping: Keeping | None) -> None:
+def warn_of_reading_again(plan: Plan, keeping: SnapshotUse | None) -> None:
     """Warn of sources that are to read what is new and read all: without snapshots nobody knows what was read."""
     for step in plan.steps:
         source = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
@@ -189,7 +189,7 @@ def warn_of_reading_again(plan: Plan, keeping: Keeping | None) -> None:
             )
 
 
-def begun_again(keeping: Keeping | None, known: SnapshotStatus | None) -> Keeping | None:
+def begun_again(keeping: SnapshotUse | None, known: SnapshotStatus | None) -> SnapshotUse | None:
     """The same for the run after one that has taken over the job, and ``known`` so much: it goes on where that one had
     got to.
     """
@@ -201,7 +201,7 @@ def begun_again(keeping: Keeping | None, known: SnapshotStatus | None) -> Keepin
     return replace(keeping, resume=LATEST, stood=known.last or keeping.stood, is_again=True, began_from=began_from)
 
 
-def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> Beginning:
+def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock) -> RunStart:
     """Claim the job, choose the snapshot to go on from, and have the sinks made ready.
 
     Raises:
@@ -231,10 +231,10 @@ def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> B
     commits.next(checkpointer.next_id(clock.now_s()))
     if found is not None:
         _LOG.info("job %s goes on from snapshot %s", plan.job, found.manifest.id)
-    return Beginning(checkpointer, claim.incarnation, claim.sequence + 1, found)
+    return RunStart(checkpointer, claim.incarnation, claim.sequence + 1, found)
 
 
-def _check_standing(checkpointer: Checkpointer, found: Resumption | None, keeping: Keeping, job: str) -> None:
+def _check_standing(checkpointer: Checkpointer, found: RestorePoint | None, keeping: SnapshotUse, job: str) -> None:
     """S4: what stood a moment ago is there, or is missed: a job does not begin from nothing by itself."""
     stood = keeping.stood
     if stood is None or (found is not None and found.manifest.id >= stood):
@@ -252,7 +252,7 @@ def _check_standing(checkpointer: Checkpointer, found: Resumption | None, keepin
     )
 
 
-def _has_finished(found: Resumption | None, keeping: Keeping, *, grows: bool) -> TypeGuard[Resumption]:
+def _has_finished(found: RestorePoint | None, keeping: SnapshotUse, *, grows: bool) -> TypeGuard[RestorePoint]:
     """Return whether there is nothing to run. This is decided here alone. A start that names a snapshot goes on from it
     all the same.
 
@@ -264,13 +264,13 @@ def _has_finished(found: Resumption | None, keeping: Keeping, *, grows: bool) ->
     return not grows or (keeping.is_again and found.manifest.id != keeping.began_from)
 
 
-def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: Resumption, keeping: Keeping) -> Beginning:
+def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: RestorePoint, keeping: SnapshotUse) -> RunStart:
     manifest, before = found.manifest, not keeping.is_again
     commits.incarnation = manifest.incarnation
     _make_ready(checkpointer, commits, found)
     if before:
         _LOG.info('job %s has already finished, in snapshot %s; resume="none" starts over', manifest.job, manifest.id)
-    return Beginning(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest, finished_before=before)
+    return RunStart(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest, finished_before=before)
 
 
 def _grows(plan: Plan, clock: Clock) -> bool:
@@ -278,15 +278,15 @@ def _grows(plan: Plan, clock: Clock) -> bool:
     return any(source.reads_new for source in build_sources(plan, clock))
 
 
-def pinned(plan: Plan, keeping: Keeping, clock: Clock) -> Pinned:
+def pinned(plan: Plan, keeping: SnapshotUse, clock: Clock) -> PinnedInputs:
     """What the snapshot that a run would begin with has pinned. Nothing is claimed, nothing changed."""
     found, _ = _found(keeping.snapshots.checkpointer(plan.job), plan, keeping)
     if found is None:
-        return Pinned()
+        return PinnedInputs()
     return replace(found.pinned, finished=_has_finished(found, keeping, grows=_grows(plan, clock)))
 
 
-def _found(checkpointer: Checkpointer, plan: Plan, keeping: Keeping) -> tuple[Resumption | None, list[str]]:
+def _found(checkpointer: Checkpointer, plan: Plan, keeping: SnapshotUse) -> tuple[RestorePoint | None, list[str]]:
     """The snapshot to go on from, if there is one, as it fits ``plan``; what is wrong with newer ones."""
     manifest, warnings = _chosen(checkpointer, plan.job, keeping.resume)
     if manifest is None:
@@ -294,7 +294,7 @@ def _found(checkpointer: Checkpointer, plan: Plan, keeping: Keeping) -> tuple[Re
     committed = checkpointer.sinks_committed(manifest.id)
     allowed = keeping.allow_dropped_state
     fit = fitted(manifest, plan, allow_dropped_state=allowed, sinks_committed=committed)
-    return Resumption(manifest, fit), warnings
+    return RestorePoint(manifest, fit), warnings
 
 
 def _chosen(checkpointer: Checkpointer, job: str, resume: str) -> tuple[Manifest | None, list[str]]:
@@ -319,7 +319,7 @@ def _warn_of_what_stays(checkpointer: Checkpointer, commits: SinkCommits, job: s
         )
 
 
-def _make_ready(checkpointer: Checkpointer, commits: SinkCommits, found: Resumption | None) -> None:
+def _make_ready(checkpointer: Checkpointer, commits: SinkCommits, found: RestorePoint | None) -> None:
     if found is None:
         commits.recover()
         return
@@ -343,7 +343,7 @@ def pairs_of(sinks: Mapping[str, Sequence[bytes]]) -> Iterator[tuple[str, bytes]
     return ((step, payload) for step, payloads in sinks.items() for payload in payloads)
 
 
-def restore(resumption: Resumption, checkpointer: Checkpointer, workers: Sequence[Worker]) -> None:
+def restore(resumption: RestorePoint, checkpointer: Checkpointer, workers: Sequence[Worker]) -> None:
     """Have ``workers``, just built, take over what they own of the snapshot, and go on where it was taken (S5)."""
     for step, chain in resumption.chains(checkpointer):
         for worker in workers:
@@ -352,7 +352,7 @@ def restore(resumption: Resumption, checkpointer: Checkpointer, workers: Sequenc
         worker.continue_at(resumption.fit.frontiers)
 
 
-def beginning_steps(plan: Plan, resumption: Resumption | None) -> list[str]:
+def beginning_steps(plan: Plan, resumption: RestorePoint | None) -> list[str]:
     """The steps of ``plan`` that are to begin with their initial state: those that the snapshot does not know."""
     given = [step.name for step in plan.steps if step.initial is not None]
     return given if resumption is None else [step for step in given if not resumption.fit.has_state_of(step)]

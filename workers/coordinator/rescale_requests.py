@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from malstrom_py.errors import MalstromError
 from malstrom_py.rescale.moves.placement import rebalanced
 from malstrom_py.rescale.moves.protocol import Table
-from malstrom_py.workers.coordinator.machine import CoordinatorMachine, Phase
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
 
 Done = Callable[[RescaleReport | MalstromError], None]
@@ -37,7 +37,7 @@ class _Before:
         return cls(machine.version, machine.table, dict(machine.parts), machine.keys_moved, machine.bytes_moved)
 
 
-class Rescales:
+class RescaleRequests:
     """The requests to the coordinator ``machine``. The last one wins; those that it overtook end with it."""
 
     def __init__(self, machine: CoordinatorMachine) -> None:
@@ -58,7 +58,7 @@ class Rescales:
     def moving(self) -> Moving | None:
         """How far the rescale under way has come; None while nothing moves."""
         before, machine = self._before, self._machine
-        if machine.phase is not Phase.MOVING:
+        if machine.phase is not CoordinatorPhase.MOVING:
             return None
         done = _changed(before.table, machine.table)
         return Moving(

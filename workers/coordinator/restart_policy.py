@@ -60,10 +60,10 @@ def restart_of(restart: object, *, kept: bool) -> Restart:
     return restart
 
 
-class Failures:
+class RestartBudget:
     """The failures of one job, by ``restart``.
 
-    >>> failures = Failures(Restart(max_restarts=2, backoff_s=1.0))
+    >>> failures = RestartBudget(Restart(max_restarts=2, backoff_s=1.0))
     >>> failures.pause_s(0.0), failures.pause_s(1.0), failures.pause_s(2.0)
     (1.0, 2.0, None)
     """

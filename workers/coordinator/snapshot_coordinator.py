@@ -29,7 +29,7 @@ from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import Background
-from malstrom_py.workers.engine.snapshot_capture import Cut, persistently, save
+from malstrom_py.workers.engine.snapshot_capture import CapturedState, persistently, save
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, as_plain, from_plain
 from malstrom_py.workers.transport.messages import Saved
@@ -41,7 +41,7 @@ SAVE_DEADLINE_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SnapshotRequest:
     """Somebody waits for the next snapshot; ``copy_to``: and for a copy of it there. ``last``: workers are to stop
     behind its barrier.
     """
@@ -51,7 +51,7 @@ class Request:
     last: bool = False
 
 
-class Snapshotting:
+class SnapshotCoordinator:
     """Makes the snapshots of one incarnation of ``job`` as ``options`` say. ``pins``: what sources have pinned."""
 
     def __init__(
@@ -81,8 +81,8 @@ class Snapshotting:
         self._machine = machine.SnapshotMachine(
             job, plan, incarnation=incarnation, sequence=sequence, chain_max=options.chain_max
         )
-        self._requests: list[Request] = []
-        self._answered_by_this: list[Request] = []
+        self._requests: list[SnapshotRequest] = []
+        self._answered_by_this: list[SnapshotRequest] = []
         self._now: SnapshotId | None = None
         self._manifest: Manifest | None = None
         self._passed_s: float | None = None
@@ -114,36 +114,36 @@ class Snapshotting:
 
     def due_s(self) -> float | None:
         """When the next one is to be begun, on the clock's monotonic time; None: not of itself, or one is made now."""
-        if self._options.interval_s is None or self._machine.phase is not machine.Phase.IDLE:
+        if self._options.interval_s is None or self._machine.phase is not machine.SnapshotPhase.IDLE:
             return None
         return self._next_s
 
     @property
-    def phase(self) -> machine.Phase:
+    def phase(self) -> machine.SnapshotPhase:
         """Where the snapshot of now stands."""
         return self._machine.phase
 
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is to be begun."""
-        if self._machine.phase is not machine.Phase.IDLE or self.is_finished or self._is_last:
+        if self._machine.phase is not machine.SnapshotPhase.IDLE or self.is_finished or self._is_last:
             return False
         due_s = self.due_s()
         return bool(self._requests) or (due_s is not None and self._clock.monotonic_s() >= due_s)
 
     def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Have a snapshot begun that has in it all that has been read by now, and copied to ``copy_to``."""
-        self._requests.append(Request(done, None if copy_to is None else self._options.elsewhere(copy_to)))
+        self._requests.append(SnapshotRequest(done, None if copy_to is None else self._options.elsewhere(copy_to)))
 
     def ask_last(self) -> None:
         """Have the workers stop behind the barrier of one more snapshot."""
         self.is_stopping = True
-        self._requests.append(Request(lambda ended: None, last=True))
+        self._requests.append(SnapshotRequest(lambda ended: None, last=True))
 
     def finish(self) -> None:
         """All has been read and written: have one more snapshot made, with the result of the job in it."""
         self._finishing = True
-        self._requests.append(Request(lambda ended: None))
+        self._requests.append(SnapshotRequest(lambda ended: None))
 
     def turn(self) -> list[SnapshotWanted]:
         """Take in what has been done in the background; the barrier that is to go, if one is."""
@@ -163,7 +163,7 @@ class Snapshotting:
         self._paused_s = made.paused_s
         self._handle(made)
 
-    def save(self, cut: Cut) -> None:
+    def save(self, cut: CapturedState) -> None:
         """Have the image of a worker of this process written down."""
         self.background.submit(partial(save, cut, self.checkpointer), self._came_back)
 
@@ -185,7 +185,7 @@ class Snapshotting:
         if self._options.interval_s is not None:
             self._next_s = self._clock.monotonic_s() + self._options.interval_s
         self._is_last = any(request.last for request in self._answered_by_this)
-        effects = self._machine.handle(machine.Wanted(self._now, self._is_last))
+        effects = self._machine.handle(machine.SnapshotStarted(self._now, self._is_last))
         return [effect for effect in effects if isinstance(effect, SnapshotWanted)]
 
     def _handle(self, event: machine.Event) -> None:
@@ -277,7 +277,7 @@ class Snapshotting:
             *(self._job, self._last.id, self._paused_s, written, took_s),
         )
 
-    def _answer(self, request: Request, snapshot: SnapshotId) -> None:
+    def _answer(self, request: SnapshotRequest, snapshot: SnapshotId) -> None:
         if request.copy_to is None:
             request.done(snapshot)
             return
@@ -312,7 +312,7 @@ class Snapshotting:
             self._handle(machine.Compacted(chain, result))
 
     def _check_deadline(self) -> None:
-        waits = self._machine.phase in {machine.Phase.SAVING, machine.Phase.COMMITTING}
+        waits = self._machine.phase in {machine.SnapshotPhase.SAVING, machine.SnapshotPhase.COMMITTING}
         # How long a barrier may take to pass is `Coordination.check_deadline`'s to say.
         passed_s = self._passed_s if waits else None
         if passed_s is not None and self._clock.monotonic_s() - passed_s > SAVE_DEADLINE_S:

@@ -19,7 +19,7 @@ from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, Snaps
 from malstrom_py.workers.transport.messages import Saved
 
 
-class Phase(StrEnum):
+class SnapshotPhase(StrEnum):
     """Where the snapshot stands."""
 
     IDLE = "idle"
@@ -30,17 +30,17 @@ class Phase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (Phase.IDLE, "wanted"): Phase.WANTED,
-    (Phase.WANTED, "barrier ordered"): Phase.SAVING,
-    (Phase.SAVING, "all saved"): Phase.COMMITTING,
-    (Phase.COMMITTING, "manifest stored"): Phase.PUBLISHING,
-    (Phase.PUBLISHING, "sinks have committed"): Phase.IDLE,
+    (SnapshotPhase.IDLE, "wanted"): SnapshotPhase.WANTED,
+    (SnapshotPhase.WANTED, "barrier ordered"): SnapshotPhase.SAVING,
+    (SnapshotPhase.SAVING, "all saved"): SnapshotPhase.COMMITTING,
+    (SnapshotPhase.COMMITTING, "manifest stored"): SnapshotPhase.PUBLISHING,
+    (SnapshotPhase.PUBLISHING, "sinks have committed"): SnapshotPhase.IDLE,
 }
 """All changes of phase. A snapshot that fails ends the run, which goes back to the one before it (S6)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotStarted:
     """A snapshot is to be made, under ``snapshot``. ``last``: workers stop behind its barrier."""
 
     snapshot: SnapshotId
@@ -65,7 +65,7 @@ class Compacted:
     artefact: Artefact
 
 
-Event = Wanted | BarrierBegun | CutMade | Saved | ManifestStored | SinksCommitted | Compacted
+Event = SnapshotStarted | BarrierBegun | CutMade | Saved | ManifestStored | SinksCommitted | Compacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class SnapshotMachine:
     """
 
     def __init__(self, job: str, plan: PlanImage, *, incarnation: int, sequence: int, chain_max: int) -> None:
-        self.phase = Phase.IDLE
+        self.phase = SnapshotPhase.IDLE
         self.parent: SnapshotId | None = None
         self._job = job
         self._plan = plan
@@ -119,7 +119,7 @@ class SnapshotMachine:
     def handle(self, event: Event) -> list[Effect]:
         """Take one event; what is to be done about it, in order."""
         match event:
-            case Wanted():
+            case SnapshotStarted():
                 self._to("wanted")
                 self._snapshot, self._saved, self._cut_made = event.snapshot, {}, False
                 return [SnapshotWanted(event.snapshot, self.parent, event.last)]
@@ -150,7 +150,9 @@ class SnapshotMachine:
         return {artefact.path for chain in self._chains.values() for artefact in chain}
 
     def _worker_saved(self, saved: Saved) -> list[Effect]:
-        self._require(self.phase is Phase.SAVING and saved.snapshot == self._snapshot, f"{saved.snapshot} was saved")
+        self._require(
+            self.phase is SnapshotPhase.SAVING and saved.snapshot == self._snapshot, f"{saved.snapshot} was saved"
+        )
         self._require(saved.worker in self._awaited, f"worker {saved.worker} is not one of the snapshot")
         self._require(saved.worker not in self._saved, f"worker {saved.worker} has saved it twice")
         self._saved[saved.worker] = saved

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from malstrom_py.rescale.channels.channel import Frame, Grant
-from malstrom_py.rescale.moves.protocol import Order, Parcel, PartHandedOver, Report
+from malstrom_py.rescale.moves.protocol import Order, PartHandedOver, Report, StateChunk
 from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.workers.reports.result import StepCounts
 
@@ -21,7 +21,7 @@ Positions = Mapping[str, tuple[Any, bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WorkerStatus:
     """How ``worker`` stands, told whenever that changes. ``version``: of the table it sends by.
 
     ``finished`` and ``suspended`` count only where ``version`` is the coordinator's: what moves may wake a worker.
@@ -34,14 +34,14 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class WorkerCounts:
     """What the steps of ``worker`` have done so far: told now and then while it gets on, or awaits calls of its own."""
 
     worker: int
     counts: Mapping[str, StepCounts] = field(hash=False)
 
 
-News = Standing | Tally
+WorkerReport = WorkerStatus | WorkerCounts
 """From a worker to the coordinator, beside its reports."""
 
 
@@ -68,17 +68,17 @@ class Saved:
 COORDINATOR: Final = -1
 """The coordinator, as a receiver."""
 
-Letter = Parcel | PartHandedOver
+PeerMessage = StateChunk | PartHandedOver
 """From worker to worker, outside the channels."""
 
-Outgoing = tuple[int, Frame | Grant | Letter | Report]
+Outgoing = tuple[int, Frame | Grant | PeerMessage | Report]
 """What is meant for another worker or the coordinator, and for which."""
 
-Content = Frame | Grant | Letter | Order | Report | Connected | News | Saved
+Content = Frame | Grant | PeerMessage | Order | Report | Connected | WorkerReport | Saved
 """All that is carried."""
 
 Message = tuple[int, Content]
 """The same with its receiver."""
 
-Incoming = Frame | Grant | Letter | Order
+Incoming = Frame | Grant | PeerMessage | Order
 """What a worker takes."""

@@ -93,7 +93,7 @@ class InStreams:
                 release.
             CodecError: a content cannot be put together here, for instance because a module is missing.
         """
-        run = _Run(parts)
+        run = ByteReader(parts)
         head = run.take_some(_ENVELOPE.size)
         if len(head) < _ENVELOPE.size:
             raise PeerError("a message came that is cut off. Restart the job.")
@@ -134,7 +134,7 @@ class InStreams:
         self._numbers[sender, stream] = number
 
 
-class _Run:
+class ByteReader:
     """A run of bytes in parts, read from its beginning."""
 
     __slots__ = ("_at", "_part", "_parts")
@@ -193,7 +193,7 @@ def _packed(content: Content) -> tuple[tuple[Any, ...], bytes | None]:
     return (_OTHER, data if len(data) <= _INLINE_MAX else len(data)), data
 
 
-def _unpacked(item: tuple[Any, ...], run: _Run) -> Content:
+def _unpacked(item: tuple[Any, ...], run: ByteReader) -> Content:
     kind = item[0]
     if kind == _FRAME:
         _, exchange, sender, receiver, payload, rows, size, epochs, control, incarnation, sequence, version = item

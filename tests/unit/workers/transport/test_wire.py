@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.errors import CodecError, PeerError
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, PlacedEpoch
-from malstrom_py.rescale.moves.protocol import Marker, Move, Parcel, PartHandedOver, PartMove
+from malstrom_py.rescale.moves.protocol import Marker, PartHandedOver, PartMove, RescaleMove, StateChunk
 from malstrom_py.workers.transport import wire
 from malstrom_py.workers.transport.messages import Connected, Content
 from malstrom_py.workers.transport.wire import InStreams, OutStream
@@ -28,14 +28,19 @@ frames = st.builds(
     rows=st.integers(0, 2**70),
     size=st.integers(0, 2**70),
     epochs=st.lists(st.builds(PlacedEpoch, st.integers(0, 9), st.integers(), st.booleans()), max_size=3).map(tuple),
-    control=st.none() | st.just(Marker(Move(2, (0,), (0, 1), (0, 1)), 3, 4)),
+    control=st.none() | st.just(Marker(RescaleMove(2, (0,), (0, 1), (0, 1)), 3, 4)),
     incarnation=st.integers(0, 9),
     sequence=st.integers(0, 9),
     version=st.integers(0, 9),
 )
 grants = st.builds(Grant, st.just(CHANNEL), st.integers(0, 9), st.integers(), st.integers())
 parcels = st.builds(
-    Parcel, st.just("region"), st.just(2), st.just(0), st.just((1, 2)), st.dictionaries(st.text(max_size=3), payloads)
+    StateChunk,
+    st.just("region"),
+    st.just(2),
+    st.just(0),
+    st.just((1, 2)),
+    st.dictionaries(st.text(max_size=3), payloads),
 )
 
 
