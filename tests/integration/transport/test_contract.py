@@ -124,7 +124,7 @@ def test_f1_a_gap_is_found(kind: Kind) -> None:
     sender.run(acts.send, 1, [Connected(0)])
     _, peer, told = receiver.run(acts.receive_until_lost)
     assert peer == 0
-    assert "a gap in what worker 0 has sent to worker 1: expected message 2, got 3" in told
+    assert "a gap in the messages from worker 0 to worker 1: expected message 2, got 3" in told
 
 
 def test_f1_an_older_incarnation_is_dropped_and_counted(kind: Kind) -> None:
@@ -272,5 +272,5 @@ def test_a_message_for_another_is_found(kind: Kind) -> None:
     sender, receiver = kind.end(0), kind.end(1)
     sender.run(acts.connect, 5, receiver.address)
     sender.run(acts.send, 5, [Connected(0)])
-    with pytest.raises(PeerError, match="worker 0 has sent to worker 1 what is for worker 5"):
+    with pytest.raises(PeerError, match="worker 1 has received a message from worker 0 for worker 5"):
         receiver.run(acts.receive, 1)

@@ -107,7 +107,7 @@ def test_f4_an_illegal_key_is_refused_naming_the_step(call: str) -> None:
     }
     with pytest.raises(CodecError) as raised:
         calls[call]()
-    assert str(raised.value) == "step 'carrier': a key is of type list, which is no key: make it a tuple."
+    assert str(raised.value) == "step 'carrier': a key is of type list, which is not a legal key: make it a tuple."
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1.0, "8", None, SLOTS_MAX + 1])
