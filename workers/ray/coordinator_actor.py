@@ -174,7 +174,7 @@ class CoordinatorActor:
 
         keeping, note = setup.keeping, notes.note
         if keeping is not None:
-            keeping = replace(keeping, stood=note.stood, is_again=note.has_begun, began_from=note.began_from)
+            keeping = replace(keeping, last_known=note.stood, is_again=note.has_begun, began_from=note.began_from)
 
         def make(again: bool, workers: int | None) -> JobRun[RayCrew]:
             nonlocal keeping

@@ -94,7 +94,7 @@ class JobRun(Generic[S]):
             try:
                 begun = self._crew.begin()
                 self.has_begun = True
-                self._controls.note_snapshots(None if begun is None else begun.standing)
+                self._controls.note_snapshots(None if begun is None else begun.snapshot_status)
                 if (
                     begun is not None
                     and begun.finished is not None
@@ -193,7 +193,7 @@ class JobRun(Generic[S]):
         status = self._crew.snapshots
         if status is not None and status.last is not None:
             committed = "its sinks have committed what is in its last snapshot; " if self._commit.any else ""
-            return f"{committed}it can go on from snapshot {status.last}"
+            return f"{committed}it can resume from snapshot {status.last}"
         done = self._commit.committed
         if not done:
             return "nothing was committed"

@@ -58,7 +58,7 @@ class Losses:
 
 
 class Waker:
-    """A pipe that ends a wait: one thread waits for `fileno`, then calls `taken`; any thread or signal handler wakes."""
+    """A pipe that ends a wait: one thread waits for `fileno`, then calls `taken`; others or signal handlers wake it."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()

@@ -43,12 +43,12 @@ def test_the_vector_of_the_caller_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("beyond", [2**63, -(2**63) - 1, 10**400])
-def test_integers_beyond_64_bits_may_stand_among_others(beyond: int) -> None:
+def test_integers_beyond_64_bits_may_be_durable_among_others(beyond: int) -> None:
     keys = [*range(50), beyond, *range(50)]
     assert slots_of(keys, 1024) == [slot_of(key, 1024) for key in keys]
 
 
-def test_bools_may_stand_among_integers() -> None:
+def test_bools_may_be_durable_among_integers() -> None:
     keys = [True, False, *range(50)]
     assert slots_of(keys, 1024) == [slot_of(int(key), 1024) for key in keys]
 

@@ -158,7 +158,7 @@ def test_s3_a_stop_without_drain_waits_for_the_last_snapshot_and_tells_it(
     obey(controls, workers)
     assert (workers.told, controls.pending) == (["suspend"], True)
     workers.snapshots, workers.suspended = SnapshotStatus(ID, 1.5, 1), True
-    with pytest.raises(JobEnded, match=f"was stopped without drain: it can go on from snapshot {ID}") as raised:
+    with pytest.raises(JobEnded, match=f"was stopped without drain: it can resume from snapshot {ID}") as raised:
         obey(controls, workers)
     assert raised.value.how == "stopped"
 
@@ -169,7 +169,7 @@ def test_a_last_snapshot_that_takes_too_long_leaves_the_one_before(
     monkeypatch.setattr(controls_module, "SAVE_S", 0.0)
     workers.snapshots = SnapshotStatus(ID, 1.5, 1)
     controls.stop(drain=False)
-    with pytest.raises(JobEnded, match=f"it can go on from snapshot {ID}. No last snapshot was made"):
+    with pytest.raises(JobEnded, match=f"it can resume from snapshot {ID}. No last snapshot was made"):
         obey(controls, workers)
 
 
@@ -180,7 +180,7 @@ def test_a_stop_without_a_last_snapshot_says_from_which_one_the_job_goes_on(
     controls.note_snapshots(None)  # a run that has not got as far
     controls.refuse_if_stopped()
     controls.stop(drain=False)
-    told = f"it can go on from snapshot {ID}. No last snapshot was made: what is in no snapshot comes again"
+    told = f"it can resume from snapshot {ID}. No last snapshot was made: records that are in no snapshot are processed again"
     with pytest.raises(JobEnded, match=told):
         controls.refuse_if_stopped()
     assert "No last snapshot" in caplog.text

@@ -283,7 +283,7 @@ def test_r7_it_says_what_it_waits_for_and_first_what_other_things_wait_for() -> 
     told(coordinator, *(MarkersIn(1, worker, "A") for worker in move.everyone))
     told(coordinator, *(MarkersIn(1, worker, "B") for worker in (0, 2, 12)))
     assert coordinator.waiting_for().startswith(
-        "all markers on exchange 'B' at worker 1, Shipped of everyone on exchange 'B' at worker 0, "
+        "all markers on exchange 'B' at worker 1, Shipped of all workers on exchange 'B' at worker 0, "
     )
 
 
@@ -292,7 +292,7 @@ def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
     coordinator.handle(ce.RescaleRequested((0, 1)))
     reports = all_reports(move_of(coordinator.handle(Connected(1))))
     told(coordinator, *reports[:-3])
-    last = "worker 1 to read on the parts of 'S' that it gains"
+    last = "worker 1 to read the parts of 'S' that it gains"
     assert coordinator.waiting_for() == f"region 'Q' on worker 1, region 'R' on worker 1, {last}"
     told(coordinator, *reports[-3:-1])
     assert coordinator.waiting_for() == last

@@ -49,5 +49,5 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 
 
 def test_to_begin_again_takes_snapshots() -> None:
-    with pytest.raises(PlanError, match="needs a snapshot to go back to"):
+    with pytest.raises(PlanError, match="needs a snapshot to resume from"):
         restart_of(Restart(), kept=False)

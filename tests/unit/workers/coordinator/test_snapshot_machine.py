@@ -117,7 +117,7 @@ def test_s2_a_full_artefact_begins_a_chain_anew() -> None:
 
 
 def test_s2_a_delta_needs_what_it_goes_by() -> None:
-    with pytest.raises(InternalError, match="without what it goes by"):
+    with pytest.raises(InternalError, match="without the artefact before it"):
         completed(machine(), ONE, saved(ONE, 0, "delta"))
 
 

@@ -126,7 +126,7 @@ def test_a_job_that_is_stopped_while_it_goes_back_ends_with_the_snapshot_it_goes
     controls.note_snapshots(SnapshotStatus(last, 1.0, 1))
     with pytest.raises(JobEnded) as raised:
         Attempts(Runs(OperatorError("first"), FINE), controls, Restart(), Stopping(controls, drain=False)).execute()
-    assert str(raised.value) == f"job 'job' was stopped without drain: it can go on from snapshot {last}"
+    assert str(raised.value) == f"job 'job' was stopped without drain: it can resume from snapshot {last}"
     assert raised.value.snapshot == last
 
 

@@ -91,9 +91,9 @@ def test_f1_a_gap_and_a_repeat_are_found() -> None:
     first, second, third = (messages(out, Connected(0))[0] for _ in range(3))
     streams = InStreams(1, 1)
     streams.open(first)
-    with pytest.raises(PeerError, match="a repeat in the messages .* worker 1: expected message 2, got 1"):
+    with pytest.raises(PeerError, match=r"a repeat in the messages .* worker 1: expected message 2, got 1"):
         streams.open(first)
-    with pytest.raises(PeerError, match="a gap in the messages .* worker 1: expected message 2, got 3") as e:
+    with pytest.raises(PeerError, match=r"a gap in the messages .* worker 1: expected message 2, got 3") as e:
         streams.open(third)
     assert e.value.peer == 0
     assert streams.open(second) == [Connected(0)]
