@@ -1,6 +1,6 @@
-"""Partitioners: key -> slot, one per ``key_by`` (F3). Which worker has a slot is the routing table's business.
+"""Partitioners: key -> slot, one per ``key_by`` (F3). The routing table maps slots to workers.
 
-Rule: equal keys get equal slots, on every worker and in every run; illegal keys are refused by every one (F4).
+Rule: equal keys get equal slots, on every worker and in every run; every partitioner refuses illegal keys (F4).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 
 class KeySlots(Protocol):
-    """A partitioner at work for one step with a fixed number of slots."""
+    """A partitioner bound to one step and a fixed number of slots."""
 
     def slot_of(self, key: Any) -> int:
-        """The slot of one key."""
+        """Return the slot of one key."""
         ...
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
-        """The slots of ``keys``, one each, in order."""
+        """Return the slots of ``keys``, one each, in order."""
         ...
 
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
-        """The slots of a column of keys, as uint32 without nulls; a null is the key None."""
+        """Return the slots of a column of keys, as uint32 without nulls; a null is the key None."""
         ...
 
 
 @runtime_checkable
 class Partitioner(Protocol):
-    """A way from keys to slots. Immutable, so that it can be shared and sent; what it remembers is in `KeySlots`."""
+    """A function from keys to slots. Immutable, so that it can be shared and sent; caches are in `KeySlots`."""
 
     def bind(self, slots: int, *, step: str = "") -> KeySlots:
-        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        """Return this partitioner bound to ``step`` in a job of ``slots`` slots."""
         ...
 
 
@@ -55,33 +55,33 @@ class StableHash:
     """
 
     def bind(self, slots: int, *, step: str = "") -> StableSlots:
-        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        """Return this partitioner bound to ``step`` in a job of ``slots`` slots."""
         return StableSlots(slots, step=step)
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """For keys that are numbers already: slot = key modulo the number of slots.
+    """The partitioner for keys that are integers: slot = key modulo the number of slots.
 
-    So n * slots successive integers fall evenly on the slots, n each. A negative key counts from the end, as an
-    index does. Any number that equals an integer of 64 bits is one (1.0, True, Decimal(1)); every other key is
-    a `CodecError`.
+    So n * slots successive integers are spread evenly, n per slot. A negative key counts from the end, as an index
+    does. A number that equals an integer of 64 bits is an integer (1.0, True, Decimal(1)); every other key is a
+    `CodecError`.
 
     >>> Index().bind(8).slots_of([0, 1, 9, -1])
     [0, 1, 1, 7]
     """
 
     def bind(self, slots: int, *, step: str = "") -> KeySlots:
-        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        """Return this partitioner bound to ``step`` in a job of ``slots`` slots."""
         return _IndexSlots(slots, step=step)
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A user's function ``key -> slot``. It is asked about once per distinct key, as far as a cache remembers.
+    """A user's function ``key -> slot``. It is called once per distinct key, as far as a cache remembers.
 
-    It must give equal keys (1 and 1.0) equal slots. What it returns outside of 0 to ``slots - 1``, and what it
-    raises, is an `OperatorError` that names it.
+    It must return equal slots for equal keys (1 and 1.0). A slot outside 0 to ``slots - 1``, or an exception, is an
+    `OperatorError` that names the function.
 
     >>> Own(lambda key: ord(key[0])).bind(256).slots_of(["ant", "asp", "bee"])
     [97, 97, 98]
@@ -90,12 +90,12 @@ class Own:
     function: Callable[[Any], int]
 
     def bind(self, slots: int, *, step: str = "") -> KeySlots:
-        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        """Return this partitioner bound to ``step`` in a job of ``slots`` slots."""
         return _OwnSlots(self.function, slots, step=step)
 
 
 def partitioner_of(given: Partitioner | Callable[[Any], int] | None, step: str) -> Partitioner:
-    """What a user gave as ``partitioner=`` of ``step``, as a `Partitioner`; None is the default.
+    """Return the ``partitioner=`` argument of ``step`` as a `Partitioner`; None is the default.
 
     >>> partitioner_of(None, "carrier")
     StableHash()
@@ -125,8 +125,8 @@ class _IndexSlots:
         if integer is None:
             where = f"step {self._step!r}: " if self._step else ""
             raise CodecError(
-                f"{where}partitioners.index takes integers of 64 bits, and a key of type {type(key).__name__} is "
-                f"none: key by an integer, or use partitioners.stable_hash.",
+                f"{where}partitioners.index takes integers of 64 bits, not a key of type {type(key).__name__}: key by "
+                f"an integer, or use partitioners.stable_hash.",
                 step=self._step,
                 type_name=type(key).__name__,
             )

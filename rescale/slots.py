@@ -1,16 +1,8 @@
 """From keys to slots: slot = stable hash modulo the number of slots (F3), of rows and of Arrow columns.
 
-key -> slot for the keys met lately, within bounds of number and memory.
-
-Slots of a column of keys in Arrow: the same as of its Python values (F4).
-
-Rule: integers are hashed as a vector; of anything else only the distinct values become Python values, and take the
-row path. So there is one hash, and a column costs as many hashes as it has distinct values.
-
-From keys to slots: slot = stable hash modulo the number of slots (F3).
-
-Rule: the row path, the integer path and the Arrow path give the same slot for equal keys (F4), and nothing is hashed
-twice that a bounded cache still knows.
+Rule: the row path, the integer path and the Arrow path return the same slot for equal keys (F4). Integers are hashed
+as a vector. Of other columns only the distinct values become Python values, which take the row path. A bounded cache
+keeps the slots of recent keys, so a cached key is not hashed again.
 """
 
 from __future__ import annotations
@@ -30,14 +22,14 @@ if TYPE_CHECKING:
 KEYS_MAX: Final = 1 << 20
 BYTES_MAX: Final = 128 << 20
 KEY_BYTES_MAX: Final = 4096
-"""Larger keys are not kept: their slot is found anew each time, so that a few of them do not drive out all others."""
+"""Larger keys are not cached, so that a few large keys do not evict all others."""
 
 
 class SlotCache:
-    """Remembers what ``find(key) -> (slot, size of the key in bytes)`` said.
+    """A cache of ``find(key) -> (slot, size of the key in bytes)``.
 
-    Keyed by the key itself, for keys that are equal share a slot whatever their types (F4); so the keys must have
-    been checked. At a bound it starts anew, which costs less than to keep track of what was used last.
+    The key itself is the dictionary key, because equal keys of different types share a slot (F4); so the keys must have
+    been checked. At its bound the cache is cleared, which costs less than to track the last use of each key.
 
     >>> slots = SlotCache(lambda key: (len(key), 50))
     >>> slots.slots_of(["a", "bc", "a"])
@@ -57,12 +49,12 @@ class SlotCache:
         return len(self._known)
 
     def slot_of(self, key: Any) -> int:
-        """The slot of one key."""
+        """Return the slot of one key."""
         slot = self._known.get(key)
         return self._learn(key) if slot is None else slot
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
-        """The slots of ``keys``, one each, in order."""
+        """Return the slots of ``keys``, one each, in order."""
         try:
             return list(map(self._known.__getitem__, keys))
         except KeyError:
@@ -82,7 +74,7 @@ class SlotCache:
 
 SlotsOf = Callable[[Sequence[Any]], list[int]]
 SlotsOfVector = Callable[[Any], Any]
-"""A numpy vector of int64 -> its slots, as a vector of any integers."""
+"""A function from a numpy vector of int64 to its slots, as a vector of integers."""
 
 
 def column_slots(
@@ -92,9 +84,9 @@ def column_slots(
     slots_of_vector: SlotsOfVector | None,
     step: str = "",
 ) -> pa.Array[Any]:
-    """The slots of ``keys`` as an array of uint32 without nulls; a null is the key None.
+    """Return the slots of ``keys`` as an array of uint32 without nulls; a null is the key None.
 
-    ``slots_of`` answers for Python values and ``slots_of_vector`` for integers, where it is given.
+    ``slots_of`` maps Python values; ``slots_of_vector``, if given, maps integers.
     """
     import pyarrow as pa
 
@@ -120,7 +112,7 @@ def column_slots(
 
 
 def _int64_of(keys: pa.Array[Any]) -> Any:
-    """A column of integers as a vector of int64, nulls as 0; None if one does not fit, or without numpy."""
+    """Return a column of integers as a vector of int64, nulls as 0; None if one does not fit, or without numpy."""
     import pyarrow as pa
 
     try:
@@ -130,7 +122,7 @@ def _int64_of(keys: pa.Array[Any]) -> Any:
 
 
 def _with_nulls(slots: pa.Array[Any], keys: pa.Array[Any], slots_of: SlotsOf) -> pa.Array[Any]:
-    """``slots`` with that of None wherever ``keys`` has a null."""
+    """Return ``slots`` with the slot of None wherever ``keys`` has a null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -139,15 +131,15 @@ def _with_nulls(slots: pa.Array[Any], keys: pa.Array[Any], slots_of: SlotsOf) ->
 
 
 def _distinct_of(keys: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]] | None:
-    """The distinct values of a column, and where among them each row's value stands (null: nowhere).
+    """Return the distinct values of a column and each row's index into them (null for a null).
 
-    None for a type of which Arrow does not know what is distinct.
+    Return None for a type whose distinct values Arrow cannot find.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if isinstance(keys, pa.DictionaryArray):
-        # Only what a row uses: the rest of a dictionary may be large, or no legal key.
+        # Only the used entries: the other entries of a dictionary may be many, or not legal keys.
         used = keys.indices.drop_null().unique()
         among = pc.SetLookupOptions(value_set=used)
         return keys.dictionary.take(used), pc.call_function("index_in", [keys.indices], among)
@@ -161,8 +153,10 @@ def _distinct_of(keys: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]] | N
 
 
 def _python_values(keys: pa.Array[Any], step: str) -> list[Any]:
-    """The values of a column as Python's own types. Nanoseconds would come as types of pandas, where that is
-    installed; so they come in microseconds, or not at all."""
+    """Return the values of a column as Python's own types.
+
+    Nanoseconds are cast to microseconds, because with pandas installed they would be pandas types.
+    """
     import pyarrow as pa
 
     try:
@@ -177,8 +171,8 @@ def _python_values(keys: pa.Array[Any], step: str) -> list[Any]:
         # Without the cause: Arrow's message quotes the value.
         where = f"step {step!r}: " if step else ""
         raise CodecError(
-            f"{where}a key of Arrow type {keys.type} is none of Python's values (finer than a microsecond, beyond the "
-            f"years 1 to 9999, in an unknown zone, or not UTF-8): cast the column before it is used as key.",
+            f"{where}a key of Arrow type {keys.type} has no Python value (finer than a microsecond, outside the years "
+            f"1 to 9999, in an unknown zone, or not UTF-8): cast the column before it is used as key.",
             step=step,
             type_name=str(keys.type),
         ) from None
@@ -194,14 +188,14 @@ def _array(slots: Sequence[int]) -> pa.Array[Any]:
 SLOTS_MAX: Final = 1 << 20
 
 _VECTOR_MIN: Final = 16
-"""Fewer integers than this are hashed one by one: the calls into numpy would cost more."""
+"""Fewer integers than this are hashed one by one, because the numpy calls would cost more."""
 
 
 def slot_of(key: object, slots: int, *, step: str = "") -> int:
-    """The slot of ``key``, from 0 to ``slots - 1``; `CodecError` if it is no legal key.
+    """Return the slot of ``key``, from 0 to ``slots - 1``; `CodecError` if the key is not legal.
 
-    The same in every process, on every machine and in every Python version. ``docs/key-hash.md`` defines it and
-    gives test vectors.
+    The slot is the same in every process, on every machine and in every Python version. ``docs/key-hash.md`` defines
+    it and has test vectors.
 
     >>> slot_of("user-0001", 1024), slot_of(1, 1024) == slot_of(1.0, 1024) == slot_of(True, 1024)
     (365, True)
@@ -212,7 +206,7 @@ def slot_of(key: object, slots: int, *, step: str = "") -> int:
 
 
 def slots_of(keys: Sequence[Any], slots: int, *, step: str = "") -> list[int]:
-    """The slots of many keys, as by `slot_of`.
+    """Return the slots of many keys, as by `slot_of`.
 
     >>> slots_of(["user-0001", 1, 2], 8) == [slot_of("user-0001", 8), slot_of(1, 8), slot_of(2, 8)]
     True
@@ -221,9 +215,9 @@ def slots_of(keys: Sequence[Any], slots: int, *, step: str = "") -> list[int]:
 
 
 def slots_of_arrow(keys: pa.Array[Any] | pa.ChunkedArray[Any], slots: int, *, step: str = "") -> pa.Array[Any]:
-    """The slots of a column of keys, as by `slot_of` of their Python values: uint32, without nulls.
+    """Return the slots of a column of keys, as by `slot_of` of their Python values: uint32, without nulls.
 
-    A null is the key None, and a timestamp without a zone a naive datetime.
+    A null is the key None, and a timestamp without a zone is a naive datetime.
 
     >>> import pyarrow as pa
     >>> slots_of_arrow(pa.array(["ant", None]), 1024).to_pylist() == slots_of(["ant", None], 1024)
@@ -233,16 +227,15 @@ def slots_of_arrow(keys: pa.Array[Any] | pa.ChunkedArray[Any], slots: int, *, st
 
 
 def check_slots(slots: object) -> None:
-    """`PlanError` unless ``slots`` is a legal number of slots."""
+    """Raise `PlanError` unless ``slots`` is a legal number of slots."""
     if not isinstance(slots, int) or not 1 <= slots <= SLOTS_MAX:
         raise PlanError(f"slots is a whole number from 1 to {SLOTS_MAX}, got {slots!r}")
 
 
 class StableSlots:
-    """The default partitioner at work for one step: `slot_of` for a fixed number of slots, with a cache.
+    """The default partitioner of one step: `slot_of` for a fixed number of slots, with a cache.
 
-    Strings are hashed once per distinct value, as far as the cache holds them; integers are cheaper to hash in
-    one vector, where numpy is installed.
+    Strings are hashed once per cached value. Integers are hashed as one vector, if numpy is installed.
     """
 
     def __init__(self, slots: int, *, step: str = "") -> None:
@@ -252,12 +245,12 @@ class StableSlots:
         self._cache = SlotCache(self._find)
 
     def slot_of(self, key: Any) -> int:
-        """The slot of one key; `CodecError` if it is no legal key."""
+        """Return the slot of one key; `CodecError` if it is not legal."""
         check_key(key, self._step)
         return self._cache.slot_of(key)
 
     def slots_of(self, keys: Sequence[Any]) -> list[int]:
-        """The slots of ``keys``, one each, in order; `CodecError` if one is no legal key."""
+        """Return the slots of ``keys``, one each, in order; `CodecError` if one is not legal."""
         types = check_keys(keys, self._step)
         if len(keys) >= _VECTOR_MIN and types <= {int, bool}:
             vector = _vector_of(keys)
@@ -271,13 +264,13 @@ class StableSlots:
         return hashed % self._slots, size
 
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
-        """The slots of a column of keys, as an array of uint32 without nulls; a null is the key None."""
+        """Return the slots of a column of keys, as an array of uint32 without nulls; a null is the key None."""
         vector = partial(mod_hashes, slots=self._slots)
         return column_slots(keys, slots_of=self.slots_of, slots_of_vector=vector, step=self._step)
 
 
 def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The slots of a vector of int64: `mix64` of each, modulo ``slots``."""
+    """Return the slots of a vector of int64: `mix64` of each, modulo ``slots``."""
     import numpy as np
 
     z = numbers.view(np.uint64) + np.uint64(GOLDEN)
@@ -290,7 +283,7 @@ def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.n
 
 
 def _vector_of(keys: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """Integers as a vector of int64; None if one does not fit, or if there is no numpy."""
+    """Return integers as a vector of int64; None if one does not fit, or without numpy."""
     try:
         import numpy as np
 

@@ -1,4 +1,4 @@
-"""Workers: what runs a planned job. Installed and imported as ``malstrom_py.workers``, never as ``workers``."""
+"""The workers that run a planned job. Installed and imported as ``malstrom_py.workers``, never as ``workers``."""
 
 from __future__ import annotations
 

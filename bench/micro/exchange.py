@@ -1,7 +1,7 @@
 """What it costs that a record changes worker: partition, encode, decode; and W1 on several workers.
 
-Rows of a string key and an int value go through a real `Router`, `Codec` and `Lane`, with credits, from one worker to
-another in this process. ``python -m bench.micro --only exchange workers`` prints it.
+Rows of a string key and an int value go through a real `Router`, `Codec` and `InputChannel`, with credits, from one
+worker to another in this process. ``python -m bench.micro --only exchange workers`` prints it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from malstrom_py.rescale.channels.channel import ChannelId, ChannelIn, Grant, Lo
 from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.slots import slots_of
-from malstrom_py.workers.engine.exchange import Lane
+from malstrom_py.workers.engine.exchange import InputChannel
 
 BUDGET_US: Final = 0.45
 ROWS_PER_BATCH: Final = (256, 1024, 8192)
@@ -60,7 +60,7 @@ class Crossing:
             rows_max=rows_max,
             bytes_max=1 << 20,
         )
-        self._lane = Lane(ChannelIn(ChannelId(STEP, 0, 1), 0), partial(codec.decode_batch, step=STEP))
+        self._lane = InputChannel(ChannelIn(ChannelId(STEP, 0, 1), 0), partial(codec.decode_batch, step=STEP))
         self.checks: dict[int, Check] = {0: (0, 0), 1: (0, 0)}
         self.keys: dict[int, set[str]] = {0: set(), 1: set()}
 
@@ -81,7 +81,7 @@ class Crossing:
                 router.channels[1].grant(grant)
         self._drain(0, router.loopback)
 
-    def _drain(self, worker: int, lane: Lane | Loopback) -> list[Grant]:
+    def _drain(self, worker: int, lane: InputChannel | Loopback) -> list[Grant]:
         grants = list[Grant]()
         while True:
             item = lane.take()

@@ -86,7 +86,7 @@ def tell(what: str, *lines: str) -> None:
 
 def has_stopped(job: str, snapshot: str) -> str:
     """What both sides of a planned stop say of its end."""
-    return f"job {job} has stopped; it can go on from snapshot {snapshot}"
+    return f"job {job} has stopped; it can resume from snapshot {snapshot}"
 
 
 def tell_stopped(error: mp.JobEnded, *, quiet: bool) -> None:

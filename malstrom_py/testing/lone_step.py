@@ -62,7 +62,7 @@ from malstrom_py.rescale.channels.channel import (
 from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.worker_context import Resources
-from malstrom_py.workers.engine.exchange import Lane
+from malstrom_py.workers.engine.exchange import InputChannel
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, build_graph
 
@@ -229,13 +229,13 @@ class RemoteWorker:
     ) -> None:
         self._codec = codec
         self._out = {name: ChannelOut(ChannelId(name, remote, local), incarnation, credit) for name in exchanges}
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, InputChannel] = {}
         for name in exchanges:
 
             def decode(data: bytes, name: str = name) -> Batch:
                 return codec.decode_batch(data, step=name)
 
-            self._lanes[name] = Lane(ChannelIn(ChannelId(name, local, remote), incarnation), decode)
+            self._lanes[name] = InputChannel(ChannelIn(ChannelId(name, local, remote), incarnation), decode)
 
     def put(self, exchange: str, item: Item) -> None:
         """Send one item to the worker under test."""

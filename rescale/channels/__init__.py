@@ -1,1 +1,1 @@
-"""The channels of an exchange: numbered frames, credits, and the router that fills them."""
+"""The channels of an exchange: numbered frames, credits, and the router that sends on them."""

@@ -1,12 +1,12 @@
 """One channel of an exchange: FIFO, numbered, bounded by credits. Pure: frames in, frames out.
 
-F1: a channel is FIFO per (sender, receiver, exchange) and carries (incarnation, sequence number); a gap, a repeat
-or an old incarnation is detected, never processed. F2: data needs credit in rows and bytes, both above zero; a
-batch may take them below, so one larger than the credit passes, alone. An epoch is credited like a row, or a worker
-that gets no rows and is slow would be buried under epochs. What has no credit waits in the backlog, and so does
-everything behind it. Below the credit stands the *window*, in rows: what the receiver works off in a fraction of a
-second. Each grant carries it. It is measured by time, so that a barrier waits for few rows at any speed. At first the
-speed of the receiver is unknown: no more than twice the rows that it has processed so far are let out at once.
+F1: a channel is FIFO per (sender, receiver, exchange). Frames carry (incarnation, sequence number); a gap, a repeat or
+an old incarnation is detected and never processed. F2: data needs credit in rows and bytes, both above zero. A batch
+may take the credit below zero, so a batch larger than the credit passes, alone. An epoch costs one row of credit, or
+epochs would fill the queue of a slow worker that gets no rows. Frames without credit wait in the backlog, and so do all
+frames after them. Below the credit is the *window*, in rows: the number of rows that the receiver processes in a
+fraction of a second. Each grant carries the window. It is measured in time, so that a barrier waits for few rows at any
+speed. While the speed of a new receiver is unknown, at most twice the rows that it has processed may be in flight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from malstrom_py.rescale.moves.protocol import Bye, Marker, Shipped
 
 
 class ChannelId(NamedTuple):
-    """Which channel: of which exchange (its key_by's name), from which worker to which."""
+    """The identity of a channel: the exchange (the name of its key_by), the sender and the receiver."""
 
     exchange: str
     sender: int
@@ -31,9 +31,9 @@ class ChannelId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """An `AbsBarrier` on its way between workers: the receiver persists to its own backend.
+    """An `AbsBarrier` between workers: the receiver persists to its own backend.
 
-    ``parent``: the snapshot that deltas go by (S2); None: everything is persisted.
+    ``parent``: the snapshot that deltas are relative to (S2); None: everything is persisted.
     """
 
     snapshot: str
@@ -42,18 +42,18 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """A `SuspendMarker` on its way between workers."""
+    """A `SuspendMarker` between workers."""
 
 
 InLine = Barrier | Suspend | Marker | Shipped | Bye
-"""What stands alone in a channel, behind everything that was put there before it."""
+"""The messages that are alone in a frame and keep their place among rows."""
 
 MOVING: Final = (Marker, Shipped, Bye)
-"""What of it belongs to a move, and is taken in however full the outputs of a region are (F2)."""
+"""The messages of a move: a region takes them even when its outputs are full (F2)."""
 
 
 class PlacedEpoch(NamedTuple):
-    """An epoch among the rows of a frame: before the row of that number, or behind all if it is their count."""
+    """An epoch among the rows of a frame: before row number ``row``, or after all rows."""
 
     row: int
     time: int
@@ -62,9 +62,9 @@ class PlacedEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What goes over a channel: rows with the epochs among them, or a control message.
+    """The unit of transfer on a channel: rows with the epochs among them, or a control message.
 
-    ``payload`` is an encoded batch, or None without rows; ``version`` that of the table it was routed by.
+    ``payload``: an encoded batch, or None without rows; ``version``: the routing table's version.
     """
 
     channel: ChannelId
@@ -79,7 +79,7 @@ class Frame:
 
     @property
     def cost(self) -> int:
-        """The credit in rows that it takes: an epoch counts as one."""
+        """The credit in rows that the frame takes: an epoch counts as one."""
         return self.rows + len(self.epochs)
 
 
@@ -89,9 +89,7 @@ OPEN: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Credit given back to the sender of a channel, and how many rows may be on their way from now on. Travels
-    outside it.
-    """
+    """Credit returned to the sender of a channel, and the new window. Sent outside the channel."""
 
     channel: ChannelId
     incarnation: int
@@ -102,7 +100,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How much data may be on its way or untaken, per channel."""
+    """The amount of data that may be in flight or queued, per channel."""
 
     rows: int = 16_384
     size: int = 16 << 20
@@ -114,11 +112,11 @@ class Credit:
 
 
 Item = Batch | Epoch | InLine
-"""What comes out of a channel, one by one."""
+"""The items that a receiver takes from a channel."""
 
 
 class Share(NamedTuple):
-    """Credit that rows keep which have been taken and cannot be let in yet (R5)."""
+    """The credit of held rows: taken from the channel, but not passed to the region yet (R5)."""
 
     rows: int
     size: int
@@ -145,9 +143,7 @@ class Loopback:
         self._items.append(item)
 
     def take(self, rows_max: int = OPEN) -> Item | None:
-        """The next item, if there is one and the channel does not wait at a barrier; of a batch the first ``rows_max``
-        rows.
-        """
+        """Take the next item, of a batch at most ``rows_max`` rows; None if empty or blocked by a barrier."""
         if self.blocked or not self._items:
             return None
         item = self._items.popleft()
@@ -164,23 +160,23 @@ class Loopback:
         return item
 
     def freed(self, window: int = OPEN) -> None:
-        """Nobody is told that there is room again: `full` says so. ``window``: how many rows may be queued now."""
+        """Set the window. No grant is needed: the sender reads `full`."""
         if window != self.window:
             self.window, self.share = window, share_of(window)
             self._rows_max = min(self._credit, self._trust, window)
 
     def withhold(self, rows: int) -> Share:
-        """Keep the credit of ``rows`` rows of the item that was taken last."""
+        """Keep the credit of ``rows`` rows of the last item taken."""
         self._rows += rows
         return Share(rows, 0)
 
     def give_back(self, share: Share, window: int = OPEN) -> None:
-        """What was withheld has been let in."""
+        """Return withheld credit."""
         self._rows -= share.rows
 
     @property
     def urgent(self) -> bool:
-        """Whether what comes next is taken in however full the region's outputs are (F2)."""
+        """Whether the next item is taken even when the region's outputs are full (F2)."""
         return bool(self._items) and not self.blocked and isinstance(self._items[0], MOVING)
 
     @property
@@ -190,12 +186,12 @@ class Loopback:
 
     @property
     def excess(self) -> float:
-        """How many rows are queued beyond the window, in shares of it."""
+        """The number of queued rows beyond the window, in shares of the window."""
         return (self._rows - self.window) / self.share
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether it is full by its window, and not by the credit."""
+        """Whether the window is full but the credit is not."""
         return self._rows_max <= self._rows < self._credit
 
     def __len__(self) -> int:
@@ -203,8 +199,9 @@ class Loopback:
 
 
 class ChannelOut:
-    """The sender's end of a channel to another worker. ``trust``: how many rows may be on their way to a receiver that
-    has not worked yet.
+    """The sender's end of a channel to another worker.
+
+    ``trust``: the number of rows that may be in flight to a receiver that has not processed any.
     """
 
     def __init__(self, channel: ChannelId, incarnation: int, credit: Credit, trust: int = OPEN) -> None:
@@ -214,9 +211,9 @@ class ChannelOut:
         self._credit = credit.rows
         self._trust = trust
         self.window = OPEN
-        """For how many rows the receiver has time, as it says."""
+        """The window of the last grant, in rows."""
         self.share = OPEN
-        """How many rows are to come at once, and to be in a frame, at most."""
+        """The largest number of rows in one frame."""
         self._rows_kept = max(0, credit.rows - trust)
         self._sequence = 0
         self._backlog: deque[Frame] = deque()
@@ -232,7 +229,7 @@ class ChannelOut:
         control: InLine | None = None,
         version: int = 0,
     ) -> None:
-        """Number and queue a frame. `take` gives it out, in order, once there is credit."""
+        """Number and queue a frame. `take` returns it, in order, when there is credit."""
         self._sequence += 1
         self._backlog.append(
             Frame(self.channel, payload, rows, size, epochs, control, self._incarnation, self._sequence, version)
@@ -241,7 +238,7 @@ class ChannelOut:
             self.spilled_rows += rows
 
     def take(self) -> list[Frame]:
-        """The frames that may go now."""
+        """Take the frames that have credit."""
         frames: list[Frame] = []
         while self._backlog and (self._backlog[0].control is not None or self._has_credit):
             frame = self._backlog.popleft()
@@ -251,7 +248,7 @@ class ChannelOut:
         return frames
 
     def grant(self, grant: Grant) -> None:
-        """Take back credit. A grant of an old incarnation is ignored."""
+        """Add granted credit. A grant of an old incarnation is ignored."""
         if grant.incarnation == self._incarnation:
             self._rows += grant.rows
             self._size += grant.size
@@ -262,12 +259,12 @@ class ChannelOut:
 
     @property
     def backlog(self) -> int:
-        """How many frames wait for credit, or behind one that does."""
+        """The number of frames that wait for credit or for an earlier frame."""
         return len(self._backlog)
 
     @property
     def excess(self) -> float:
-        """How many rows are on their way or wait for credit beyond the window, in shares of it; 0 if none waits."""
+        """The number of rows in flight or in the backlog beyond the window, in shares of it; 0 without a backlog."""
         if not self._backlog:
             return 0.0
         rows = self._credit - self._rows + sum(frame.cost for frame in self._backlog)
@@ -275,7 +272,7 @@ class ChannelOut:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether what waits has credit, and only the window keeps it back."""
+        """Whether the backlog has credit and waits for the window only."""
         return bool(self._backlog) and not self._has_credit and self._rows > 0 and self._size > 0
 
     @property
@@ -284,7 +281,7 @@ class ChannelOut:
 
 
 class ChannelIn:
-    """The receiver's end: checks numbers, keeps what the worker has not taken yet."""
+    """The receiver's end of a channel: checks sequence numbers and queues frames."""
 
     def __init__(self, channel: ChannelId, incarnation: int) -> None:
         self.channel = channel
@@ -294,9 +291,9 @@ class ChannelIn:
         self.stale_frames = 0
 
     def receive(self, frame: Frame) -> None:
-        """Keep ``frame`` for the worker. `PeerError` if it is not the next one; an old incarnation is dropped."""
+        """Queue ``frame``; drop it if it is of an old incarnation. `PeerError` if it is not the next one."""
         if frame.channel != self.channel:
-            raise InternalError(f"a frame of channel {frame.channel} came on {self.channel}")
+            raise InternalError(f"a frame of channel {frame.channel} arrived on {self.channel}")
         if frame.incarnation < self._incarnation:
             self.stale_frames += 1
             return
@@ -311,15 +308,15 @@ class ChannelIn:
         self._queue.append(frame)
 
     def take(self) -> Frame:
-        """Take the next frame, for which credit is to go back."""
+        """Take the next frame. The caller owes its credit to the sender."""
         return self._queue.popleft()
 
     def grant(self, rows: int, size: int, window: int = OPEN) -> Grant:
-        """Credit for the sender, and the window that it has from now on."""
+        """Return a grant of credit to the sender, with its new window."""
         return Grant(self.channel, self._incarnation, rows, size, window)
 
     def peek(self) -> Frame | None:
-        """The next frame, if there is one."""
+        """Return the next frame without taking it; None if empty."""
         return self._queue[0] if self._queue else None
 
     def __len__(self) -> int:
@@ -333,7 +330,7 @@ def _cost(item: Item) -> int:
 
 
 def share_of(window: int) -> int:
-    """How many rows of a ``window`` are to come at once: the next ones come while these are worked off.
+    """Return the rows of one frame for ``window``: half, so that the next frame arrives during processing.
 
     >>> share_of(100), share_of(1)
     (50, 1)

@@ -1,10 +1,8 @@
-"""The sender's side of one exchange on one worker: from keys to slots to workers, and the cutting of frames.
+"""The sender's side of one exchange on one worker: maps keys to slots to workers and cuts frames.
 
-What is on its way to one other worker and has not been sent: rows or columns, and the epochs among them.
-
-F3: a partitioner maps key -> slot, placement maps slot -> worker. With one worker nothing is hashed, nothing
-encoded. Rows for another worker are gathered until there are enough of them, they are big enough, or they have
-lingered; the epochs among them keep their place (T3: every receiver gets the same sequence of epochs).
+F3: a partitioner maps key -> slot, placement maps slot -> worker. With one worker nothing is hashed or encoded. Rows
+for another worker are buffered until they are enough rows, enough bytes, or old enough. The epochs among the rows keep
+their place (T3: every receiver gets the same sequence of epochs).
 """
 
 from __future__ import annotations
@@ -26,16 +24,16 @@ from malstrom_py.rescale.channels.channel import (
     Loopback,
     PlacedEpoch,
 )
-from malstrom_py.rescale.moves.protocol import Bye, Marker, Move
+from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class Gathering:
-    """Rows of batches of one layout, and the epochs among them.
+    """The outbound buffer for one worker: rows of one layout, and the epochs among them.
 
-    ``size`` is in bytes for columns, and 0 for rows, of which nobody knows it before they are encoded.
+    ``size``: the bytes of columns; 0 for rows, whose size is unknown before they are encoded.
 
     >>> gathering = Gathering()
     >>> gathering.add(Batch(["x", "y", "z"], keys=[1, 2, 3]), [0, 2])
@@ -56,7 +54,7 @@ class Gathering:
         self.size = 0
 
     def takes(self, batch: Batch) -> bool:
-        """Whether ``batch`` goes together with what is here: of the same layout, and columns with the same schema."""
+        """Return whether ``batch`` can be appended: the same layout, and for columns the same schema."""
         if not self.rows:
             return True
         if not isinstance(batch, ColumnBatch):
@@ -64,7 +62,7 @@ class Gathering:
         return bool(self._columns) and _shape(self._columns[0]) == _shape(batch)
 
     def add(self, batch: Batch, indices: Sequence[int]) -> None:
-        """Add the rows of ``batch`` at ``indices``, of which there are some."""
+        """Add the rows of ``batch`` at ``indices``, which are not empty."""
         pick: Callable[[list[Any]], Sequence[Any]] = (
             itemgetter(*indices) if len(indices) > 1 else lambda column: (column[indices[0]],)
         )
@@ -81,14 +79,14 @@ class Gathering:
         self.size += batch.columns.nbytes
 
     def batch(self) -> Batch:
-        """All rows as one batch."""
+        """Return all rows as one batch."""
         if not self._columns:
             return Batch(self._values, keys=self._keys, timestamps=self._timestamps or None)
         return self._columns[0] if len(self._columns) == 1 else _joined(self._columns)
 
 
 def _shape(batch: ColumnBatch) -> tuple[object, ...]:
-    """What has to be equal for two batches to be joined."""
+    """Return what must be equal in batches that are joined."""
     return (
         batch.columns.schema,
         None if batch.key_column is None else batch.key_column.type,
@@ -122,10 +120,10 @@ def _concatenated(arrays: Sequence[pa.Array | None]) -> pa.Array:
 class Router:
     """Routes the output of one ``key_by``.
 
-    ``table[slot]`` is the worker that owns a slot; ``slots_of`` and ``slots_of_column`` give the slots of keys, as a
-    list and as an Arrow column; ``encode`` makes bytes of a batch. They raise typed errors. Columns for one worker are
-    cut into batches of ``columns_rows_max`` rows, rows of ``rows_max``, and into smaller ones where the receiver is so
-    slow that its window is small. ``trust``: how many rows may be on their way to one that has not worked yet.
+    ``table[slot]``: the worker that owns the slot. ``slots_of`` and ``slots_of_column`` return the slots of keys, as a
+    list and as an Arrow column; ``encode`` returns a batch as bytes; all three raise typed errors. Columns for one
+    worker are cut into batches of ``columns_rows_max`` rows, rows into batches of ``rows_max``, and both into smaller
+    ones for a slow receiver with a small window. ``trust``: the number of rows that may be in flight to a new receiver.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class Router:
         self.exchange = exchange
         self.version = version
         self.silent = False
-        """Whether epochs are kept to itself: what they come to stands in the marker that follows (R2)."""
+        """Whether epochs are not sent: the marker that follows carries the frontier (R2)."""
         self.channels: dict[int, ChannelOut] = {}
         self.routed_rows = 0
         self._credit = credit or Credit()
@@ -172,29 +170,29 @@ class Router:
                 self.connect(member)
 
     def connect(self, member: int) -> None:
-        """Open the channel to ``member``. It gets nothing before it is one of the members (R1)."""
+        """Open the channel to ``member``. Nothing is sent on it before ``member`` is in the table (R1)."""
         self.channels[member] = ChannelOut(
             ChannelId(self.exchange, self._worker, member), self._incarnation, self._credit, self._trust
         )
         self._gathering[member] = Gathering()
 
     def disconnect(self, member: int) -> None:
-        """R8: ``member`` has left, and has taken all that it was sent."""
+        """R8: close the channel to ``member``, which has left and has taken everything."""
         gathering = self._gathering.pop(member)
         if self.channels.pop(member).backlog or gathering.rows or gathering.epochs:
             raise InternalError(f"exchange {self.exchange!r}: the channel to worker {member} is dropped before its end")
 
-    def switch(self, move: Move, *, before: int, after: int, idle: bool) -> None:
-        """R2: from here on what is routed goes by the table of ``move``, behind its marker on every channel.
+    def switch(self, move: RescaleMove, *, before: int, after: int, idle: bool) -> None:
+        """R2: send the marker of ``move`` on every channel, and route by its table from now on.
 
-        ``before`` is the last epoch that was broadcast, ``after`` what is promised from here on.
+        ``before``: the last epoch that was broadcast; ``after``: the frontier from now on.
         """
         self.control(Marker(move, before, after, idle), move.everyone)
         self._table, self._members, self.version = move.table, move.new, move.version
         self.silent = False
 
     def leave(self) -> None:
-        """R8: Bye, the last on every channel; after it nothing, not even epochs that regions reach."""
+        """R8: send Bye, the last message on every channel; no epoch follows it."""
         self.control(Bye())
         self.silent = True
 
@@ -238,7 +236,7 @@ class Router:
                     self._cut(owner)
 
     def _shares(self, batch: ColumnBatch) -> Iterator[tuple[int, ColumnBatch]]:
-        """The rows of ``batch`` by the worker that owns their keys' slots."""
+        """Yield the rows of ``batch`` by the worker that owns their keys' slots."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -255,13 +253,13 @@ class Router:
         return pa.array(self._table, pa.uint32())
 
     def slots(self, batch: Batch) -> Any:
-        """The slot of each row's key: a list, or for a column of keys a column."""
+        """Return the slot of each row's key: a list, or a column for a column of keys."""
         if batch.key_column is not None and self._slots_of_column is not None:
             return self._slots_of_column(batch.key_column)
         return self.slots_of(batch.keys or [])
 
     def epoch(self, epoch: Epoch) -> None:
-        """Tell every member of ``epoch``, behind the rows before it (T2: also whether its sender is idle)."""
+        """Send ``epoch`` to every member, in its place among rows (T2: also whether its sender is idle)."""
         if self.silent:
             return
         for member in self._members:
@@ -274,7 +272,7 @@ class Router:
             self.flush()
 
     def control(self, message: InLine, receivers: Sequence[int] | None = None) -> None:
-        """Tell ``receivers``, or else every member, of ``message``, behind the rows before it."""
+        """Send ``message`` to ``receivers``, or else to every member, after all buffered rows."""
         self.flush()
         for receiver in self._members if receivers is None else receivers:
             if receiver == self._worker:
@@ -283,19 +281,19 @@ class Router:
                 self.channels[receiver].put(control=message)
 
     def flush(self) -> None:
-        """Cut a frame of everything that has been gathered."""
+        """Cut frames from all buffered rows and epochs."""
         for member, gathering in list(self._gathering.items()):
             if gathering.rows or gathering.epochs:
                 self._cut(member)
 
     def take(self) -> list[Frame]:
-        """The frames for other workers that may go now."""
+        """Take the frames for other workers that have credit."""
         return [frame for channel in self.channels.values() for frame in channel.take()]
 
     def load(self) -> float:
-        """How far what waits goes beyond what should, at the channel where it is most: above 1 it was too much at once.
+        """Return the largest excess of waiting rows of all channels. Above 1, the last batch was too large.
 
-        A batch may be half a window too many, for the channel it came to may have been all but full.
+        A batch may exceed the window by half, because its channel may have been almost full.
         """
         load = self.loopback.excess
         for channel in self.channels.values():
@@ -304,15 +302,15 @@ class Router:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether anything waits though it has credit, for its receiver is slow."""
+        """Whether rows with credit wait for a slow receiver."""
         return self.loopback.waits_for_time or any(channel.waits_for_time for channel in self.channels.values())
 
     @property
     def backlogged(self) -> bool:
-        """Whether anything waits for credit."""
+        """Whether any row waits for credit."""
         if self.loopback.full:
             return True
-        for channel in self.channels.values():  # noqa: SIM110  asked for every batch, as `Feed.open` is
+        for channel in self.channels.values():  # noqa: SIM110  called for every batch, as `RegionInput.open` is
             if channel.backlog:
                 return True
         return False

@@ -1,7 +1,7 @@
 """The stable hash of a key: 64 bits, the same in every process, Python version and layout (F3, F4).
 
-Rule: keys that are equal in Python have one canonical form, and the hash sees nothing else. ``docs/key-hash.md``
-defines it byte by byte; a change here is a change of where every stored state belongs, so it is never made.
+Rule: keys that are equal in Python have one canonical form, which alone is hashed. ``docs/key-hash.md`` defines the
+form byte by byte. It must never change, because the slot of all stored state depends on it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MIX_2: Final = 0x94D049BB133111EB
 """The constants of splitmix64 (Steele, Lea and Flood, 2014; the finalizer is Stafford's mix 13)."""
 
 PRIME: Final = (1 << 128) - 159
-"""The largest prime below 2**128. Numbers beyond int64 are told apart by what they are modulo this prime."""
+"""The largest prime below 2**128. Numbers outside int64 are represented by their residue modulo this prime."""
 
 _DAY_ZERO: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def hash_key(key: Any) -> int:
-    """The hash of a legal key, from 0 to 2**64 - 1. Does not check the key.
+    """Return the hash of a legal key, from 0 to 2**64 - 1. Does not check the key.
 
     >>> hex(hash_key("user-0001")), hash_key(1) == hash_key(True) == hash_key(Decimal(1))
     ('0x2a31992d3ecb816d', True)
@@ -42,7 +42,7 @@ def hash_key(key: Any) -> int:
 
 
 def hash_and_size(key: Any) -> tuple[int, int]:
-    """The hash of a legal key, and about how many bytes of memory the key takes."""
+    """Return the hash of a legal key, and the approximate bytes of memory of the key."""
     if type(key) is str:  # most are
         encoded = _str(key)
     else:
@@ -54,7 +54,7 @@ def hash_and_size(key: Any) -> tuple[int, int]:
 
 
 def mix64(number: int) -> int:
-    """The hash of an integer from -2**63 to 2**63 - 1: the finalizer of splitmix64."""
+    """Return the hash of an integer from -2**63 to 2**63 - 1: the finalizer of splitmix64."""
     z = (number + GOLDEN) & MASK
     z = (z ^ (z >> 30)) * MIX_1 & MASK
     z = (z ^ (z >> 27)) * MIX_2 & MASK
@@ -62,7 +62,7 @@ def mix64(number: int) -> int:
 
 
 def encode_key(key: Any) -> bytes:
-    """The canonical form of a legal key: a tag, then what the tag says. Does not check the key.
+    """Return the canonical form of a legal key: a tag, then the bytes for that tag. Does not check the key.
 
     >>> encode_key((1, "a")).hex()
     '10020000000000000001010000000000000005010000000000000061'
@@ -74,7 +74,7 @@ def encode_key(key: Any) -> bytes:
 
 
 def int64_of(key: Any) -> int | None:
-    """``key`` as an integer if it is a number that equals one from -2**63 to 2**63 - 1, else None."""
+    """Return ``key`` as an integer if it is a number that equals one from -2**63 to 2**63 - 1, else None."""
     to_number = _NUMBERS.get(kind_of(type(key)))
     return _int64_of(to_number(key)) if to_number is not None else None
 
@@ -84,7 +84,7 @@ def _int64_of(number: int | float | Decimal) -> int | None:
         if isinstance(number, Decimal):
             if number == 0:
                 return 0
-            # The exponent is looked at first: what Decimal("1E+999999999") equals does not fit into memory.
+            # The exponent is checked first: the integer of Decimal("1E+999999999") does not fit into memory.
             if number.is_infinite() or number.adjusted() > 18 or number != number.to_integral_value():
                 return None
         elif isinstance(number, float) and not number.is_integer():
@@ -130,7 +130,7 @@ def _str(key: str) -> bytes:
 
 
 def _datetime(key: datetime) -> bytes:
-    # Python compares and hashes by the offset of fold=0; within one zone it does not look at the fold at all.
+    # Python compares and hashes by the offset of fold=0; within one zone it ignores the fold.
     offset = key.replace(fold=0).utcoffset()
     days = key.toordinal() - _DAY_ZERO
     micros = ((days * 24 + key.hour) * 60 + key.minute) * 60_000_000 + key.second * 1_000_000 + key.microsecond
@@ -152,7 +152,7 @@ def _enum(key: Enum) -> bytes:
 
 
 def _flag(key: Enum) -> bytes:
-    return b"\x0f" + _text(type(key).__qualname__) + encode_key(key._value_)  # what is combined has no name of its own
+    return b"\x0f" + _text(type(key).__qualname__) + encode_key(key._value_)  # a combined flag has no name
 
 
 def _tuple(key: tuple[Any, ...]) -> bytes:
@@ -173,7 +173,7 @@ _NUMBERS: Final[dict[Kind | None, Callable[[Any], int | float | Decimal]]] = {
     "numpy int": int,
     "numpy float": float,
 }
-"""Kind of a number -> the plain number, whatever its class has overridden."""
+"""Kind of a number -> a function that returns the plain number, even if the class overrides conversions."""
 
 _ENCODERS: Final[dict[Kind, Callable[[Any], bytes]]] = {
     "none": lambda _: b"\x00",

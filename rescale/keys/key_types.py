@@ -1,13 +1,8 @@
-"""Which keys are legal, and what their types count as (F4).
+"""Legal keys and the kind of each key type (F4). Checks keys, hashes nothing.
 
-Which types are legal in keys, and what a type counts as (F4).
-
-Rule: a type is legal if all its values that are equal have one canonical form. So a subclass counts as its base as
-long as it keeps the base's ``==``, and an unlisted type is refused, also where it happens to equal a listed one.
-
-Is a key legal (F4)? Only looks, hashes nothing: this is what a job with one worker does.
-
-Rule: whole lists are judged by sets of types and loops in C; only when that says no is the culprit looked for.
+Rule: a type is legal if all its equal values have one canonical form. So a subclass counts as its base if it keeps the
+``==`` of the base, and an unlisted type is refused even if its values equal those of a listed type. Whole lists are
+checked by sets of types and loops in C; only a list that fails is searched for the illegal key.
 """
 
 from __future__ import annotations
@@ -61,7 +56,7 @@ _BASES: Final[tuple[tuple[type, Kind], ...]] = (
 
 _TYPES_MAX: Final = 4096
 _KINDS: Final[dict[type, Kind | None]] = {}
-"""What has been found of a type; it is looked up once per key."""
+"""The cache of `kind_of`, which is called once per key."""
 
 _INSTEAD: Final[dict[str, str]] = {
     "list": "make it a tuple",
@@ -83,7 +78,7 @@ _INSTEAD: Final[dict[str, str]] = {
 
 
 def kind_of(key_type: type) -> Kind | None:
-    """What a key of exactly this type counts as; None if it is refused.
+    """Return the kind of a key of exactly this type; None if it is refused.
 
     >>> kind_of(bool), kind_of(tuple), kind_of(list)
     ('int', 'tuple', None)
@@ -91,32 +86,32 @@ def kind_of(key_type: type) -> Kind | None:
     try:
         return _KINDS[key_type]
     except KeyError:
-        if len(_KINDS) >= _TYPES_MAX:  # classes made at run time must not pile up
+        if len(_KINDS) >= _TYPES_MAX:  # bounds the memory for classes that are made at run time
             _KINDS.clear()
         kind = _KINDS[key_type] = _find_kind(key_type)
         return kind
 
 
 def compared_fields(key_type: type) -> tuple[str, ...]:
-    """The names of the fields by which two instances of a dataclass are compared, in order."""
+    """Return the names of the fields that ``==`` of a dataclass compares, in order."""
     return tuple(field.name for field in fields(key_type) if field.compare)
 
 
 def why_refused(key_type: type) -> str:
-    """Why values of a refused type are no keys, and what to do, as the end of a sentence about the type."""
+    """Return why a type is refused and what to do, as the end of a sentence about the type."""
     instead = _INSTEAD.get(key_type.__name__)
     if instead is not None:
-        return f"which is no key: {instead}"
+        return f"which is not a legal key: {instead}"
     if is_dataclass(key_type):
         if not _params(key_type).frozen:
-            return "a dataclass that can change: declare it with @dataclass(frozen=True)"
+            return "a mutable dataclass: declare it with @dataclass(frozen=True)"
         return "a dataclass that is not compared by its fields: let @dataclass make its ==, or take a tuple of them"
     if key_type.__hash__ is None:
         return "which cannot be hashed: take something immutable, for instance a tuple"
     base = next((base for base in (*(base for base, _ in _BASES), Enum) if issubclass(key_type, base)), None)
     if base is not None:
         return f"which has an == other than that of {base.__name__}: turn it into a plain {base.__name__} or a tuple"
-    return "which is no key: take a str, a number or a tuple that identifies it"
+    return "which is not a legal key: take a str, a number or a tuple that identifies it"
 
 
 def _find_kind(key_type: type) -> Kind | None:
@@ -142,7 +137,7 @@ def _equality(key_type: type) -> object:
 
 
 def _numpy_kind(key_type: type) -> Kind | Literal["refused"] | None:
-    """The kind of a scalar type of numpy, None for all other types. Where numpy was never loaded there are none."""
+    """Return the kind of a numpy scalar type, None for all other types. Does not import numpy."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not issubclass(key_type, numpy.generic):
         return None
@@ -158,14 +153,14 @@ def _numpy_kind(key_type: type) -> Kind | Literal["refused"] | None:
 
 
 def _is_value_dataclass(key_type: type) -> bool:
-    """Whether a type is a frozen dataclass whose ``==`` is the generated one, which compares class and fields.
+    """Return whether a type is a frozen dataclass with the generated ``==``, which compares class and fields.
 
-    A frozen dataclass without ``==`` of its own compares by identity, which means nothing in another process.
+    A frozen dataclass with ``eq=False`` compares by identity, which has no meaning in another process.
     """
     if not is_dataclass(key_type) or not _params(key_type).frozen:
         return False
     code = getattr(key_type.__eq__, "__code__", None)
-    return code is not None and code.co_filename == "<string>"  # generated code stands in no file
+    return code is not None and code.co_filename == "<string>"  # the file name of generated code
 
 
 def _params(key_type: type) -> Any:
@@ -173,26 +168,26 @@ def _params(key_type: type) -> Any:
 
 
 DEPTH_MAX: Final = 32
-"""How deep tuples and dataclasses may be nested in a key."""
+"""The largest nesting depth of tuples and dataclasses in a key."""
 
 _PLAIN: Final = frozenset((str, int, bool, bytes, type(None), date, datetime, time, timedelta, UUID))
-"""Types of which every value is legal, as long as it is exactly this type."""
+"""Types whose values are all legal; subclasses are not included."""
 
 
 def check_key(key: object, step: str = "") -> None:
-    """`CodecError` if ``key`` is no legal key; it names ``step``, the type and what to do.
+    """Raise `CodecError` if ``key`` is not legal; the error names ``step``, the type and what to do.
 
     >>> check_key(("UA", 1, None))
     >>> check_key(["UA", 1], "carrier")
     Traceback (most recent call last):
-    malstrom_py.errors.CodecError: step 'carrier': a key is of type list, which is no key: make it a tuple.
+    malstrom_py.errors.CodecError: step 'carrier': a key is of type list, which is not a legal key: make it a tuple.
     """
     if type(key) not in _PLAIN:
         _check(key, type(key), step, DEPTH_MAX)
 
 
 def check_keys(keys: Sequence[Any], step: str = "") -> set[type]:
-    """`check_key` for all of ``keys`` at once; the types among them.
+    """Check all of ``keys`` as `check_key` does, and return their types.
 
     >>> check_keys(["a", "b", 1]) == {str, int}
     True
@@ -215,7 +210,7 @@ def _all_legal(values: Sequence[Any], types: set[type], depth: int) -> bool:
 def _all_of_type_legal(those: Sequence[Any], one: type, depth: int) -> bool:
     kind = kind_of(one)
     if kind in ("float", "numpy float"):
-        return not any(map(ne, those, those))  # NaN is all that is unequal to itself
+        return not any(map(ne, those, those))  # only NaN is unequal to itself
     if kind == "decimal":
         return not any(map(Decimal.is_nan, those))
     if kind == "tuple":
@@ -232,13 +227,15 @@ def _all_inside(values: list[Any], depth: int) -> bool:
 
 
 def _check(value: Any, outer: type, step: str, depth: int) -> None:
-    """Check ``value``, which is a key of type ``outer`` or stands somewhere inside of it."""
+    """Check ``value``, which is a key of type ``outer`` or is nested in such a key."""
     kind = kind_of(type(value))
     if kind is None:
         raise _refusal(type(value), outer, step, why_refused(type(value)))
     if kind in ("float", "numpy float", "decimal"):
         if Decimal.is_nan(value) if kind == "decimal" else value != value:
-            raise _refusal(type(value), outer, step, "and NaN, which equals nothing: take None, or filter it before")
+            raise _refusal(
+                type(value), outer, step, "and NaN, which equals nothing: use None, or filter NaN out before"
+            )
     elif kind in ("tuple", "dataclass"):
         if depth == 0:
             raise _refusal(type(value), outer, step, f"nested more than {DEPTH_MAX} deep: take a flat tuple")

@@ -1,1 +1,1 @@
-"""Moves of a rescale: who owns which slot, and the machines that hand slots over."""
+"""Moves of a rescale: the placement of slots on workers, and the machines that transfer slots."""

@@ -1,7 +1,7 @@
-"""How many slots the next move of a rescale takes: as many as are moved within a target pause. Pure.
+"""The number of slots in the next move of a rescale: as many as can be moved within a target pause. Pure.
 
-Rule: what is not known is tried with little. The first move of a rescale is small, and from one to the next they grow
-at most fourfold; they shrink at once.
+Rule: the first move of a rescale is small. A move is at most four times as large as the one before it; it may be
+smaller by any factor.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 TARGET_PAUSE_S: Final = 0.05
-"""How long the keys of one move are to be held for."""
+"""The target time for which a move holds its keys."""
 
 AIM: Final = 0.7
-"""Moves are sized for this part of the target, for they are not all alike, and a record waits a little besides."""
+"""The fraction of the target that moves are sized for: moves differ, and a record also waits for other reasons."""
 
 FIRST: Final = 64
-"""The first move takes this part of all slots: two or three more such moves find the right size, whatever it is."""
+"""The first move takes 1/FIRST of all slots; two or three more moves find the right size."""
 
 MOST: Final = 4
-"""No move takes more than this part of all slots, for what moves at once also lies in memory at once."""
+"""No move takes more than 1/MOST of all slots, because the state of a move is in memory as a whole."""
 
 GROWTH: Final = 4
 
 SLOWEST_KEYS_PER_S: Final = 20_000
 SLOWEST_BYTES_PER_S: Final = 20 << 20
-"""State moves at this pace at least, where a worker has a processor to itself."""
+"""The lowest speed of state transfer on a worker that has a processor to itself."""
 
 
 def pause_by_size(pause_s: float, *, keys: int, size: int) -> float:
-    """What a pause of ``pause_s`` seconds owes to the ``keys`` and the ``size`` in bytes of a move; the rest of it was
-    waiting, for a processor that others keep busy, say, and smaller moves would only be more of them.
+    """Return the part of ``pause_s`` that is due to the ``keys`` and the ``size`` in bytes of a move.
+
+    The rest was waiting, for example for a busy processor. Smaller moves would only add more such waits.
 
     >>> pause_by_size(2.0, keys=100, size=1000) < 0.01, pause_by_size(2.0, keys=100_000, size=100 << 20)
     (True, 2.0)
@@ -40,9 +41,9 @@ def pause_by_size(pause_s: float, *, keys: int, size: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """The next move takes at most ``slots_max`` slots; none ever more than ``most``.
+    """The size of the next move: at most ``slots_max`` slots, and never more than ``most``.
 
-    ``target_s``: the pause that moves are sized for, in seconds; None: all are of one size.
+    ``target_s``: the pause that moves are sized for, in seconds; None: all moves have one size.
 
     >>> pacing = Pacing.of(1024)
     >>> pacing.slots_max, pacing.after(16, 0.002).slots_max, pacing.after(16, 0.2).slots_max
@@ -55,26 +56,26 @@ class Pacing:
 
     @classmethod
     def of(cls, slots: int, *, target_s: float = TARGET_PAUSE_S) -> Pacing:
-        """How a rescale of a job with ``slots`` slots begins."""
+        """Return the size of the first move in a job with ``slots`` slots."""
         most = max(1, slots // MOST)
         return cls(min(most, max(1, slots // FIRST)), most, target_s)
 
     @classmethod
     def fixed(cls, slots_max: int) -> Pacing:
-        """Moves of the same size, whatever they take."""
+        """Return a size that never changes."""
         return cls(slots_max, slots_max, None)
 
     @property
     def adapts(self) -> bool:
-        """Whether moves are sized by what they take."""
+        """Whether the size follows from the measured pauses."""
         return self.target_s is not None
 
     def after(self, moved: int, pause_s: float) -> Pacing:
-        """What comes after a move of ``moved`` slots whose keys were held for ``pause_s`` seconds."""
+        """Return the size after a move of ``moved`` slots that held its keys for ``pause_s`` seconds."""
         if self.target_s is None or not moved:
             return self
         slots_max = min(GROWTH * self.slots_max, self.most)
         if pause_s > 0:
-            # A clock that has stood still says nothing, and what took no time may grow.
+            # A pause of zero, for example of a virtual clock, measures nothing: the size may grow.
             slots_max = int(min(slots_max, moved * AIM * self.target_s / pause_s))
         return replace(self, slots_max=max(1, slots_max))

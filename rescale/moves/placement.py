@@ -1,8 +1,8 @@
 """Placement: which worker owns which slot, and the moves from one placement to another. Pure.
 
-R10: slot counts stay within one of each other, and no more slots move than that takes. That holds as well where only
-the first move is made, and the rest planned anew from the table as it stands then, in moves of another size: each slot
-that has moved by a plan brings what remains to be moved one closer to nothing, and no plan can do better.
+R10: the slot counts of workers differ by at most one, and no more slots move than that needs. The rule also holds when
+only the first move is made and the rest is planned again from the new table with another size: every moved slot
+reduces the number of remaining slots by one, and no plan can do better.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from malstrom_py.rescale.moves.protocol import Move, PartMove, Table
+from malstrom_py.rescale.moves.protocol import PartMove, RescaleMove, Table
 
 T = TypeVar("T")
 
 
 def first_table(slots: int, members: Sequence[int]) -> Table:
-    """The routing table a job starts with: ``table[slot]`` is the worker that owns it, dealt in turn.
+    """Return the first routing table of a job, slots dealt in turn: ``table[slot]`` is the worker that owns the slot.
 
     >>> first_table(5, [0, 1])
     (0, 1, 0, 1, 0)
@@ -25,7 +25,7 @@ def first_table(slots: int, members: Sequence[int]) -> Table:
 
 
 def rebalanced(table: Table, members: Sequence[int]) -> Table:
-    """``table`` for ``members``: balanced within one, with as few slots moved as that takes (R10).
+    """Return ``table`` balanced over ``members``, with the fewest moved slots (R10).
 
     >>> rebalanced((0, 0, 1, 1), [0, 1, 2])
     (0, 0, 1, 2)
@@ -35,7 +35,7 @@ def rebalanced(table: Table, members: Sequence[int]) -> Table:
     for slot, owner in enumerate(table):
         owned[owner].append(slot) if owner in owned else homeless.append(slot)
     small, larger = divmod(len(table), len(members))
-    # Who has most keeps one more, so that the fewest move.
+    # The workers with the most slots keep one more, so that the fewest slots move.
     by_count = sorted(members, key=lambda member: (-len(owned[member]), member))
     share = {member: small + (rank < larger) for rank, member in enumerate(by_count)}
     for member in members:
@@ -48,7 +48,7 @@ def rebalanced(table: Table, members: Sequence[int]) -> Table:
 
 
 def rebalanced_parts(parts: Mapping[tuple[str, str], int], members: Sequence[int]) -> list[PartMove]:
-    """The moves of parts, source by source, by the same rule."""
+    """Return the moves of parts, source by source, by the same rule."""
     moves: list[PartMove] = []
     for source in sorted({source for source, _ in parts}):
         names = sorted(name for other, name in parts if other == source)
@@ -70,10 +70,11 @@ def plan_moves(
     wanted: Sequence[int],
     *,
     slots_max: int,
-) -> Iterator[Move]:
-    """The moves from ``members`` to ``wanted``: each of at most ``slots_max`` slots and as many parts, spread evenly.
+) -> Iterator[RescaleMove]:
+    """Yield the moves from ``members`` to ``wanted``, each of at most ``slots_max`` slots and as many parts.
 
-    Joiners are members from the first move on, leavers up to the last. There is at least one move.
+    The moves have equal sizes. Joiners are members from the first move, leavers until the last. There is at least one
+    move.
 
     >>> [move.table for move in plan_moves(0, [0], (0, 0, 0, 0), {}, [0, 1], slots_max=1)]
     [(0, 0, 1, 0), (0, 0, 1, 1)]
@@ -90,15 +91,15 @@ def plan_moves(
             here[slot] = target[slot]
         more = number < count
         new = between if more else tuple(sorted(wanted))
-        yield Move(version + number, old, new, tuple(here), tuple(moved), more)
+        yield RescaleMove(version + number, old, new, tuple(here), tuple(moved), more)
         old = between
 
 
-def opening_move(version: int, members: Sequence[int], table: Table, wanted: Sequence[int]) -> Move | None:
-    """A move ahead of those that `plan_moves` plans, which moves nothing; None where nobody would be the better for it.
+def opening_move(version: int, members: Sequence[int], table: Table, wanted: Sequence[int]) -> RescaleMove | None:
+    """Return an empty move before those of `plan_moves`; None if it would not shorten a pause.
 
-    Behind its marker a worker's rows are held for slots that have not come. Who loses slots finds the keys in them
-    before it switches, and that may take a while: so let all do that while nothing is held.
+    After a marker, rows of slots that have not arrived are held. A worker that loses slots has to find their keys
+    before it switches, which may take long. With this move all workers find their keys while no row is held.
 
     >>> opening_move(3, [0, 1], (0, 1, 0, 1), [0]).losing
     (1,)
@@ -108,11 +109,11 @@ def opening_move(version: int, members: Sequence[int], table: Table, wanted: Seq
     if len(members) == 1 or not losing:
         return None
     between = tuple(sorted({*members, *wanted}))
-    return Move(version + 1, tuple(members), between, table, more=True, losing=losing)
+    return RescaleMove(version + 1, tuple(members), between, table, more=True, losing=losing)
 
 
 def _spread(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
-    """``items`` in ``count`` runs, each as long as those behind it or longer by one."""
+    """Yield ``items`` in ``count`` slices whose lengths differ by at most one, longer slices first."""
     size, longer = divmod(len(items), count)
     start = 0
     for number in range(count):

@@ -1,7 +1,7 @@
-"""The words of a rescale: what workers and their coordinator tell each other while slots and parts move.
+"""The messages of a rescale between workers and their coordinator.
 
-A rescale is a sequence of moves (ARCHITECTURE §8). Everything here is immutable; the machines that speak are
-`region_machine` (the receiving side), `switch_machine` (the sending side) and the coordinator's.
+A rescale is a sequence of moves. All messages are immutable. The machines that send and handle them are
+`receiving_machine`, `sending_machine` and `workers.coordinator.machine`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Table = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class PartMove:
-    """A part of a source goes from one worker to another."""
+    """The move of one source part from one worker to another."""
 
     source: str
     part: str
@@ -24,11 +24,11 @@ class PartMove:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One move: from version - 1 to ``version``. ``old`` and ``new`` are the members before and after it.
+class RescaleMove:
+    """One move of a rescale: from version - 1 to ``version``. ``old`` and ``new``: the members before and after it.
 
-    ``more``: another move of the same rescale follows, and no slot that this one moves moves again in it. ``losing``:
-    the workers that will lose slots by those that follow.
+    ``more``: another move of the same rescale follows; it moves none of the slots of this move. ``losing``: the workers
+    that lose slots in the moves that follow.
     """
 
     version: int
@@ -41,18 +41,18 @@ class Move:
 
     @property
     def everyone(self) -> tuple[int, ...]:
-        """Who takes part: members before or after it."""
+        """The workers that take part: members before or after the move."""
         return tuple(sorted({*self.old, *self.new}))
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """R2: behind it the sender's channel carries version ``move.version``.
+    """R2: after the marker, the sender's channel carries version ``move.version``.
 
-    ``before`` is the last epoch that the sender broadcast before it, ``after`` its frontier from here on.
+    ``before``: the last epoch that the sender broadcast before the marker; ``after``: the sender's frontier after it.
     """
 
-    move: Move
+    move: RescaleMove
     before: int
     after: int
     idle: bool = False
@@ -60,25 +60,25 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """R6: the sender's region has passed F(v) and shipped all that it lost, before anything behind this."""
+    """R6: the sender's region has passed F(v) and has shipped all slots that it lost."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """R8: the sender leaves; nothing follows on this channel."""
+    """R8: the sender leaves. This is the last message on its channel."""
 
 
 InBand = Marker | Shipped | Bye
-"""What stands in a channel among rows and epochs."""
+"""The messages in a channel beside rows and epochs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """R4: the state of some slots of a region, on its way to their new owner: an `Acquire` outside the channels.
+class StateChunk:
+    """R4: the state of some slots of a region, sent to their new owner outside the channels (an `Acquire`).
 
-    ``slots`` are complete with this parcel; slots without any state come too.
+    ``slots``: the slots that are complete with this chunk. Slots without state are sent too.
     """
 
     region: str
@@ -90,7 +90,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class PartHandedOver:
-    """R2: a part with its position and what operators keep for it (its epoch among that), outside the channels."""
+    """R2: a source part with its position and the operators' state for the part (for example its epoch)."""
 
     version: int
     move: PartMove
@@ -102,15 +102,15 @@ class PartHandedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale:
-    """Begin ``move``."""
+class StartMove:
+    """Orders the worker to start ``move``."""
 
-    move: Move
+    move: RescaleMove
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSlots:
-    """R6: all receivers of what ``region`` feeds have taken Shipped of everyone: it may open the slots it gained."""
+    """R6: allows ``region`` to open its gained slots: all receivers downstream have taken Shipped from all senders."""
 
     version: int
     region: str
@@ -118,7 +118,7 @@ class OpenSlots:
 
 @dataclass(frozen=True, slots=True)
 class PollParts:
-    """R6: all workers have the markers of everyone on all exchanges that ``source`` feeds: poll its gained parts."""
+    """R6: allows polling of the gained parts of ``source``: all markers are in on all exchanges that it feeds."""
 
     version: int
     source: str
@@ -126,14 +126,14 @@ class PollParts:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """R8: the last move has ended for you: say Bye on every channel and stop."""
+    """R8: orders a worker to send Bye on every channel and to stop, after its last move."""
 
 
 @dataclass(frozen=True, slots=True)
 class InjectBarrier:
-    """S1: the barrier of ``snapshot`` goes in at your sources. ``parent``: the snapshot that deltas go by (S2).
+    """S1: orders a worker to inject the barrier of ``snapshot`` at its sources.
 
-    ``last``: nothing follows; each region is suspended where it has passed.
+    ``parent``: the snapshot that deltas are relative to (S2). ``last``: each region is suspended after the barrier.
     """
 
     snapshot: str
@@ -141,14 +141,14 @@ class InjectBarrier:
     last: bool = False
 
 
-Order = Rescale | OpenSlots | PollParts | Leave | InjectBarrier
+Order = StartMove | OpenSlots | PollParts | Leave | InjectBarrier
 
 # From workers to the coordinator.
 
 
 @dataclass(frozen=True, slots=True)
 class MarkersIn:
-    """All markers of ``version`` have come on ``exchange`` here."""
+    """All markers of ``version`` have arrived on ``exchange`` at ``worker``."""
 
     version: int
     worker: int
@@ -157,7 +157,7 @@ class MarkersIn:
 
 @dataclass(frozen=True, slots=True)
 class ShippedIn:
-    """Shipped of ``version`` has been taken from all senders of ``exchange`` here."""
+    """``worker`` has taken Shipped of ``version`` from all senders of ``exchange``."""
 
     version: int
     worker: int
@@ -166,11 +166,11 @@ class ShippedIn:
 
 @dataclass(frozen=True, slots=True)
 class RegionDone:
-    """R7: ``region`` has its markers, has passed F(v), has shipped what it lost, and nothing in it is pending.
+    """R7: ``region`` has all markers, has passed F(v), has shipped its lost slots, and has no pending slot.
 
-    ``paused_s``: how long it took to ship what it lost, from its cut on, and to put in what it gained, from the first
-    parcel on: that grows with the move, and what was waited for in queues does not. ``keys`` and ``bytes``: what it
-    has shipped.
+    ``paused_s``: the time to ship the lost slots, from the cut, plus the time to install the gained ones, from the
+    first chunk. That time grows with the move; waiting in queues is not part of it. ``keys`` and ``bytes``: the amount
+    that the region has shipped.
     """
 
     version: int
@@ -183,7 +183,7 @@ class RegionDone:
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """The worker has put its markers: no part is awaited here."""
+    """``worker`` has sent its markers and awaits no part."""
 
     version: int
     worker: int
@@ -191,7 +191,7 @@ class Switched:
 
 @dataclass(frozen=True, slots=True)
 class PartsPolled:
-    """The worker polls all parts of ``source`` that it gained."""
+    """``worker`` polls all parts of ``source`` that it gained."""
 
     version: int
     worker: int
@@ -200,7 +200,7 @@ class PartsPolled:
 
 @dataclass(frozen=True, slots=True)
 class ByeTaken:
-    """R8: Bye of ``leaver`` has been taken from ``exchange`` here."""
+    """R8: ``worker`` has taken Bye of ``leaver`` from ``exchange``."""
 
     worker: int
     exchange: str
@@ -209,9 +209,9 @@ class ByeTaken:
 
 @dataclass(frozen=True, slots=True)
 class BarrierPassed:
-    """S1: the barrier of ``snapshot`` has gone through all regions of the worker; what it holds is being saved.
+    """S1: the barrier of ``snapshot`` has passed all regions of ``worker``; the captured state is being saved.
 
-    ``paused_s``: for how long the worker did nothing else but make an image of what it holds.
+    ``paused_s``: how long the worker stopped processing to capture its state.
     """
 
     snapshot: str
@@ -220,3 +220,10 @@ class BarrierPassed:
 
 
 Report = MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByeTaken | BarrierPassed
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """Effect of both machines of a worker: send ``report`` to the coordinator."""
+
+    report: Report

@@ -1,10 +1,8 @@
-"""Rescale machine of one region on one worker: the receiving side of all exchanges that feed it.
+"""Rescale machine of one region on one worker: the receiving side of all exchanges that feed the region.
 
-What a region's rescale machine is told, and what it answers: its events and effects. Immutable.
-
-Every state change is in TRANSITIONS; nothing here does I/O or looks at a row. Rules R3 to R6, and R8 as far as it
-is about taking. What is behind a marker is never blocked but for rows of slots that are not here yet (R5); epochs are
-(R3). The rows themselves are passed to, held for and taken from a data plane by effects.
+Implements rules R3 to R6, and the receiver's part of R8. Every state change is in TRANSITIONS; nothing here does I/O
+or looks at a row. After a marker only two things wait: rows of slots that have not arrived (R5), and epochs (R3). The
+effects pass rows to the data plane, hold them there, and release them.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ from malstrom_py.rescale.moves.protocol import (
     InBand,
     Marker,
     MarkersIn,
-    Move,
     OpenSlots,
-    Parcel,
     RegionDone,
-    Report,
+    RescaleMove,
+    SendReport,
     Shipped,
     ShippedIn,
+    StateChunk,
     Table,
 )
 
@@ -37,7 +35,7 @@ from malstrom_py.rescale.moves.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class RowsTaken:
-    """Rows have come, routed by the table of ``version``. Nothing here looks into them."""
+    """Rows have arrived, routed by the table of ``version``."""
 
     exchange: str
     sender: int
@@ -47,7 +45,7 @@ class RowsTaken:
 
 @dataclass(frozen=True, slots=True)
 class EpochTaken:
-    """An epoch has come. ``idle``: its sender has nothing to read now, and follows the others (T2)."""
+    """An epoch has arrived. ``idle``: its sender has nothing to read now, and follows the others (T2)."""
 
     exchange: str
     sender: int
@@ -57,7 +55,7 @@ class EpochTaken:
 
 @dataclass(frozen=True, slots=True)
 class InBandTaken:
-    """A marker, Shipped or Bye has come."""
+    """A marker, Shipped or Bye has arrived."""
 
     exchange: str
     sender: int
@@ -65,27 +63,27 @@ class InBandTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class ParcelTaken:
-    """State has come from another worker."""
+class StateTaken:
+    """State has arrived from another worker."""
 
-    parcel: Parcel
+    parcel: StateChunk
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTaken:
-    """The coordinator says that gained slots may be opened."""
+    """The coordinator allows gained slots to be opened."""
 
     order: OpenSlots
 
 
 @dataclass(frozen=True, slots=True)
 class ShippingEnded:
-    """All that `Ship` asked for has been taken out and sent."""
+    """The state that `Ship` named has been taken out and sent."""
 
     version: int
 
 
-Event = RowsTaken | EpochTaken | InBandTaken | ParcelTaken | OpenTaken | ShippingEnded
+Event = RowsTaken | EpochTaken | InBandTaken | StateTaken | OpenTaken | ShippingEnded
 
 
 # Effects.
@@ -93,9 +91,9 @@ Event = RowsTaken | EpochTaken | InBandTaken | ParcelTaken | OpenTaken | Shippin
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Let rows into the region at ``exchange``; while slots are pending, only those whose slots are not in ``held``.
+    """Pass rows into the region at ``exchange``, except rows of the slots in ``held``.
 
-    The others are to be kept, in order, until `Release`.
+    The data plane keeps the excepted rows, in order, until `Release`.
     """
 
     exchange: str
@@ -105,7 +103,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Let an epoch into the region at ``exchange``."""
+    """Pass an epoch into the region at ``exchange``."""
 
     exchange: str
     time: int
@@ -113,7 +111,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Ship:
-    """Take the state of ``slots`` (slot -> new owner) out and send it, in parcels; then tell `ShippingEnded`."""
+    """Take out the state of ``slots`` (slot -> new owner) and send it in chunks; `ShippingEnded` follows."""
 
     version: int
     slots: tuple[tuple[int, int], ...]
@@ -121,35 +119,28 @@ class Ship:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Put the state of a parcel into the region."""
+    """Install the state of a chunk in the region."""
 
-    parcel: Parcel
+    parcel: StateChunk
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let in all rows that have been held, in order."""
+    """Pass all held rows into the region, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendShipped:
-    """Put Shipped on every channel of every exchange that the region feeds."""
+    """Send Shipped on every channel of every exchange that the region feeds."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Report to the coordinator."""
-
-    report: Report
+Effect = Pass | Advance | Ship | Install | Release | SendShipped | SendReport
 
 
-Effect = Pass | Advance | Ship | Install | Release | SendShipped | Tell
-
-
-class Phase(StrEnum):
-    """Where a region stands in a move."""
+class ReceivingPhase(StrEnum):
+    """The phase of a move in one region."""
 
     STEADY = "steady"
     MARKING = "marking"
@@ -157,15 +148,15 @@ class Phase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (Phase.STEADY, "first marker"): Phase.MARKING,
-    (Phase.MARKING, "last marker"): Phase.MOVING,
-    (Phase.MOVING, "shipped and open"): Phase.STEADY,
+    (ReceivingPhase.STEADY, "first marker"): ReceivingPhase.MARKING,
+    (ReceivingPhase.MARKING, "last marker"): ReceivingPhase.MOVING,
+    (ReceivingPhase.MOVING, "shipped and open"): ReceivingPhase.STEADY,
 }
-"""All changes of phase. One marker may be first and last."""
+"""All changes of phase. One marker may be both first and last."""
 
 
 class _Side:
-    """One exchange that feeds the region: what each sender has promised, and who has marked, shipped, left."""
+    """One exchange that feeds the region: the frontier of each sender, and which senders have marked and shipped."""
 
     __slots__ = ("after", "before", "emitted", "frontier", "idle", "later", "shipped")
 
@@ -182,15 +173,15 @@ class _Side:
         return max(self.emitted, min(self.frontier.values(), default=MIN_EPOCH))
 
     def promise(self, sender: int, time: int, idle: bool) -> None:
-        """What ``sender`` promises now; within a version it never promises less than before."""
+        """Advance the frontier of ``sender``. Within a version a frontier never decreases."""
         self.frontier[sender] = max(time, self.frontier[sender])
         (self.idle.add if idle else self.idle.discard)(sender)
 
 
-class RegionMachine:
-    """The region ``region`` on ``worker``, fed by ``exchanges``; ``feeds_exchanges``: whether it feeds others (R6).
+class ReceivingMachine:
+    """The machine of ``region`` on ``worker``, fed by ``exchanges``; ``feeds_exchanges``: the region feeds others (R6).
 
-    A joiner is built with ``version`` and ``table`` from before its first move and is no member of ``members`` (R1).
+    A joiner is built with ``version`` and ``table`` from before its first move and is not in ``members`` (R1).
     """
 
     def __init__(
@@ -206,24 +197,24 @@ class RegionMachine:
     ) -> None:
         self.region = region
         self.worker = worker
-        self.phase = Phase.STEADY
+        self.phase = ReceivingPhase.STEADY
         self.version = version
         self._members = tuple(members)
         self._table = table
         self._feeds_exchanges = feeds_exchanges
         self._sides = {exchange: _Side(members) for exchange in exchanges}
         self._everyone: frozenset[int] = frozenset()
-        self._move: Move | None = None
-        self.last_move: Move | None = None
+        self._move: RescaleMove | None = None
+        self.last_move: RescaleMove | None = None
         self._lost: tuple[tuple[int, int], ...] = ()
         self._pending: frozenset[int] = frozenset()
         self._awaited: set[int] = set()
-        self._parcels: list[Parcel] = []
+        self._parcels: list[StateChunk] = []
         self._allowed = False
         self._shipping = False
 
     def handle(self, event: Event) -> list[Effect]:
-        """Take one event; what is to be done about it, in order."""
+        """Take one event and return the effects, in order."""
         match event:
             case RowsTaken():
                 return self._rows(event)
@@ -231,7 +222,7 @@ class RegionMachine:
                 return self._epoch(event)
             case InBandTaken():
                 return self._in_band(event.exchange, event.sender, event.message)
-            case ParcelTaken():
+            case StateTaken():
                 return self._parcel(event.parcel)
             case OpenTaken():
                 return self._open(event.order)
@@ -248,44 +239,44 @@ class RegionMachine:
                 return self._bye(exchange, sender)
 
     def frontier(self, exchange: str) -> int:
-        """What has been let in at ``exchange``."""
+        """Return the epoch that the region has passed at ``exchange``."""
         return self._sides[exchange].emitted
 
     def continue_at(self, exchange: str, time: int) -> None:
-        """A snapshot was taken where ``time`` had been let in: nobody promises less from there on (S1)."""
+        """Set the frontiers of ``exchange`` to ``time``, the epoch that it had passed at the restored snapshot (S1)."""
         side = self._sides[exchange]
         side.emitted = time
         side.frontier = dict.fromkeys(side.frontier, time)
 
     def active(self, exchange: str) -> int | None:
-        """T2: the smallest that senders which are neither idle nor finished have reached. None: there are none."""
+        """T2: return the smallest frontier of the senders that are neither idle nor finished; None without any."""
         side = self._sides[exchange]
         times = [time for sender, time in side.frontier.items() if sender not in side.idle and time != MAX_EPOCH]
         return min(times, default=None)
 
     @property
     def moving_version(self) -> int:
-        """The version that a move in progress leads to, or that stands."""
+        """The version that the current move leads to, or else the current version."""
         return self.version if self._move is None else self._move.version
 
-    def loses(self, move: Move) -> bool:
-        """Whether slots leave here in ``move``, which is the next one or under way."""
+    def loses(self, move: RescaleMove) -> bool:
+        """Return whether this worker loses slots in ``move``, the current or the next one."""
         me = self.worker
         return any(was == me != now for was, now in zip(self._table, move.table, strict=True))
 
     @property
     def pending(self) -> frozenset[int]:
-        """The slots that have been gained and are not open: rows of theirs are held."""
+        """The gained slots that are not open yet: their rows are held."""
         return self._pending
 
     @property
     def holds_epochs(self) -> bool:
-        """Whether epochs wait that came behind a marker (R3)."""
+        """Whether epochs that arrived after a marker wait (R3)."""
         return any(side.later for side in self._sides.values())
 
     def check(self) -> None:
-        """What must hold between two events, else `InternalError`."""
-        steady = self.phase is Phase.STEADY
+        """Raise `InternalError` if an invariant is broken."""
+        steady = self.phase is ReceivingPhase.STEADY
         self._require(steady == (self._move is None), "a move without its phase")
         self._require(not steady or not (self._pending or self._lost or self._awaited), "a steady region awaits slots")
         self._require(self._awaited <= self._pending, "state is awaited of a slot that is open")
@@ -295,23 +286,23 @@ class RegionMachine:
     def _rows(self, event: RowsTaken) -> list[Effect]:
         marked = event.sender in self._sides[event.exchange].before
         expected = self._move.version if marked and self._move is not None else self.version
-        self._require(event.version == expected, f"rows of version {event.version} where {expected} stands (F1)")
+        self._require(event.version == expected, f"rows of version {event.version}, expected {expected} (F1)")
         return [Pass(event.exchange, event.rows, self._pending)]
 
     def _epoch(self, event: EpochTaken) -> list[Effect]:
         return self.epoch(event.exchange, event.sender, event.time, event.idle)
 
     def epoch(self, exchange: str, sender: int, time: int, idle: bool = False) -> list[Effect]:
-        """The same as to `handle` an `EpochTaken`, without one: there are as many as batches."""
+        """Handle an epoch, as `handle` does for `EpochTaken`, without making the event: epochs are frequent."""
         side = self._sides[exchange]
         if sender in side.before:
-            # R3: it waits until all markers are in and every gained slot is open.
+            # R3: the epoch waits until all markers are in and every gained slot is open.
             side.later[sender] = (time, idle)
             return []
         if sender not in side.frontier:
-            # R2, R8: a marker is the first that a joiner sends, Bye the last of a leaver.
+            # R2, R8: a joiner sends its marker first, a leaver sends Bye last.
             raise InternalError(
-                f"region {self.region!r} on worker {self.worker}: an epoch of worker {sender}, no member"
+                f"region {self.region!r} on worker {self.worker}: an epoch of worker {sender}, which is not a member"
             )
         side.promise(sender, time, idle)
         return self._advanced(exchange)
@@ -330,32 +321,32 @@ class RegionMachine:
         if self._move is None:
             self._require(move.version == self.version + 1, f"a marker of version {move.version} at {self.version}")
             self._begin(move)
-        self._require(move == self._move, "a marker of another move while one is going on (R7)")
+        self._require(move == self._move, "a marker of another move during a move (R7)")
         side = self._sides[exchange]
         self._require(sender not in side.before, f"a second marker of worker {sender}")
         side.before[sender], side.after[sender] = marker.before, (marker.after, marker.idle)
         effects: list[Effect] = []
         if side.before.keys() >= self._everyone:
-            effects.append(Tell(MarkersIn(move.version, self.worker, exchange)))
+            effects.append(SendReport(MarkersIn(move.version, self.worker, exchange)))
             if all(other.before.keys() >= self._everyone for other in self._sides.values()):
                 effects += self._cut(move)
         return effects
 
-    def _begin(self, move: Move) -> None:
+    def _begin(self, move: RescaleMove) -> None:
         self._move, self._everyone = move, frozenset(move.everyone)
         self.last_move = move
         self._to("first marker")
         me, pairs = self.worker, enumerate(zip(self._table, move.table, strict=True))
         changed = [(slot, was, now) for slot, (was, now) in pairs if was != now]
         self._lost = tuple((slot, now) for slot, was, now in changed if was == me)
-        # R5: a parcel may have come before any marker; its slots are pending like the others.
+        # R5: a chunk may arrive before any marker; its slots are pending like the others.
         self._pending = frozenset(slot for slot, _, now in changed if now == me)
         self._awaited = set(self._pending)
         for side in self._sides.values():
             side.shipped.clear()
 
-    def _cut(self, move: Move) -> list[Effect]:
-        """R3, R4: all markers are in. The same F(v) on every worker; then the moved slots are frozen and shipped."""
+    def _cut(self, move: RescaleMove) -> list[Effect]:
+        """R3, R4: pass F(v), the same on every worker, then freeze and ship the moved slots. All markers are in."""
         self._to("last marker")
         effects: list[Effect] = []
         for exchange, side in self._sides.items():
@@ -363,7 +354,7 @@ class RegionMachine:
             if cut > side.emitted:
                 side.emitted = cut
                 effects.append(Advance(exchange, cut))
-            # R8: a leaver counts up to its Bye, for its regions have yet to send what came to them before the cut.
+            # R8: a leaver counts until its Bye, because its regions still send results from before the cut.
             side.frontier = {sender: side.after[sender][0] for sender in move.everyone}
             side.idle = {sender for sender in move.everyone if side.after[sender][1]}
         for parcel in self._parcels:
@@ -380,18 +371,18 @@ class RegionMachine:
         assert self._move is not None
         return self._after_shipping(self._move)
 
-    def _after_shipping(self, move: Move) -> list[Effect]:
+    def _after_shipping(self, move: RescaleMove) -> list[Effect]:
         effects: list[Effect] = [SendShipped(move.version)] if self._feeds_exchanges else []
         return effects + self._maybe_done()
 
-    def _parcel(self, parcel: Parcel) -> list[Effect]:
-        if self.phase is not Phase.MOVING:
-            # R5: it came before F(v) has been passed on here; installed now, its keys would see that epoch twice.
+    def _parcel(self, parcel: StateChunk) -> list[Effect]:
+        if self.phase is not ReceivingPhase.MOVING:
+            # R5: F(v) has not been passed here; keys installed now would see that epoch twice.
             self._parcels.append(parcel)
             return []
         return self._installed(parcel) + self._maybe_done()
 
-    def _installed(self, parcel: Parcel) -> list[Effect]:
+    def _installed(self, parcel: StateChunk) -> list[Effect]:
         self._require(self._move is not None and parcel.version == self._move.version, "a parcel of another move")
         slots = set(parcel.slots)
         self._require(slots <= self._awaited, "state came for slots that are not awaited (R5)")
@@ -400,17 +391,17 @@ class RegionMachine:
 
     def _open(self, order: OpenSlots) -> list[Effect]:
         if order.version <= self.version:
-            return []  # it gained nothing, and has not waited
+            return []  # the region gained nothing and did not wait
         self._require(self._move is not None and order.version == self._move.version, "slots of another move opened")
         self._allowed = True
         return self._maybe_done()
 
     def _maybe_done(self) -> list[Effect]:
-        """R3, R6, R7: once everything lost is shipped and everything gained is here and may be opened."""
+        """R3, R6, R7: end the move when all lost slots are shipped and all gained slots are here and may be opened."""
         move = self._move
-        # R6: a region that feeds only sinks, and one that gains nothing, need not wait to be allowed.
+        # R6: a region that feeds only sinks, or gains nothing, does not wait for `OpenSlots`.
         waits = self._feeds_exchanges and bool(self._pending) and not self._allowed
-        if move is None or self.phase is not Phase.MOVING or self._shipping or self._awaited or waits:
+        if move is None or self.phase is not ReceivingPhase.MOVING or self._shipping or self._awaited or waits:
             return []
         effects: list[Effect] = [Release()] if self._pending else []
         self._to("shipped and open")
@@ -418,11 +409,11 @@ class RegionMachine:
         self._move, self._pending, self._allowed = None, frozenset(), False
         for exchange, side in self._sides.items():
             for sender, (time, idle) in side.later.items():
-                if sender in side.frontier:  # a leaver may have said Bye since
+                if sender in side.frontier:  # a leaver may have sent Bye since
                     side.promise(sender, time, idle)
             side.before, side.after, side.later = {}, {}, {}
             effects += self._advanced(exchange)
-        return [*effects, Tell(RegionDone(move.version, self.worker, self.region))]
+        return [*effects, SendReport(RegionDone(move.version, self.worker, self.region))]
 
     def _shipped(self, exchange: str, sender: int, message: Shipped) -> list[Effect]:
         move = self._move
@@ -430,12 +421,12 @@ class RegionMachine:
         self._require(message.version == version, f"Shipped of version {message.version} at {version}")
         side = self._sides[exchange]
         side.shipped.add(sender)
-        return [Tell(ShippedIn(version, self.worker, exchange))] if side.shipped >= self._everyone else []
+        return [SendReport(ShippedIn(version, self.worker, exchange))] if side.shipped >= self._everyone else []
 
     def _bye(self, exchange: str, sender: int) -> list[Effect]:
         self._sides[exchange].frontier.pop(sender, None)
         self._sides[exchange].idle.discard(sender)
-        return [*self._advanced(exchange), Tell(ByeTaken(self.worker, exchange, sender))]
+        return [*self._advanced(exchange), SendReport(ByeTaken(self.worker, exchange, sender))]
 
     def _to(self, what: str) -> None:
         key = (self.phase, what)

@@ -1,7 +1,7 @@
-"""Rescale machine of one worker's sending side: from one version to the next, parts handed over on the way (R2).
+"""Rescale machine of one worker's sending side: hands over source parts and switches to the next version (R2).
 
-Every state change is in TRANSITIONS; nothing here does I/O. While parts are awaited nothing is polled, so no source
-epoch is broadcast between handing over and the marker. Then all exchanges switch at once.
+Every state change is in TRANSITIONS; nothing here does I/O. While the worker awaits parts it polls no source, so no
+source epoch is broadcast between the hand-over and the marker. Then all exchanges switch together.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.moves.protocol import (
     Leave,
-    Move,
     PartHandedOver,
     PartMove,
     PartsPolled,
     PollParts,
-    Report,
-    Rescale,
+    RescaleMove,
+    SendReport,
+    StartMove,
     Switched,
 )
 
 
-class Phase(StrEnum):
-    """Where the sending side stands."""
+class SendingPhase(StrEnum):
+    """The phase of the sending side."""
 
     STEADY = "steady"
     AWAITING = "awaiting parts"
@@ -33,18 +33,18 @@ class Phase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (Phase.STEADY, "rescale, parts awaited"): Phase.AWAITING,
-    (Phase.AWAITING, "last part"): Phase.STEADY,
-    (Phase.STEADY, "leave"): Phase.GONE,
+    (SendingPhase.STEADY, "rescale, parts awaited"): SendingPhase.AWAITING,
+    (SendingPhase.AWAITING, "last part"): SendingPhase.STEADY,
+    (SendingPhase.STEADY, "leave"): SendingPhase.GONE,
 }
-"""All changes of phase. A rescale without parts to await changes none."""
+"""All changes of phase. A move without parts to await changes none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RescaleOrdered:
-    """The coordinator begins a move."""
+    """The coordinator has ordered a move."""
 
-    order: Rescale
+    order: StartMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class PartCame:
 
 @dataclass(frozen=True, slots=True)
 class PollOrdered:
-    """The coordinator says that the gained parts of a source may be polled."""
+    """The coordinator allows polling of the gained parts of a source."""
 
     order: PollParts
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOrdered:
-    """The coordinator says that this worker may go."""
+    """The coordinator allows this worker to leave."""
 
     order: Leave
 
@@ -73,12 +73,12 @@ Event = RescaleOrdered | PartCame | PollOrdered | LeaveOrdered
 
 @dataclass(frozen=True, slots=True)
 class FlushOutgoing:
-    """Send what has been gathered for other workers, under the version that holds until `SwitchExchanges`."""
+    """Send the buffered rows for other workers, under the version before `SwitchExchanges`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Stop polling a part and send it to its taker, with its position and what operators keep for it."""
+    """Stop polling a part and send it to its taker, with its position and the operators' state for it."""
 
     version: int
     move: PartMove
@@ -86,16 +86,16 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class TakePart:
-    """Take a part in: its frontier counts from now on, it is not polled yet."""
+    """Add a part: its frontier counts from now on, but the part is not polled yet."""
 
     part: PartHandedOver
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchExchanges:
-    """Route by the move's table from here on, and put its marker on every channel of every exchange."""
+    """Route by the table of ``move`` from now on, and send its marker on every channel of every exchange."""
 
-    move: Move
+    move: RescaleMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,39 +107,34 @@ class PollGained:
 
 @dataclass(frozen=True, slots=True)
 class SayBye:
-    """Put Bye last on every channel of every exchange, and send nothing any more (R8)."""
+    """Send Bye on every channel of every exchange, and nothing after it (R8)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Report to the coordinator."""
-
-    report: Report
+Effect = FlushOutgoing | HandOver | TakePart | SwitchExchanges | PollGained | SayBye | SendReport
 
 
-Effect = FlushOutgoing | HandOver | TakePart | SwitchExchanges | PollGained | SayBye | Tell
-
-
-class SwitchMachine:
-    """The sending side of ``worker``."""
+class SendingMachine:
+    """The machine of the sending side of ``worker``."""
 
     def __init__(self, worker: int, *, version: int = 0) -> None:
         self.worker = worker
-        self.phase = Phase.STEADY
+        self.phase = SendingPhase.STEADY
         self.version = version
-        self._move: Move | None = None
+        self._move: RescaleMove | None = None
         self._came: dict[PartMove, PartHandedOver] = {}
         self._to_poll: tuple[PollParts, ...] = ()
 
     @property
     def may_poll(self) -> bool:
-        """Whether sources may be polled and may send epochs at all. While they may not, regions send none either on the
-        exchanges that a source feeds too (R2): what they reach then stands in the marker.
+        """Whether sources may be polled and may send epochs.
+
+        While they may not, regions send no epochs either on exchanges that a source also feeds (R2): the marker
+        carries the frontier.
         """
-        return self.phase is Phase.STEADY
+        return self.phase is SendingPhase.STEADY
 
     def handle(self, event: Event) -> list[Effect]:
-        """Take one event; what is to be done about it, in order."""
+        """Take one event and return the effects, in order."""
         match event:
             case RescaleOrdered():
                 return self._rescale(event.order.move)
@@ -148,21 +143,21 @@ class SwitchMachine:
             case PollOrdered():
                 # R6: a source that feeds no exchange has no markers to wait for, and its parts may not be here yet.
                 self._to_poll = (*self._to_poll, event.order)
-                return [] if self.phase is Phase.AWAITING else self._polled()
+                return [] if self.phase is SendingPhase.AWAITING else self._polled()
             case LeaveOrdered():
                 self._to("leave")
                 return [SayBye()]
 
     def check(self) -> None:
-        """What must hold between two events, else `InternalError`."""
-        self._require((self.phase is Phase.AWAITING) == (self._move is not None), "a move without its phase")
+        """Raise `InternalError` if an invariant is broken."""
+        self._require((self.phase is SendingPhase.AWAITING) == (self._move is not None), "a move without its phase")
 
-    def _rescale(self, move: Move) -> list[Effect]:
-        self._require(self.phase is Phase.STEADY, "a move while another goes on (R7)")
+    def _rescale(self, move: RescaleMove) -> list[Effect]:
+        self._require(self.phase is SendingPhase.STEADY, "a move during another move (R7)")
         self._require(move.version == self.version + 1, f"a move to version {move.version} from {self.version}")
         self._move = move
         effects: list[Effect] = [FlushOutgoing()]
-        # R2: hands over first, then waits, or two workers might wait for each other.
+        # R2: the worker hands over its parts before it waits, or two workers might wait for each other.
         effects += [HandOver(move.version, part) for part in move.parts if part.giver == self.worker]
         if self._awaits_parts(move):
             self._to("rescale, parts awaited")
@@ -170,28 +165,28 @@ class SwitchMachine:
         return effects + self._switch(move)
 
     def _part(self, part: PartHandedOver) -> list[Effect]:
-        # Its giver may have heard of the move before this worker has.
+        # The giver may have received the move before this worker.
         self._came[part.move] = part
         move = self._move
         if move is None or self._awaits_parts(move):
             return []
         self._to("last part")
-        # What regions have sent while parts were awaited was routed by the old table too.
+        # Rows that regions sent while parts were awaited were routed by the old table too.
         return [FlushOutgoing(), *self._switch(move)]
 
-    def _awaits_parts(self, move: Move) -> bool:
+    def _awaits_parts(self, move: RescaleMove) -> bool:
         return any(part.taker == self.worker and part not in self._came for part in move.parts)
 
-    def _switch(self, move: Move) -> list[Effect]:
+    def _switch(self, move: RescaleMove) -> list[Effect]:
         taken: list[Effect] = [TakePart(self._came.pop(part)) for part in move.parts if part.taker == self.worker]
         self._move, self.version = None, move.version
-        return [*taken, SwitchExchanges(move), Tell(Switched(move.version, self.worker)), *self._polled()]
+        return [*taken, SwitchExchanges(move), SendReport(Switched(move.version, self.worker)), *self._polled()]
 
     def _polled(self) -> list[Effect]:
         orders, self._to_poll = self._to_poll, ()
         effects: list[Effect] = []
         for order in orders:
-            effects += [PollGained(order.source), Tell(PartsPolled(order.version, self.worker, order.source))]
+            effects += [PollGained(order.source), SendReport(PartsPolled(order.version, self.worker, order.source))]
         return effects
 
     def _to(self, what: str) -> None:

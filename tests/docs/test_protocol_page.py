@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from malstrom_py.rescale.moves.protocol import Bye, Marker, OpenSlots, Parcel, PartHandedOver, Rescale, Shipped
+from malstrom_py.rescale.moves.protocol import Bye, Marker, OpenSlots, PartHandedOver, Shipped, StartMove, StateChunk
 from tests.docs.diagrams import MACHINES, PAGE, diagram, updated
 from tests.simulation.protocol_model.runs import play
 from tests.simulation.protocol_model.setups import Request, Setup
@@ -43,8 +43,8 @@ def test_the_formula_counts_the_messages_of_a_move(shape: str, workers: int, aft
     sent = play(setup, random.Random(shape).randrange(1_000)).messages
     letters, in_band = expected(shape, workers, after, sent["PollParts"])
     assert sent["Marker"] + sent["Shipped"] == in_band
-    apart = {kind.__name__ for kind in (Marker, Shipped, Bye, Parcel, PartHandedOver)}
+    apart = {kind.__name__ for kind in (Marker, Shipped, Bye, StateChunk, PartHandedOver)}
     apart |= {"Connected", "Leave", "ByeTaken"}
     assert sum(count for kind, count in sent.items() if kind not in apart) == letters
-    assert sent[Rescale.__name__] == max(workers, after)
+    assert sent[StartMove.__name__] == max(workers, after)
     assert sent[OpenSlots.__name__] == after * sum(bool(SHAPES[shape].fed_by(r)) for r in SHAPES[shape].regions)

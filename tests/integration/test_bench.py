@@ -13,7 +13,7 @@ from bench.macro import columns
 from bench.micro import __main__ as micro
 from bench.micro import changes, exchange, inputs, memory, spikes, state, timing
 from bench.micro.workloads import WORKLOADS, Workload
-from malstrom_py.workers.engine.exchange import Lane
+from malstrom_py.workers.engine.exchange import InputChannel
 from tests.tree import ROOT
 
 
@@ -87,7 +87,7 @@ def test_every_row_crosses_to_the_owner_of_its_slot(share: str, rows: int) -> No
 
 
 def test_rows_that_are_lost_on_the_way_are_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lane, "take", lambda lane: None)
+    monkeypatch.setattr(InputChannel, "take", lambda lane: None)
     with pytest.raises(timing.WrongResult, match=r"router gave \(0, 0\), but by hand gave \(100, \d+\)"):
         exchange.measure_exchange(100, 1)
 

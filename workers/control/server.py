@@ -2,10 +2,10 @@
 
 What a running job answers to those who command it from elsewhere, however they reach it.
 
-Rule: it touches the run through `Controls` alone, and whatever happens there is an answer, never an exception.
+Rule: it touches the run through `CommandQueue` alone, and whatever happens there is an answer, never an exception.
 
-Rule: it never holds the run up. It is served by a thread of its own, which touches the run through `Controls` alone;
-each wait has a deadline, each message a limit, and a client that is slow, silent, wrong or gone costs its own
+Rule: it never holds the run up. It is served by a thread of its own, which touches the run through `CommandQueue`
+alone; each wait has a deadline, each message a limit, and a client that is slow, silent, wrong or gone costs its own
 connection and nothing else.
 """
 
@@ -43,16 +43,16 @@ from malstrom_py.workers.control.messages import (
     length_of,
 )
 from malstrom_py.workers.control.registry import Claim, server_directory
-from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.reports.job_status import RescaleReport, in_progress
 
 
-def answering(controls: Controls) -> Callable[[Ask], Awaitable[Answer]]:
+def answering(controls: CommandQueue) -> Callable[[Ask], Awaitable[Answer]]:
     """Whoever answers for the run behind ``controls``."""
     return lambda ask: answer_to(ask, controls)
 
 
-async def answer_to(ask: Ask, controls: Controls) -> Answer:
+async def answer_to(ask: Ask, controls: CommandQueue) -> Answer:
     """The answer to ``ask``, once there is one, or once its ``timeout_s`` is over."""
     try:
         match ask:
@@ -73,7 +73,7 @@ async def answer_to(ask: Ask, controls: Controls) -> Answer:
         return InternalError(f"whoever answers for job {controls.job!r} met {type(error).__name__}")
 
 
-async def _rescaled(ask: AskRescale, controls: Controls) -> Answer:
+async def _rescaled(ask: AskRescale, controls: CommandQueue) -> Answer:
     asked = controls.rescale(ask.size)
     awaited: Future[RescaleReport] | Future[None] = asked.done if ask.wait else asked.taken
     if not await _settled(awaited, ask.timeout_s):
@@ -81,14 +81,14 @@ async def _rescaled(ask: AskRescale, controls: Controls) -> Answer:
     return awaited.result() or Done()
 
 
-async def _saved(ask: AskSnapshot, controls: Controls) -> Answer:
+async def _saved(ask: AskSnapshot, controls: CommandQueue) -> Answer:
     done = controls.save(ask.uri).done
     if not await _settled(done, ask.timeout_s):
         return in_progress(controls.job, "snapshot" if ask.uri is None else "savepoint", ask.timeout_s)
     return SnapshotMade(done.result())
 
 
-async def _stopped(ask: AskStop, controls: Controls) -> Answer:
+async def _stopped(ask: AskStop, controls: CommandQueue) -> Answer:
     ended = controls.stop(drain=ask.drain)
     if ask.wait and not await _settled(ended, ask.timeout_s):
         return in_progress(controls.job, "stop", ask.timeout_s)
@@ -101,7 +101,7 @@ async def _stopped(ask: AskStop, controls: Controls) -> Answer:
     return Done()
 
 
-async def _waited(ask: AskWait, controls: Controls) -> Answer:
+async def _waited(ask: AskWait, controls: CommandQueue) -> Answer:
     if not await _settled(controls.ended, ask.timeout_s):
         return in_progress(controls.job, "run", ask.timeout_s or 0.0)
     ending = controls.ended.result()

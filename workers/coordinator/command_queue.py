@@ -1,14 +1,8 @@
-"""Commands to a running job: any thread asks, the thread that runs the job answers.
+"""The command queue of a running job: any thread sends commands, the thread that runs the job executes them.
 
-What can be asked of the workers of a run, and what each of these commands is answered with.
-
-Rule: the workers are commanded by the thread that runs the job, between two steps; whoever asked holds a future.
-
-What any thread asks of a running job, and what the thread that runs the job answers.
-
-Rule: the run is touched by its own thread alone, between two steps. Everyone else leaves a command, sets ``wake`` and
-waits for a future. Whatever happens to the run, `end` answers everyone; and a run that nobody asks anything pays for
-it by looking at one attribute per step.
+Rule: only the thread of the run touches the run, between two steps. Other threads append a command, set ``wake`` and
+wait for a future. `end` answers every command, even when the run fails. Without commands, a step of the run costs one
+attribute access.
 """
 
 from __future__ import annotations
@@ -36,11 +30,11 @@ from malstrom_py.workers.reports.job_status import (
 from malstrom_py.workers.reports.result import RunResult
 
 SnapshotDone = Callable[[SnapshotId | MalstromError], None]
-"""Told once, by the thread of the run: the id of the snapshot once it is committed, or why there is none."""
+"""A callback that the thread of the run calls once: with the id of the committed snapshot, or with the error."""
 
 
-class Commanded(Protocol):
-    """The workers of a run, as they can be commanded by its own thread."""
+class CommandedWorkers(Protocol):
+    """The interface of the workers of a run for the commands."""
 
     @property
     def members(self) -> tuple[int, ...]: ...
@@ -56,32 +50,32 @@ class Commanded(Protocol):
 
     @property
     def snapshots(self) -> SnapshotStatus | None:
-        """How it stands with its snapshots; None if the job runs without."""
+        """The status of the snapshots; None if the job runs without."""
         ...
 
     def rescale(self, size: int, done: Done) -> None: ...
 
     def snapshot(self, done: SnapshotDone) -> None:
-        """Make a snapshot whose barrier begins from now on; those that are asked for meanwhile may share one.
+        """Make a snapshot whose barrier is injected from now on. Concurrent requests may share one snapshot.
 
         `SnapshotError` if the job runs without.
         """
         ...
 
     def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        """The same, whole and into ``uri``, where no later snapshot needs or prunes it."""
+        """Make a complete snapshot at ``uri``, where no later snapshot needs or prunes it."""
         ...
 
     def drain(self) -> None: ...
 
     def suspend(self) -> None:
-        """Have every worker stop behind what is on its way; with snapshots, once a last one is committed."""
+        """Stop every worker after the data in flight; with snapshots, after a last snapshot is committed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Rescaling:
-    """A rescale that was asked for: ``taken`` once the run has begun with it, ``done`` when it has ended."""
+class RescaleCommand:
+    """A command to rescale. ``taken`` is set when the run has started the rescale, ``done`` at its end."""
 
     size: int
     taken: Future[None]
@@ -89,67 +83,67 @@ class Rescaling:
 
     @property
     def what(self) -> str:
-        """What the job is to be."""
+        """The command as a participle, for errors."""
         return f"rescaled to {self.size}"
 
     def refuse(self, error: MalstromError) -> None:
-        """Answer with ``error``, as far as there is no answer yet."""
+        """Answer the open futures with ``error``."""
         refuse(error, self.taken, self.done)
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
-    """A snapshot that was asked for: among those of the job, or as a savepoint to ``uri``; ``done`` has its id."""
+class SnapshotCommand:
+    """A command to make a snapshot of the job, or a savepoint at ``uri``. ``done`` gets the id."""
 
     uri: str | None
     done: Future[SnapshotId]
 
     @property
     def what(self) -> str:
-        """What the job is to be."""
+        """The command as a participle, for errors."""
         return "saved in a snapshot" if self.uri is None else f"saved to {self.uri}"
 
     def refuse(self, error: MalstromError) -> None:
-        """Answer with ``error``, unless there is an answer."""
+        """Answer with ``error``, unless the future is done."""
         refuse(error, self.done)
 
 
 def future() -> Future[Any]:
-    """One that nobody who waits for it can cancel."""
+    """Return a future that waiting threads cannot cancel."""
     made: Future[Any] = Future()
     made.set_running_or_notify_cancel()
     return made
 
 
 def refuse(error: MalstromError, *futures: Future[Any]) -> None:
-    """Answer those of ``futures`` with ``error`` that have no answer yet."""
+    """Answer the open ones of ``futures`` with ``error``."""
     for one in futures:
         if not one.done():
             one.set_exception(error)
 
 
 ASKED_MAX: Final = 1_000
-"""How many commands may wait for the run to take them."""
+"""The largest number of waiting commands."""
 
 SUSPEND_S: Final = 5.0
-"""How long workers may take to stop behind what is on its way, a rescale among it. Where nothing is kept of a run that
-stops without drain, nothing is lost if they have not."""
+"""How long workers may take to stop after the data in flight, including a rescale. Without snapshots, a stop without
+drain keeps nothing, so a timeout loses nothing."""
 
 SAVE_S: Final = 300.0
-"""The same where a last snapshot comes first. Past it the job can go on from the one before."""
+"""How long workers may take to stop with a last snapshot. After a timeout the job can resume from the one before."""
 
 _LOG: Final = logging.getLogger("malstrom_py")
 _RECOVERING: Final = "recovering"
 
 
-class Controls:
-    """Between the threads that command job ``job`` and the one that runs it.
+class CommandQueue:
+    """The commands to job ``job`` from any thread, for the thread that runs it.
 
-    ``wake`` is set with each command, for a run that has nothing else to do; the run may bring its own before it
-    starts. ``pending`` tells that there is one; ``ended`` is answered when the run has ended. ``accepted`` is told of a
-    stop, and whether with drain, before whoever asked for it is. ``kept``: whether the job has snapshots.
+    ``wake``: an event that each command sets, for an idle run; the run may replace it before it starts. ``pending``:
+    whether a command waits. ``ended``: the future of the end of the run. ``accepted`` is called with the drain flag of
+    a stop before the caller gets an answer. ``kept``: whether the job has snapshots.
 
-    >>> controls = Controls("docs")
+    >>> controls = CommandQueue("docs")
     >>> controls.status().result().phase
     'opening'
     >>> controls.end(Ending.of(RunResult("docs", {}, 0.0), None))
@@ -166,11 +160,11 @@ class Controls:
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
-        self._asked: list[Rescaling | Saving] = []
-        self._unanswered: list[Rescaling | Saving] = []
+        self._asked: list[RescaleCommand | SnapshotCommand] = []
+        self._unanswered: list[RescaleCommand | SnapshotCommand] = []
         self._status: Future[JobStatus] | None = None
         self._drain: bool | None = None
-        self._drain_told = False
+        self._drain_sent = False
         self._suspending_s = 0.0
         self._abandoned = ""
         self._answering = False
@@ -180,54 +174,54 @@ class Controls:
 
     # Any thread.
 
-    def rescale(self, size: int) -> Rescaling:
-        """Ask for ``size`` workers.
+    def rescale(self, size: int) -> RescaleCommand:
+        """Request ``size`` workers.
 
         Raises:
-            PlanError: there cannot be that many.
-            JobEnded: the job has.
+            PlanError: the number is not allowed.
+            JobEnded: the job has ended.
         """
         check_size(size)
-        asked = Rescaling(size, future(), future())
+        asked = RescaleCommand(size, future(), future())
         with self._lock:
             self._ask(asked, "rescale")
         self.wake.set()
         return asked
 
-    def save(self, uri: str | None = None) -> Saving:
-        """Ask for a snapshot; with ``uri`` for a savepoint there.
+    def save(self, uri: str | None = None) -> SnapshotCommand:
+        """Request a snapshot; with ``uri`` a savepoint there.
 
         Raises:
             OperationInProgress: the job is being stopped, or another savepoint is being made.
             JobEnded: the job has ended.
         """
-        asked = Saving(uri, future())
+        asked = SnapshotCommand(uri, future())
         operation = "snapshot" if uri is None else "savepoint"
         with self._lock:
             if self._drain is not None and not self.ended.done():
-                raise self._in_the_way(operation, "stop")
+                raise self._conflict(operation, "stop")
             if uri is not None and self._savepoint() is not None:
-                raise self._in_the_way(operation, "savepoint")
+                raise self._conflict(operation, "savepoint")
             self._ask(asked, operation)
         self.wake.set()
         return asked
 
     def stop(self, *, drain: bool | None) -> Future[Ending]:
-        """Ask the run to end; what is returned is answered when it has. To be asked again is nothing new. ``drain``
-        None: with drain, unless the job has snapshots.
+        """Request the end of the run, and return its future. A repeated request changes nothing. ``drain`` None: with
+        drain, unless the job has snapshots.
 
         Raises:
-            OperationInProgress: it is being stopped in the other way, or a savepoint is being made.
+            OperationInProgress: the job is being stopped in the other way, or is making a savepoint.
         """
         drain = not self.kept if drain is None else drain
         with self._lock:
             if self.ended.done():
                 return self.ended
             if self._drain is None and self._savepoint() is not None:
-                raise self._in_the_way("stop", "savepoint")
+                raise self._conflict("stop", "savepoint")
             if self._drain is not None and self._drain != drain:
                 raise OperationInProgress(
-                    f"job {self.job!r} is being stopped {'with' if self._drain else 'without'} drain already: let that "
+                    f"job {self.job!r} is being stopped {'with' if self._drain else 'without'} drain already: wait for its "
                     f"end, or end the program that runs the job",
                     job=self.job,
                     operation="stop",
@@ -241,14 +235,14 @@ class Controls:
         return self.ended
 
     def abandon(self, why: str) -> None:
-        """Have the run end at once, without drain and whatever else was asked for."""
+        """End the run immediately, without drain and before all other commands."""
         with self._lock:
             self._abandoned = why
             self.pending = True
         self.wake.set()
 
     def status(self) -> Future[JobStatus]:
-        """Ask how the job stands. All who ask before the run has answered get the same answer."""
+        """Request the status of the job. All requests before the next answer share it."""
         with self._lock:
             if self.ended.done() or not self._answering:
                 answer: Future[JobStatus] = future()
@@ -262,14 +256,14 @@ class Controls:
         return asked
 
     def known(self) -> JobStatus:
-        """How the job stood when its thread last said so."""
+        """Return the last status that the thread of the run has published."""
         with self._lock:
             return self._known()
 
     # The thread of the run.
 
     def enter(self, phase: str, counts: RunResult, workers: int) -> None:
-        """The run has come to ``phase``, in which it does not `obey`: figures stay as they are."""
+        """Publish that the run enters ``phase``, in which it does not `obey`: the counts do not change."""
         with self._lock:
             self._answering = False
             self._publish(phase, counts, workers)
@@ -279,51 +273,51 @@ class Controls:
             status.set_result(known)
 
     def note_snapshots(self, snapshots: SnapshotStatus | None) -> None:
-        """How it stands with the snapshots, as far as the run knows yet: it may not come by before it ends."""
+        """Publish the status of the snapshots early: the run may end before it calls `obey`."""
         with self._lock:
             self._snapshots = snapshots or self._snapshots
 
     def loop(self) -> None:
-        """From now on the run comes by to `obey`."""
+        """Publish that the run calls `obey` from now on."""
         with self._lock:
             self._answering = True
             self._phase = "steady"
             self.pending = self.pending or bool(self._asked) or self._drain is not None
 
     def recover(self, counts: RunResult, workers: int, *, times: int = 1) -> None:
-        """The run goes back to its last snapshot, with ``workers`` others: these are asked for all that is not done.
-        ``times``: how often it has.
+        """Publish that the run restarts from its last snapshot with ``workers`` new workers, which get all open
+        commands. ``times``: the number of restarts.
         """
         with self._lock:
             self._restarts += times
             self._asked, self._unanswered = self._unanswered + self._asked, []
-            self._drain_told = False
+            self._drain_sent = False
         self.enter(_RECOVERING, counts, workers)
 
-    def obey(self, crew: Commanded, count: Callable[[], RunResult]) -> None:
-        """Do what was asked for, as far as it can be done between two steps. Call it while ``pending``.
+    def obey(self, crew: CommandedWorkers, count: Callable[[], RunResult]) -> None:
+        """Execute the waiting commands between two steps. Call this while ``pending``.
 
         Raises:
-            JobEnded: the run is to end now, without drain.
+            JobEnded: the run must end now, without drain.
         """
         with self._lock:
             self.pending = False
             self._snapshots = crew.snapshots
-            drain, drain_told, self._drain_told = self._drain, self._drain_told, self._drain is not None
-            taken: list[Rescaling | Saving] = []
-            # What is being stopped begins no move any more: requests without end would keep it from its end.
+            drain, drain_sent, self._drain_sent = self._drain, self._drain_sent, self._drain is not None
+            taken: list[RescaleCommand | SnapshotCommand] = []
+            # A job that is being stopped starts no rescale: endless requests would prevent its end.
             if drain is None:
                 taken, self._asked = self._asked, []
                 self._unanswered += taken
         self.refuse_if_abandoned()
-        if drain is not None and not drain_told:
+        if drain is not None and not drain_sent:
             if drain:
                 crew.drain()
             else:
                 crew.suspend()
                 self._suspending_s = self._clock.monotonic_s()
         for asked in taken:
-            if isinstance(asked, Rescaling):
+            if isinstance(asked, RescaleCommand):
                 self._rescale(crew, asked)
             else:
                 self._save(crew, asked)
@@ -337,28 +331,28 @@ class Controls:
         if drain is False:
             limit_s = SUSPEND_S if crew.snapshots is None else SAVE_S
             if crew.suspended or self._clock.monotonic_s() - self._suspending_s >= limit_s:
-                raise self._stopped(last_stands=crew.suspended)
-            self.pending = True  # come by after the next step, until everyone is
+                raise self._stopped(has_last=crew.suspended)
+            self.pending = True  # check again after the next step
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it has been asked to stop."""
+        """Whether a stop was requested."""
         return self._drain is not None
 
     def refuse_if_stopped(self) -> None:
-        """Raise `JobEnded` if the job is stopped without drain: there is no run, or it must not commit."""
+        """Raise `JobEnded` if the job is stopped without drain: a run must not start or commit."""
         self.refuse_if_abandoned()
         if self._drain is False:
-            raise self._stopped(last_stands=False)
+            raise self._stopped(has_last=False)
 
     def end(self, ending: Ending) -> None:
-        """The run has ended: answer everyone who waits. (Once; whatever is asked later is answered at once.)"""
+        """Answer all open commands, because the run has ended. Later commands are answered immediately. Call once."""
         with self._lock:
             self._publish("ended", ending.counts, self._workers)
             unanswered = self._asked + self._unanswered
             self._asked, self._unanswered = [], []
             status, self._status = self._status, None
-            # Set under the lock: nobody finds the job ended and yet unanswered.
+            # Set under the lock, so that no thread finds an ended job without its ending.
             self.ended.set_result(ending)
             known = self._known()
         for asked in unanswered:
@@ -366,7 +360,7 @@ class Controls:
         if status is not None:
             status.set_result(known)
 
-    def _rescale(self, crew: Commanded, asked: Rescaling) -> None:
+    def _rescale(self, crew: CommandedWorkers, asked: RescaleCommand) -> None:
         restarts = self._restarts
 
         def done(ended: RescaleReport | MalstromError) -> None:
@@ -389,7 +383,7 @@ class Controls:
         if not asked.taken.done():
             asked.taken.set_result(None)
 
-    def _save(self, crew: Commanded, asked: Saving) -> None:
+    def _save(self, crew: CommandedWorkers, asked: SnapshotCommand) -> None:
         restarts = self._restarts
 
         def done(ended: SnapshotId | MalstromError) -> None:
@@ -408,34 +402,34 @@ class Controls:
         except (PlanError, SnapshotError) as error:
             done(error)
 
-    def _is_answered(self, asked: Rescaling | Saving, restarts: int) -> bool:
-        """Note that ``asked`` is done with; False if the workers that say so are gone, and others were asked."""
+    def _is_answered(self, asked: RescaleCommand | SnapshotCommand, restarts: int) -> bool:
+        """Record that ``asked`` is answered; False if the answer is of a run that was restarted since."""
         with self._lock:
             if self._restarts != restarts:
                 return False
             self._unanswered.remove(asked)
             return True
 
-    def _ask(self, asked: Rescaling | Saving, operation: str) -> None:
+    def _ask(self, asked: RescaleCommand | SnapshotCommand, operation: str) -> None:
         self._refuse_if_ended(asked.what)
         if len(self._asked) >= ASKED_MAX:
             raise OperationInProgress(
-                f"job {self.job!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for those first",
+                f"job {self.job!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for them first",
                 job=self.job,
                 operation=operation,
             )
         self._asked.append(asked)
         self.pending = True
 
-    def _savepoint(self) -> Saving | None:
-        """The savepoint that is being made, or is to be."""
-        savings = (asked for asked in self._asked + self._unanswered if isinstance(asked, Saving))
+    def _savepoint(self) -> SnapshotCommand | None:
+        """Return the running or waiting savepoint."""
+        savings = (asked for asked in self._asked + self._unanswered if isinstance(asked, SnapshotCommand))
         return next((asked for asked in savings if asked.uri is not None), None)
 
-    def _in_the_way(self, wanted: str, operation: str) -> OperationInProgress:
-        told = {"stop": "is being stopped", "savepoint": "is making a savepoint"}
+    def _conflict(self, wanted: str, operation: str) -> OperationInProgress:
+        state = {"stop": "is being stopped", "savepoint": "is making a savepoint"}
         return OperationInProgress(
-            f"job {self.job!r} {told[operation]}, so there can be no {wanted} now: let that end first",
+            f"job {self.job!r} {state[operation]}, so there can be no {wanted} now: wait for its end",
             job=self.job,
             operation=operation,
         )
@@ -475,29 +469,29 @@ class Controls:
             raise self.ended.result().refusal(what)
 
     def refuse_if_abandoned(self) -> None:
-        """Raise `JobEnded` if the job is to end at once."""
+        """Raise `JobEnded` if the run was abandoned."""
         if self._abandoned:
-            said = f"job {self.job!r} was stopped: {self._abandoned}, and {self._left_behind()}"
-            raise JobEnded(said, job=self.job, how="stopped")
+            message = f"job {self.job!r} was stopped: {self._abandoned}, and {self._describe_result()}"
+            raise JobEnded(message, job=self.job, how="stopped")
 
-    def _stopped(self, *, last_stands: bool) -> JobEnded:
-        said = f"job {self.job!r} was stopped without drain: {self._left_behind()}"
-        # A run that goes back to a snapshot has undone all that came after it, and ends with that one.
-        last = self._snapshots.last if self._snapshots and (last_stands or self._phase == _RECOVERING) else None
+    def _stopped(self, *, has_last: bool) -> JobEnded:
+        message = f"job {self.job!r} was stopped without drain: {self._describe_result()}"
+        # A run that restarts from a snapshot has undone everything after it, so that snapshot is the last one.
+        last = self._snapshots.last if self._snapshots and (has_last or self._phase == _RECOVERING) else None
         if self._snapshots is not None and last is None:
-            said += ". No last snapshot was made: what is in no snapshot comes again when it is started again"
-            _LOG.warning("%s", said)
-        return JobEnded(said, job=self.job, how="stopped", snapshot=last or "")
+            message += ". No last snapshot was made: records that are in no snapshot are processed again after a start"
+            _LOG.warning("%s", message)
+        return JobEnded(message, job=self.job, how="stopped", snapshot=last or "")
 
-    def _left_behind(self) -> str:
+    def _describe_result(self) -> str:
         last = None if self._snapshots is None else self._snapshots.last
-        return "nothing was committed" if last is None else f"it can go on from snapshot {last}"
+        return "nothing was committed" if last is None else f"it can resume from snapshot {last}"
 
 
 class WakefulClock(SystemClock):
-    """The machine's clock, whose sleep ends early when a command comes through ``controls``."""
+    """The system clock, whose sleep ends early when a command arrives in ``controls``."""
 
-    def __init__(self, controls: Controls) -> None:
+    def __init__(self, controls: CommandQueue) -> None:
         self._controls = controls
 
     def sleep_s(self, duration_s: float) -> None:

@@ -1,15 +1,8 @@
-"""The coordinator's shell, wherever its workers run: takes events, keeps the requests, carries out decisions.
+"""The coordinator of a run: feeds its machine with events, keeps the requests, executes the decisions.
 
-What the coordinator must know of a plan: which exchanges each region and each source feeds.
-
-The coordinator's shell, wherever its workers run: takes events, keeps the requests, and has done what is decided.
-
-Rule: what the machine decides is carried out in its order. Workers are started and let go by the `Workforce`; orders
-come back as messages, for whoever carries them.
-
-What every crew has of its coordination: who works, what moves, which snapshots there are, and what can be asked for.
-
-Rule: how workers are reached is the crew's own; what is decided about them is decided in one place for all crews.
+Rule: decisions of the machine are executed in its order. The `WorkerStarter` starts and removes workers; orders are
+returned as messages, which the worker group delivers. How workers are reached differs between the worker groups
+(local, Ray, simulated); all decisions are made here, for all groups.
 """
 
 from __future__ import annotations
@@ -30,10 +23,10 @@ from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
 from malstrom_py.workers.coordinator.machine import Topology
-from malstrom_py.workers.coordinator.recovery import Beginning
-from malstrom_py.workers.coordinator.rescale_requests import Done, Rescales
+from malstrom_py.workers.coordinator.recovery import RunStart
+from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
-from malstrom_py.workers.coordinator.snapshot_coordinator import Snapshotting
+from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, StepCounts
@@ -41,7 +34,7 @@ from malstrom_py.workers.transport.messages import Message
 
 
 def topology_of(plan: Plan) -> Topology:
-    """The exchanges of ``plan``, the regions that exchanges feed, and its sources.
+    """Return the exchanges of ``plan``, the regions that exchanges feed, and the sources.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -65,7 +58,7 @@ def topology_of(plan: Plan) -> Topology:
 
 
 def _downstream(plan: Plan) -> dict[str, set[str]]:
-    """For each step those that it leads to; what is behind another exchange among them does no harm."""
+    """Return for each step all steps downstream, also those after another exchange."""
     found: dict[str, set[str]] = {step.name: {step.name} for step in plan.steps}
     for step in reversed(plan.steps):
         for ref in step.inputs:
@@ -74,31 +67,31 @@ def _downstream(plan: Plan) -> dict[str, set[str]]:
 
 
 MOVE_DEADLINE_S: Final = 120.0
-"""R7: how long a rescale may go on without any worker getting on with anything."""
+"""R7: how long a rescale or a barrier may take without progress of any worker."""
 
 
-class Workforce(Protocol):
-    """Who starts workers and lets them go."""
+class WorkerStarter(Protocol):
+    """The interface that starts and removes workers."""
 
     def start(self, start: events.StartWorkers) -> Sequence[Message]:
-        """R1: start joiners, built from the table of now and connected both ways; what there is to say of it."""
+        """R1: start joiners, built from the current table and connected in both directions. Return the messages."""
         ...
 
     def remove_all_but(self, members: Sequence[int]) -> None:
-        """R8: nobody else is needed any more."""
+        """R8: stop and remove all workers except ``members``."""
         ...
 
 
-class Coordination:
-    """Coordinates ``members``, the first workers of a run of ``plan``, by the clock of the runtime.
+class Coordinator:
+    """The coordinator of a run of ``plan`` that starts with the workers ``members``.
 
-    ``slots_per_move``: how many slots each move takes; None: as many as can be moved within the target pause.
+    ``slots_per_move``: the number of slots per move; None: as many as can be moved within the target pause.
     """
 
     def __init__(
         self,
         plan: Plan,
-        workforce: Workforce,
+        workforce: WorkerStarter,
         *,
         members: Sequence[int],
         clock: Clock,
@@ -111,11 +104,11 @@ class Coordination:
         self._next_worker = max(members) + 1
         self._got_on_s = clock.monotonic_s()
         self._first = tuple(members)
-        self.snapshotting: Snapshotting | None = None
+        self.snapshotting: SnapshotCoordinator | None = None
         self.deal({})
 
     def deal(self, parts: Mapping[tuple[str, str], int]) -> None:
-        """Before anything else: where the parts that can move are read, (source, part) -> worker."""
+        """Set the readers of the movable parts, (source, part) -> worker. Call this first."""
         self._machine = coordinator.CoordinatorMachine(
             topology_of(self._plan),
             members=self._first,
@@ -123,85 +116,85 @@ class Coordination:
             parts=parts,
             pacing=self._pacing,
         )
-        self._rescales = Rescales(self._machine)
+        self._rescales = RescaleRequests(self._machine)
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The workers that are there."""
+        """The current workers."""
         return self._machine.members
 
     @property
     def table(self) -> tuple[int, ...]:
-        """Slot -> worker."""
+        """The routing table: slot -> worker."""
         return self._machine.table
 
     @property
     def version(self) -> int:
-        """Of the table."""
+        """The version of the table."""
         return self._machine.version
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The workers that the last request leads to."""
+        """The workers after the current rescale."""
         return self._machine.target
 
     @property
     def phase(self) -> str:
-        """What the coordinator is about: "steady", "joining", "moving" or "leaving"."""
+        """The phase: "steady", "joining", "moving", "leaving" or "barrier"."""
         return str(self._machine.phase)
 
     @property
     def is_steady(self) -> bool:
-        """Whether nothing moves, and nobody comes or goes."""
-        return self._machine.phase is coordinator.Phase.STEADY
+        """Whether no rescale and no barrier is in progress."""
+        return self._machine.phase is coordinator.CoordinatorPhase.STEADY
 
     @property
     def readers(self) -> Mapping[tuple[str, str], int]:
-        """(source, part) -> the worker that reads it, of the parts that can move."""
+        """The readers of the movable parts: (source, part) -> worker."""
         return self._machine.parts
 
     @property
     def is_between_moves(self) -> bool:
-        """Whether a barrier passes, and the moves of a rescale go on behind it."""
-        return self._machine.phase is coordinator.Phase.BARRIER and self._machine.moves_follow
+        """Whether a barrier passes between two moves of a rescale."""
+        return self._machine.phase is coordinator.CoordinatorPhase.BARRIER and self._machine.moves_follow
 
     @property
     def moving(self) -> Moving | None:
-        """How far the rescale under way has come; None while nothing moves."""
+        """The progress of the current rescale; None if nothing moves."""
         return self._rescales.moving
 
     def waiting_for(self) -> str:
-        """R7: what has to be reported before a rescale goes on, for people."""
+        """R7: return a description of the missing reports."""
         return self._machine.waiting_for()
 
     def resized(self, size: int) -> tuple[int, ...]:
-        """The members of a job of ``size`` workers: the youngest leave first."""
+        """Return the members of a job of ``size`` workers: the youngest leave first."""
         members = self.target[:size]
         return (*members, *self.new_workers(size - len(members)))
 
     def new_workers(self, count: int) -> range:
-        """Numbers for ``count`` workers: none that was a member, so that nothing old is taken for something new."""
+        """Return ``count`` unused worker numbers, so that no old message is taken for a new worker's."""
         new = range(self._next_worker, self._next_worker + count)
         self._next_worker += count
         return new
 
     def check_leavers(self, members: Sequence[int], fixed: Mapping[int, str]) -> None:
-        """`PlanError` if one who reads a source that cannot be read on elsewhere (worker -> its name) would leave."""
+        """Raise `PlanError` if a worker of ``fixed`` would leave: worker -> the source that only it can read."""
         for worker, source in fixed.items():
             if source and worker not in members:
                 raise PlanError(
-                    f"source {source!r} reads on worker {worker} and cannot go on elsewhere, for it has no "
-                    f"positions: keep at least {worker + 1} workers, or make it a PartitionedSource"
+                    f"source {source!r} reads on worker {worker} and cannot move, because it has no positions: keep at "
+                    f"least {worker + 1} workers, or make it a PartitionedSource"
                 )
 
     def request(self, members: Sequence[int], done: Done) -> list[Message]:
-        """Go to just these ``members``; ``done`` is told when that has ended, or was overtaken (R9)."""
+        """Rescale to ``members``; ``done`` is called when the rescale has ended or was superseded (R9)."""
         members = tuple(members)
         self._rescales.asked(members, self._clock.monotonic_s(), done)
-        return self.handle(events.Requested(members))
+        return self.handle(events.RescaleRequested(members))
 
     def handle(self, event: events.Event) -> list[Message]:
-        """Let the machine decide, and do what it decides: the orders and news that come of it."""
+        """Pass ``event`` to the machine and execute its decisions. Return the messages to send."""
         messages: list[Message] = []
         self.got_on()
         for effect in self._machine.handle(event):
@@ -222,15 +215,15 @@ class Coordination:
 
     def keep_snapshots(
         self,
-        begun: Beginning,
+        begun: RunStart,
         snapshots: Snapshots,
         background: Background,
         commits: SinkCommits,
         pins: Mapping[str, Any],
         count: Callable[[], RunResult],
     ) -> None:
-        """From now on make snapshots of what runs. ``count``: what it has done so far."""
-        self.snapshotting = Snapshotting(
+        """Make snapshots from now on. ``count`` returns the counts of the run so far."""
+        self.snapshotting = SnapshotCoordinator(
             self._plan.job,
             plan_image(self._plan),
             snapshots,
@@ -246,7 +239,7 @@ class Coordination:
         )
 
     def ask_snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
-        """Have a snapshot made, and maybe copied elsewhere. `SnapshotError` if the job has none."""
+        """Request a snapshot and, with ``copy_to``, a copy there. `SnapshotError` if the job runs without."""
         if self.snapshotting is None:
             raise SnapshotError(
                 f"job {self._plan.job!r} runs without snapshots: start it with snapshots=mp.Snapshots(uri)"
@@ -254,60 +247,61 @@ class Coordination:
         self.snapshotting.ask(done, copy_to=copy_to)
 
     def close(self) -> None:
-        """The run has ended, one way or another."""
+        """Stop making snapshots: the run has ended."""
         if self.snapshotting is not None:
             self.snapshotting.close()
 
     @property
     def snapshots(self) -> SnapshotStatus | None:
-        """How it stands with the snapshots; None for a job without."""
+        """The status of the snapshots; None for a job without."""
         return None if self.snapshotting is None else self.snapshotting.status
 
     @property
     def kept(self) -> RunResult | None:
-        """What the job has come to, once its last snapshot stands, behind which nothing comes."""
+        """The result of the job, once its final snapshot is durable; else None."""
         return None if self.snapshotting is None else self.snapshotting.result
 
     @property
     def is_saving(self) -> bool:
-        """Whether something is being written in the background."""
+        """Whether a background task is pending."""
         return self.snapshotting is not None and self.snapshotting.background.pending > 0
 
     def due_s(self) -> list[float]:
-        """When something is to be done of itself, on the clock's monotonic time."""
+        """Return the times of the next scheduled work, on the clock's monotonic time."""
         due_s = None if self.snapshotting is None else self.snapshotting.due_s()
         return [] if due_s is None else [due_s]
 
     def turn(self) -> list[Message]:
-        """Between two steps: have the barrier of a snapshot go if it is time, and take in what has been saved."""
+        """Inject the barrier of a snapshot that is due, and handle finished background tasks. Call between steps."""
         if self.snapshotting is None:
             return []
         return [message for wanted in self.snapshotting.turn() for message in self.handle(wanted)]
 
     def got_on(self) -> None:
-        """Somebody has got on with something."""
+        """Record progress of a worker."""
         self._got_on_s = self._clock.monotonic_s()
 
     def check_deadline(self) -> None:
-        """R7: a rescale or a barrier with which nobody gets on ends the run, which goes back to the last snapshot;
-        without snapshots there is no way back (S6).
+        """R7: raise `DeadlineError` if a rescale or a barrier makes no progress.
+
+        The error ends the run, which restarts from the last snapshot if there is one (S6).
         """
         if self.is_steady or self._clock.monotonic_s() - self._got_on_s <= MOVE_DEADLINE_S:
             return
-        what = "a snapshot" if self._machine.phase is coordinator.Phase.BARRIER else "a rescale"
-        remedy = "Start the job afresh." if self.snapshotting is None else "It goes on from its last snapshot."
+        what = "a snapshot" if self._machine.phase is coordinator.CoordinatorPhase.BARRIER else "a rescale"
+        remedy = "Start the job again." if self.snapshotting is None else "The job resumes from its last snapshot."
         raise DeadlineError(
-            f"job {self._plan.job!r}: nothing has happened for {MOVE_DEADLINE_S:g} s in the middle of {what}, which "
-            f"waits for {self.waiting_for()}. {remedy}",
+            f"job {self._plan.job!r}: {what} has made no progress for {MOVE_DEADLINE_S:g} s. It waits for "
+            f"{self.waiting_for()}. {remedy}",
             wait=self.waiting_for(),
             deadline_s=MOVE_DEADLINE_S,
         )
 
 
-class Coordinated(ABC):
-    """A crew that runs ``plan``, as its ``coordination`` has it."""
+class WorkerGroup(ABC):
+    """The workers that run ``plan`` under the decisions of ``coordination``: the base class of all worker groups."""
 
-    coordination: Coordination
+    coordination: Coordinator
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         self._plan = plan
@@ -322,52 +316,48 @@ class Coordinated(ABC):
 
     @abstractmethod
     def counts(self) -> dict[str, StepCounts]:
-        """What each step has done so far, on all workers together."""
+        """Return the counts of each step so far, summed over all workers."""
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The workers that are there."""
+        """The current workers."""
         return self.coordination.members
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The workers that there will be."""
+        """The workers after the current rescale."""
         return self.coordination.target
 
     @property
     def phase(self) -> str:
-        """What the coordinator is about: "steady", "joining", "moving", "leaving" or "barrier"."""
+        """The coordinator's phase: "steady", "joining", "moving", "leaving" or "barrier"."""
         return self.coordination.phase
 
     @property
     def moving(self) -> Moving | None:
-        """How far the rescale under way has come; None while nothing moves."""
+        """The progress of the current rescale; None if nothing moves."""
         return self.coordination.moving
 
     @property
     def snapshots(self) -> SnapshotStatus | None:
-        """How it stands with the snapshots; None for a job without."""
+        """The status of the snapshots; None for a job without."""
         return self.coordination.snapshots
 
     def snapshot(self, done: SnapshotDone) -> None:
-        """Have a snapshot made; ``done`` is told when it stands and sinks have committed it. `SnapshotError` if the job
-        has none.
-        """
+        """Request a snapshot; ``done`` is called when it is committed. `SnapshotError` without ``snapshots=``."""
         self.coordination.ask_snapshot(done)
 
     def savepoint(self, uri: str, done: SnapshotDone) -> None:
-        """The same, and have it copied to ``uri``."""
+        """Request a snapshot and a copy of it at ``uri``."""
         self.coordination.ask_snapshot(done, copy_to=uri)
 
     @property
     def kept(self) -> RunResult | None:
-        """What the job has come to, once its last snapshot stands."""
+        """The result of the job, once its final snapshot is durable; else None."""
         return self.coordination.kept
 
     def suspend(self) -> None:
-        """Have every worker stop, once nothing moves any more (R7): behind all that is on its way, or, if the job has
-        snapshots, behind the barrier of one more.
-        """
+        """Stop every worker when nothing moves (R7): after all data in flight, or after a last snapshot's barrier."""
         snapshotting = self.coordination.snapshotting
         if snapshotting is None:
             self._suspending = True
@@ -376,13 +366,13 @@ class Coordinated(ABC):
 
     @property
     def suspended(self) -> bool:
-        """Whether all have stopped, and the snapshot behind which they were to is committed."""
+        """Whether all workers have stopped and the last snapshot, if any, is committed."""
         snapshotting = self.coordination.snapshotting
         return self.all_suspended if snapshotting is None else snapshotting.has_stopped
 
     @property
     def may_finish(self) -> bool:
-        """Whether nothing moves, and no last barrier is on its way: where it has passed the job is stopped."""
+        """Whether the run may finish: nothing moves, and no last barrier is in flight, which would stop the job."""
         snapshotting = self.coordination.snapshotting
         return self.coordination.is_steady and not (snapshotting is not None and snapshotting.is_stopping)
 

@@ -1,7 +1,7 @@
-"""What of a snapshot a job takes over that has changed since: by names, and only where it fits (S5).
+"""The upgrade of a changed job: maps the state of a snapshot to the steps of the current plan, by name (S5).
 
-Rule: nothing is left behind and nothing is guessed in silence. What a step kept goes to the step of that name, or to
-the one that says it was renamed from it; whatever does not fit is told at once, all of it, before anything runs.
+Rule: no state is dropped or guessed silently. The state of a step goes to the step with that name, or to the step with
+that ``renamed_from``. All misfits are reported together, before anything runs.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ T = TypeVar("T")
 _DEFAULT_PARTITIONER: Final = "StableHash"
 
 _KEPT: Final = {"source": "how far it had read", "generate_epochs": "how far event time had come in each part"}
-"""What steps without keyed state keep, by kind."""
+"""The state of steps without keyed state, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """What each step of a plan takes over, by the names that steps have now. A step that stands nowhere starts empty.
+class UpgradedState:
+    """The state of a snapshot by the current names of steps. A step that is not named starts empty.
 
     ``former``: step -> its name in the snapshot. ``chains``: step -> worker -> the artefacts to install, in order.
-    ``migrate``: step -> what the state of each key has to go through. ``sources``, ``parts``, ``frontiers``, ``sinks``
-    and ``pins`` are of the form that they have in `Manifest`. ``dropped``: the steps of the snapshot whose state is
-    left behind, for that was allowed. ``stateful``: the steps that kept state in the snapshot, by the names of now.
+    ``migrate``: step -> the migration of the state of each key. ``sources``, ``parts``, ``frontiers``, ``sinks`` and
+    ``pins`` have the form of `Manifest`. ``dropped``: the steps of the snapshot whose state is dropped, as allowed.
+    ``stateful``: the steps that had state in the snapshot, by their current names.
     """
 
     former: Mapping[str, str]
@@ -48,36 +48,40 @@ class Fit:
     stateful: frozenset[str] = frozenset()
 
     def has_state_of(self, step: str) -> bool:
-        """Whether the snapshot knows ``step`` as one that keeps state, be it that no key had any."""
+        """Return whether ``step`` was a stateful step in the snapshot, also one without keys."""
         return step in self.stateful
 
 
 def plan_image(plan: Plan) -> PlanImage:
-    """What a snapshot of a job of ``plan`` says about it."""
+    """Return the description of ``plan`` for the manifest."""
     return PlanImage(plan.slots, {step.name: _image(step) for step in plan.steps})
 
 
-def fitted(manifest: Manifest, plan: Plan, *, allow_dropped_state: bool = False, sinks_committed: bool = False) -> Fit:
-    """What ``plan`` takes over from the snapshot ``manifest``.
+def fitted(
+    manifest: Manifest, plan: Plan, *, allow_dropped_state: bool = False, sinks_committed: bool = False
+) -> UpgradedState:
+    """Return the state of the snapshot ``manifest`` for ``plan``.
 
-    ``allow_dropped_state``: state of steps that are gone may be left behind. ``sinks_committed``: what the sinks had
-    pre-committed in the snapshot is visible already, so that a sink which is gone leaves nothing behind.
+    ``allow_dropped_state``: the state of removed steps may be dropped. ``sinks_committed``: the pre-committed output of
+    the snapshot is visible already, so that a removed sink loses nothing.
 
     Raises:
-        SnapshotError: the job has changed in a way that the snapshot does not fit, with all that is to be mended.
+        SnapshotError: the snapshot does not fit the changed job; the message lists all misfits.
     """
     former = _former(manifest.plan.steps, plan)
     left = _left_behind(manifest, plan, former, sinks_committed=sinks_committed)
     wrong = [*_wrong_as_a_whole(manifest, plan), *_wrong_steps(manifest.plan.steps, plan, former)]
     if left and not allow_dropped_state:
-        told = "; ".join(f"step {step!r} ({what})" for step, what in left.items())
+        steps = "; ".join(f"step {step!r} ({what})" for step, what in left.items())
         wrong.append(
-            f"gone, with what they kept: {told}. Put them back, say renamed_from= at the steps that they have become, "
-            f"or allow it to be lost with allow_dropped_state=True (--allow-dropped-state)"
+            f"steps with state were removed: {steps}. Restore them, give renamed_from= to the steps that replace them, "
+            f"or drop the state with allow_dropped_state=True (--allow-dropped-state)"
         )
     if wrong:
         raise SnapshotError(
-            "\n  - ".join((f"job {plan.job!r} cannot go on from snapshot {manifest.id}, for it has changed:", *wrong))
+            "\n  - ".join(
+                (f"job {plan.job!r} cannot resume from snapshot {manifest.id}, because it has changed:", *wrong)
+            )
         )
     return _fit(manifest, plan, former, tuple(left))
 
@@ -94,7 +98,7 @@ def _image(step: Step) -> StepImage:
 
 
 def _is_stateful(step: Step) -> bool:
-    """Whether it keeps something for each key, or for each part of a sink."""
+    """Return whether a step keeps state for each key, or for each part of a sink."""
     return step.kind in KEYED_METHODS or (isinstance(step.factory, partial) and step.factory.func is WriteParts)
 
 
@@ -106,7 +110,7 @@ def _partitioner_name(partitioner: object) -> str:
 
 
 def _former(steps: Mapping[str, StepImage], plan: Plan) -> dict[str, str]:
-    """Step of ``plan`` -> the step of the snapshot that it was: that of its name, else the one it was renamed from."""
+    """Return step of ``plan`` -> its step in the snapshot: the step of the same name, else of ``renamed_from``."""
     names = {step.name: step.name if step.name in steps else step.renamed_from for step in plan.steps}
     return {name: former for name, former in names.items() if former is not None and former in steps}
 
@@ -116,7 +120,7 @@ def _wrong_as_a_whole(manifest: Manifest, plan: Plan) -> Iterator[str]:
         yield f"the snapshot is of job {manifest.job!r}: give the job that name, or point it to its own snapshots"
     if manifest.plan.slots != plan.slots:
         yield (
-            f"its keys fell into {manifest.plan.slots} slots, and now into {plan.slots}; slots stay for a job's life: "
+            f"the snapshot has {manifest.plan.slots} slots, the job {plan.slots}; the number of slots cannot change: "
             f"use mp.Job({plan.job!r}, slots={manifest.plan.slots})"
         )
 
@@ -132,7 +136,7 @@ def _wrong_steps(steps: Mapping[str, StepImage], plan: Plan, former: Mapping[str
         if other is not None and (other.stateful or other.kind in _KEPT):
             yield (
                 f"step {step.name!r}: renamed_from={step.renamed_from!r}, but the snapshot has a step {step.name!r} as "
-                f"well, and one step cannot go on from both: give it a name that is new, or leave out renamed_from"
+                f"well, and one step cannot take the state of both: give it a new name, or leave out renamed_from"
             )
         image = steps.get(former.get(step.name, ""))
         if image is None or not (image.stateful and _is_stateful(step)):
@@ -140,24 +144,24 @@ def _wrong_steps(steps: Mapping[str, StepImage], plan: Plan, former: Mapping[str
         now = _image(step)
         if image.kind != now.kind and not _is_to_migrate(step, image):
             yield (
-                f"step {step.name!r} was {_a(image.kind)} and is {_a(now.kind)}, whose state is another: say with "
-                f"migrate= how the one becomes the other, or give the step another name to start empty"
+                f"step {step.name!r} was {_a(image.kind)} and is {_a(now.kind)}, whose state differs: give a function "
+                f"migrate= that converts the state, or give the step another name to start empty"
             )
         if image.partitioner != now.partitioner:
             yield (
-                f"step {step.name!r}: its key_by had the partitioner {image.partitioner} and has {now.partitioner}, by "
-                f"which keys fall into other slots than their state: use {image.partitioner} again, or give the step "
-                f"another name to start empty"
+                f"step {step.name!r}: its key_by had the partitioner {image.partitioner} and has {now.partitioner}, "
+                f"which maps keys to other slots than those of their state: use {image.partitioner} again, or give the "
+                f"step another name to start empty"
             )
 
 
 def _is_to_migrate(step: Step, image: StepImage) -> bool:
-    """Whether the state of ``image`` has not yet been through what ``step`` says."""
+    """Return whether the state of ``image`` has not been through the migration of ``step``."""
     return step.migration is not None and step.migration.name != image.migrate
 
 
 def _left_behind(manifest: Manifest, plan: Plan, former: Mapping[str, str], *, sinks_committed: bool) -> dict[str, str]:
-    """Steps of the snapshot that no step of ``plan`` goes on from, though they kept something -> what that is."""
+    """Return the stateful steps of the snapshot that no step of ``plan`` continues -> a description of the state."""
     heirs = {was: step for step in plan.steps if (was := former.get(step.name)) is not None}
     left: dict[str, str] = {}
     for name, image in manifest.plan.steps.items():
@@ -167,7 +171,7 @@ def _left_behind(manifest: Manifest, plan: Plan, former: Mapping[str, str], *, s
         elif image.kind in _KEPT:
             gone, kept = heir is None or heir.kind != image.kind, f"{image.kind}, {_KEPT[image.kind]}"
         elif image.kind == "sink" and manifest.sinks.get(name) and not sinks_committed:
-            gone, kept = heir is None or heir.kind != "sink", "sink, output that it had yet to commit"
+            gone, kept = heir is None or heir.kind != "sink", "sink, its uncommitted output"
         else:
             continue
         if gone:
@@ -175,7 +179,7 @@ def _left_behind(manifest: Manifest, plan: Plan, former: Mapping[str, str], *, s
     return left
 
 
-def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tuple[str, ...]) -> Fit:
+def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tuple[str, ...]) -> UpgradedState:
     taken = {name: was for name, was in former.items() if was not in dropped}
     chains: dict[str, dict[int, Sequence[Artefact]]] = {}
     for (operator, worker), chain in manifest.chains().items():
@@ -184,7 +188,7 @@ def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tup
                 chains.setdefault(name, {})[worker] = chain
     sources = _by_new_name(manifest.sources, taken)
     now_called = {was: name for name, was in taken.items()}
-    return Fit(
+    return UpgradedState(
         former=taken,
         chains=chains,
         migrate={
@@ -212,7 +216,7 @@ def _by_new_name(of_steps: Mapping[str, T], taken: Mapping[str, str]) -> dict[st
 
 
 def _parts_by_new_name(parts: Mapping[str, Any], now_called: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """What is kept for the parts of sources that are still there; a part is called ``"source/part"``."""
+    """Yield the state for parts of sources that still exist; a part is named ``"source/part"``."""
     for name, kept in parts.items():
         source, slash, part = name.partition("/")
         if source in now_called:

@@ -1,18 +1,11 @@
-"""Coordinator machine: decides on a rescale, move by move, and when the barrier of a snapshot may go. Pure.
+"""Coordinator machine: decides each move of a rescale, and when the barrier of a snapshot is injected. Pure.
 
-The words of the coordinator machine: what it is told, and what it has done.
-
-Everything here is immutable. What it sends to workers, and they to it, stands in `rescale.protocol`.
-
-What a rescale waits for, in words and in order: reports that have not come.
-
-Coordinator machine: the one place that decides on a rescale, move by move, and when the barrier of a snapshot goes.
-
-Every state change is in TRANSITIONS; nothing here does I/O. Requests during a rescale are coalesced, the last one wins
-(R9). A move ends when everyone has reported everything (R7), a rescale when all leavers' Byes have been taken (R8). It
-can be called off only while workers join, for until then nobody but them knows of it. No barrier is on its way while a
-move is (R7): it goes when nothing moves, or between two moves of a rescale, and the next move waits until it has passed
-everywhere.
+Every state change is in TRANSITIONS; nothing here does I/O. The messages to and from workers are in
+`rescale.moves.protocol`. Requests during a rescale are coalesced, the last one wins (R9). A move ends when all workers
+have reported everything (R7), a rescale when all Byes of leavers have been taken (R8). A rescale can be called off only
+while workers join, because until then only the joiners know of it. A barrier and a move never overlap (R7): the barrier
+is injected when nothing moves, or between two moves of a rescale, and the next move waits until the barrier has passed
+all workers.
 """
 
 from __future__ import annotations
@@ -31,15 +24,15 @@ from malstrom_py.rescale.moves.protocol import (
     InjectBarrier,
     Leave,
     MarkersIn,
-    Move,
     OpenSlots,
     Order,
     PartsPolled,
     PollParts,
     RegionDone,
     Report,
-    Rescale,
+    RescaleMove,
     ShippedIn,
+    StartMove,
     Switched,
     Table,
 )
@@ -48,7 +41,7 @@ from malstrom_py.workers.transport.messages import Connected
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What the coordinator must know of the job: its exchanges, and which of them each region and source feeds."""
+    """The exchanges of a job, and which of them each region and each source feeds."""
 
     exchanges: tuple[str, ...]
     regions: Mapping[str, tuple[str, ...]]
@@ -56,30 +49,32 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
-    """Rescale to ``members``."""
+class RescaleRequested:
+    """A rescale to ``members`` is requested."""
 
     members: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """A worker reports."""
+class ReportReceived:
+    """A report of a worker has arrived."""
 
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
-class CalledOff:
-    """Joiners have not come up: the rescale under way is not to be, for what ``error`` says."""
+class RescaleCalledOff:
+    """The joiners of the current rescale did not start, because of ``error``."""
 
     error: MalstromError
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWanted:
-    """Have the barrier of ``snapshot`` pass as soon as no move is under way (R7). ``last``: nothing goes on behind it,
-    so that it waits for the end of a rescale, and what is asked for then does not begin.
+    """The barrier of ``snapshot`` is to be injected when no move is in progress (R7).
+
+    ``last``: workers stop after the barrier. So the barrier waits for the end of a rescale, and no rescale starts after
+    it.
     """
 
     snapshot: str
@@ -87,12 +82,12 @@ class SnapshotWanted:
     last: bool = False
 
 
-Event = Requested | Connected | Reported | CalledOff | SnapshotWanted
+Event = RescaleRequested | Connected | ReportReceived | RescaleCalledOff | SnapshotWanted
 
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """Start and connect ``workers``: built with ``members``, ``table`` and ``version`` of now."""
+    """Start and connect ``workers``, built with the current ``members``, ``table`` and ``version``."""
 
     workers: tuple[int, ...]
     members: tuple[int, ...]
@@ -110,7 +105,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A rescale has ended: ``members`` are there, and nobody else. ``error``: it was called off, nothing changed."""
+    """A rescale has ended with ``members``. ``error``: it was called off, and nothing has changed."""
 
     members: tuple[int, ...]
     version: int
@@ -119,7 +114,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class BarrierBegun:
-    """The barrier of ``snapshot`` has been ordered: these are the ``members`` that it has to pass, and no others."""
+    """The barrier of ``snapshot`` has been ordered: it has to pass ``members``."""
 
     snapshot: str
     members: tuple[int, ...]
@@ -137,16 +132,16 @@ Effect = StartWorkers | Send | Ended | BarrierBegun | CutMade
 
 
 _ORDER: Final = (BarrierPassed, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByeTaken)
-"""Each waits for those before it, or for nothing."""
+"""The types of reports in causal order."""
 
 
 def in_order(report: Report) -> tuple[int, int, str]:
-    """By which those that others wait for come first."""
+    """Return the sort key of a missing report: the reports that others wait for come first."""
     return _ORDER.index(type(report)), report.worker, as_awaited(report)
 
 
 def as_awaited(report: Report) -> str:
-    """What ``report`` will tell of, when it comes."""
+    """Return a description of the missing ``report``."""
     match report:
         case BarrierPassed():
             return f"the barrier of snapshot {report.snapshot} to pass worker {report.worker}"
@@ -155,17 +150,17 @@ def as_awaited(report: Report) -> str:
         case MarkersIn():
             return f"all markers on exchange {report.exchange!r} at worker {report.worker}"
         case ShippedIn():
-            return f"Shipped of everyone on exchange {report.exchange!r} at worker {report.worker}"
+            return f"Shipped of all workers on exchange {report.exchange!r} at worker {report.worker}"
         case RegionDone():
             return f"region {report.region!r} on worker {report.worker}"
         case PartsPolled():
-            return f"worker {report.worker} to read on the parts of {report.source!r} that it gains"
+            return f"worker {report.worker} to read the parts of {report.source!r} that it gains"
         case ByeTaken():
             return f"Bye of worker {report.leaver} on exchange {report.exchange!r} at worker {report.worker}"
 
 
-class Phase(StrEnum):
-    """Where the coordinator stands."""
+class CoordinatorPhase(StrEnum):
+    """The phase of the coordinator."""
 
     STEADY = "steady"
     JOINING = "joining"
@@ -175,28 +170,28 @@ class Phase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (Phase.STEADY, "request, someone joins"): Phase.JOINING,
-    (Phase.STEADY, "request"): Phase.MOVING,
-    (Phase.JOINING, "all connected"): Phase.MOVING,
-    (Phase.JOINING, "called off"): Phase.STEADY,
-    (Phase.MOVING, "move ended"): Phase.MOVING,
-    (Phase.MOVING, "last move ended, someone leaves"): Phase.LEAVING,
-    (Phase.MOVING, "last move ended"): Phase.STEADY,
-    (Phase.LEAVING, "all Byes taken"): Phase.STEADY,
-    (Phase.STEADY, "snapshot"): Phase.BARRIER,
-    (Phase.MOVING, "move ended, snapshot"): Phase.BARRIER,
-    (Phase.BARRIER, "barrier passed"): Phase.STEADY,
-    (Phase.BARRIER, "barrier passed, moves follow"): Phase.MOVING,
+    (CoordinatorPhase.STEADY, "request, someone joins"): CoordinatorPhase.JOINING,
+    (CoordinatorPhase.STEADY, "request"): CoordinatorPhase.MOVING,
+    (CoordinatorPhase.JOINING, "all connected"): CoordinatorPhase.MOVING,
+    (CoordinatorPhase.JOINING, "called off"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.MOVING, "move ended"): CoordinatorPhase.MOVING,
+    (CoordinatorPhase.MOVING, "last move ended, someone leaves"): CoordinatorPhase.LEAVING,
+    (CoordinatorPhase.MOVING, "last move ended"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.LEAVING, "all Byes taken"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.STEADY, "snapshot"): CoordinatorPhase.BARRIER,
+    (CoordinatorPhase.MOVING, "move ended, snapshot"): CoordinatorPhase.BARRIER,
+    (CoordinatorPhase.BARRIER, "barrier passed"): CoordinatorPhase.STEADY,
+    (CoordinatorPhase.BARRIER, "barrier passed, moves follow"): CoordinatorPhase.MOVING,
 }
 """All changes of phase."""
 
 
 AWAITED_MAX: Final = 4
-"""So many of the things that are waited for are named."""
+"""The number of missing reports that `waiting_for` names."""
 
 
 class PlanMoves(Protocol):
-    """As `plan_moves` of `placement`."""
+    """The type of `placement.plan_moves`."""
 
     def __call__(
         self,
@@ -207,15 +202,15 @@ class PlanMoves(Protocol):
         wanted: Sequence[int],
         *,
         slots_max: int,
-    ) -> Iterable[Move]:
-        """The moves to ``wanted``, of at most ``slots_max`` slots each; there is at least one."""
+    ) -> Iterable[RescaleMove]:
+        """Return the moves to ``wanted``, at least one, each of at most ``slots_max`` slots."""
         ...
 
 
 class CoordinatorMachine:
-    """Coordinates the workers ``members``, whose slots lie as ``table`` says.
+    """The coordinator of the workers ``members``, whose slots are placed by ``table``.
 
-    After each move the rest is planned anew, in moves of the size that ``pacing`` comes to by what this one took.
+    After each move the rest is planned again, with the size that ``pacing`` derives from the pause of this move.
     """
 
     def __init__(
@@ -228,7 +223,7 @@ class CoordinatorMachine:
         pacing: Pacing,
         plan_moves: PlanMoves = plan_moves,
     ) -> None:
-        self.phase = Phase.STEADY
+        self.phase = CoordinatorPhase.STEADY
         self.members = tuple(members)
         self.table = table
         self.parts = dict(parts)
@@ -247,51 +242,55 @@ class CoordinatorMachine:
         self._paused_s = 0.0
         self._target: tuple[int, ...] = tuple(members)
         self._joining: set[int] = set()
-        self._move: Move | None = None
+        self._move: RescaleMove | None = None
         self._leavers: tuple[int, ...] = ()
         self._missing: set[Report] = set()
         self._shipped: dict[str, set[tuple[int, str]]] = {}
         self._marked: dict[str, set[tuple[int, str]]] = {}
 
     def handle(self, event: Event) -> list[Effect]:
-        """Take one event; what is to be done about it, in order."""
+        """Take one event and return the effects, in order."""
         match event:
-            case Requested():
+            case RescaleRequested():
                 self._wanted = event.members  # R9: the last one wins
-                return self._begin() if self.phase is Phase.STEADY and not self._is_over else []
+                return self._begin() if self.phase is CoordinatorPhase.STEADY and not self._is_over else []
             case Connected():
                 return self._connected(event.worker)
-            case CalledOff():
+            case RescaleCalledOff():
                 return self._called_off(event.error)
             case SnapshotWanted():
-                self._require(self._barrier is None and self.phase is not Phase.BARRIER, "one snapshot at a time")
+                self._require(
+                    self._barrier is None and self.phase is not CoordinatorPhase.BARRIER, "one snapshot at a time"
+                )
                 self._barrier = event
-                return self._cut("snapshot") if self.phase is Phase.STEADY else []
-            case Reported(report=BarrierPassed() as report):
+                return self._cut("snapshot") if self.phase is CoordinatorPhase.STEADY else []
+            case ReportReceived(report=BarrierPassed() as report):
                 return self._barrier_passed(report)
-            case Reported(report=ByeTaken() as report):
+            case ReportReceived(report=ByeTaken() as report):
                 return self._bye_taken(report)
-            case Reported():
+            case ReportReceived():
                 return self._reported(event.report)
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The members that the rescale under way leads to. What waits behind it may be overtaken yet (R9)."""
+        """The members after the current rescale. Waiting requests are left out: a later one may supersede them (R9)."""
         return self.members if self.nothing_moves else self._target
 
     @property
     def nothing_moves(self) -> bool:
-        """Whether no rescale has begun: of what is asked for while a barrier passes only the last begins, behind it."""
-        return self.phase is Phase.STEADY or (self.phase is Phase.BARRIER and not self.moves_follow)
+        """Whether no rescale has started. Of the requests during a barrier only the last starts, after the barrier."""
+        return self.phase is CoordinatorPhase.STEADY or (
+            self.phase is CoordinatorPhase.BARRIER and not self.moves_follow
+        )
 
     def waiting_for(self) -> str:
-        """R7: what has to be reported before a rescale goes on, for people: what other things wait for comes first.
+        """R7: return a description of the missing reports, first the reports that others wait for.
 
         >>> topology = Topology(("by-key",), {"count": ()}, {"numbers": ("by-key",)})
         >>> coordinator = CoordinatorMachine(topology, members=[0], table=(0,), parts={}, pacing=Pacing.of(1))
         >>> coordinator.waiting_for()
         'nothing'
-        >>> _ = coordinator.handle(Requested((0, 1)))
+        >>> _ = coordinator.handle(RescaleRequested((0, 1)))
         >>> coordinator.waiting_for()
         'worker 1 to connect'
         """
@@ -308,11 +307,14 @@ class CoordinatorMachine:
         return {*self._missing, *marked, *shipped}
 
     def check(self) -> None:
-        """What must hold between two events, else `InternalError`."""
-        self._require((self.phase is Phase.MOVING) == (self._move is not None), "a phase without its move")
-        self._require(set(self.table) <= set(self.members), "a slot belongs to nobody")
-        self._require((self.phase is Phase.JOINING) == bool(self._joining), "a phase without those who join")
-        self._require(self.phase is not Phase.STEADY or self._barrier is None, "a snapshot is wanted and nobody goes")
+        """Raise `InternalError` if an invariant is broken."""
+        self._require((self.phase is CoordinatorPhase.MOVING) == (self._move is not None), "a phase without its move")
+        self._require(set(self.table) <= set(self.members), "a slot has no owner")
+        self._require((self.phase is CoordinatorPhase.JOINING) == bool(self._joining), "joining without joiners")
+        self._require(
+            self.phase is not CoordinatorPhase.STEADY or self._barrier is None,
+            "a wanted snapshot has no barrier",
+        )
 
     def _cut(self, what: str) -> list[Effect]:
         barrier, self._barrier = self._barrier, None
@@ -325,15 +327,15 @@ class CoordinatorMachine:
         return [BarrierBegun(barrier.snapshot, self.members), *(Send(worker, order) for worker in self.members)]
 
     def _barrier_passed(self, report: BarrierPassed) -> list[Effect]:
-        self._require(self.phase is Phase.BARRIER and report in self._missing, f"{report} was not expected")
+        self._require(self.phase is CoordinatorPhase.BARRIER and report in self._missing, f"{report} was not expected")
         self._missing.discard(report)
         self._paused_s = max(self._paused_s, report.paused_s)
         if self._missing:
             return []
         follow, self.moves_follow = self.moves_follow, False
         self._to("barrier passed, moves follow" if follow else "barrier passed")
-        behind = [] if self._is_over else self._order_move() if follow else self._begin()
-        return [CutMade(report.snapshot, self._paused_s), *behind]
+        following = [] if self._is_over else self._order_move() if follow else self._begin()
+        return [CutMade(report.snapshot, self._paused_s), *following]
 
     def _begin(self) -> list[Effect]:
         if self._barrier is not None:
@@ -352,7 +354,7 @@ class CoordinatorMachine:
 
     def _connected(self, joiner: int) -> list[Effect]:
         if joiner not in self._joining:
-            return []  # its rescale has been called off
+            return []  # the rescale of this joiner has been called off
         self._joining.discard(joiner)
         return [] if self._joining else self._start_moving()
 
@@ -375,11 +377,11 @@ class CoordinatorMachine:
         )
         return self._order(next(iter(planned)))
 
-    def _order(self, move: Move) -> list[Effect]:
+    def _order(self, move: RescaleMove) -> list[Effect]:
         self._move = move
         self._pause_s, self._before_move = 0.0, (self.keys_moved, self.bytes_moved)
         topology = self._topology
-        # A leaver of this move reports like everyone; it says Bye when all is over.
+        # A leaver of this move reports like all others; it sends Bye at the end of the rescale.
         self._missing = {Switched(move.version, worker) for worker in move.everyone}
         self._missing |= {
             RegionDone(move.version, worker, region) for worker in move.everyone for region in topology.regions
@@ -395,11 +397,11 @@ class CoordinatorMachine:
             source: {(worker, exchange) for worker in move.everyone for exchange in exchanges}
             for source, exchanges in topology.sources.items()
         }
-        orders: list[Effect] = [Send(worker, Rescale(move)) for worker in move.everyone]
+        orders: list[Effect] = [Send(worker, StartMove(move)) for worker in move.everyone]
         return orders + [effect for source in topology.sources for effect in self._maybe_poll(source)]
 
     def _reported(self, report: Report) -> list[Effect]:
-        self._require(self.phase is Phase.MOVING, f"{report} while nothing moves")
+        self._require(self.phase is CoordinatorPhase.MOVING, f"{report} while nothing moves")
         effects: list[Effect] = []
         match report:
             case ShippedIn():
@@ -422,15 +424,15 @@ class CoordinatorMachine:
         return effects + self._maybe_end()
 
     def _maybe_open(self, region: str) -> list[Effect]:
-        """R6: order behind a region: everyone has taken Shipped from all on everything the region feeds."""
-        move = self._under_way()
+        """R6: open the gained slots of ``region`` if all workers have taken Shipped on all exchanges that it feeds."""
+        move = self._current_move()
         if self._shipped[region]:
             return []
         return [Send(worker, OpenSlots(move.version, region)) for worker in move.new]
 
     def _maybe_poll(self, source: str) -> list[Effect]:
-        """R6: order behind a source: everyone has all markers on every exchange that the source feeds."""
-        move = self._under_way()
+        """R6: poll the gained parts of ``source`` if all workers have all markers on all exchanges that it feeds."""
+        move = self._current_move()
         if self._marked[source]:
             return []
         takers = sorted({part.taker for part in move.parts if part.source == source})
@@ -439,7 +441,7 @@ class CoordinatorMachine:
     def _maybe_end(self) -> list[Effect]:
         if self._missing or any(self._shipped.values()) or any(self._marked.values()):
             return []
-        move, self._move = self._under_way(), None
+        move, self._move = self._current_move(), None
         moved = sum(was != now for was, now in zip(self.table, move.table, strict=True))
         keys, size = self.keys_moved - self._before_move[0], self.bytes_moved - self._before_move[1]
         self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=size))
@@ -461,18 +463,18 @@ class CoordinatorMachine:
                 for exchange in self._topology.exchanges
                 for leaver in leavers
             }
-            # Without exchanges there is no Bye to be said, and nobody to take it.
+            # A job without exchanges has no channels, and so no Byes.
             return [Send(worker, Leave()) for worker in leavers] if self._missing else self._all_gone()
         self._to("last move ended")
         return [Ended(self.members, self.version), *self._begin()]
 
-    def _under_way(self) -> Move:
+    def _current_move(self) -> RescaleMove:
         assert self._move is not None
         return self._move
 
     def _bye_taken(self, report: ByeTaken) -> list[Effect]:
         self._missing.discard(report)
-        return self._all_gone() if self.phase is Phase.LEAVING and not self._missing else []
+        return self._all_gone() if self.phase is CoordinatorPhase.LEAVING and not self._missing else []
 
     def _all_gone(self) -> list[Effect]:
         self._to("all Byes taken")

@@ -1,7 +1,7 @@
-"""How one run of a job begins: with nothing, or where a snapshot of it was taken; whoever ran it before is fenced off.
+"""The start of a run: claims the job, chooses the snapshot to resume from, prepares the sinks.
 
-Rule: first the claim, then everything else: a run that is stale learns it before it changes anything (S3). Sinks are
-made ready before anything is read: what belongs to snapshots that stand becomes visible, all else is discarded.
+Rule: the claim comes first and fences off earlier runs: a stale run finds out before it changes anything (S3). Sinks
+are prepared before anything is read: the output of durable snapshots becomes visible, all other output is discarded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import faults_of, loaded
 from malstrom_py.sources.base import Part
-from malstrom_py.workers.coordinator.job_upgrades import Fit, fitted
+from malstrom_py.workers.coordinator.job_upgrades import UpgradedState, fitted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sources
 from malstrom_py.workers.engine.worker import Worker
@@ -38,9 +38,9 @@ _LOG: Final = logging.getLogger("malstrom_py")
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
-    """What sources have pinned, by step. ``read``: the steps whose sources have been read to the end of that.
-    ``finished``: the job has finished with it, and does not go on: nothing is to be pinned.
+class PinnedInputs:
+    """The pinned inputs of sources, by step. ``read``: the steps that have read all pinned inputs. ``finished``: the
+    job has finished and does not resume, so nothing needs to be pinned.
     """
 
     records: Mapping[str, Any] = field(default_factory=dict)
@@ -49,16 +49,16 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
-    """The snapshot that a run goes on from, as it fits the plan of now."""
+class RestorePoint:
+    """The snapshot that a run resumes from, and its state by the steps of the current plan."""
 
     manifest: Manifest
-    fit: Fit = field(repr=False)
+    fit: UpgradedState = field(repr=False)
 
     def chains(self, checkpointer: Checkpointer) -> Iterator[tuple[str, list[bytes]]]:
-        """Every chain of keyed state, read and compared with its digests: the step that takes it over, and its bytes.
+        """Read and verify every chain of keyed state. Yield the step that takes it over, and its bytes.
 
-        `SnapshotError`: one of them is damaged.
+        `SnapshotError`: an artefact is damaged.
         """
         for step, chains in self.fit.chains.items():
             for chain in chains.values():
@@ -73,22 +73,23 @@ class Resumption:
         }
 
     @property
-    def pinned(self) -> Pinned:
-        """What the snapshot has pinned, and of which sources all that was pinned is read."""
+    def pinned(self) -> PinnedInputs:
+        """The pinned inputs of the snapshot, and the sources that have read all of theirs."""
         if self.manifest.result is None:
-            return Pinned(self.fit.pins)
+            return PinnedInputs(self.fit.pins)
         sources = self.fit.sources
         read = (step for step in self.fit.pins if all(image.finished for image in sources.get(step, {}).values()))
-        return Pinned(self.fit.pins, frozenset(read))
+        return PinnedInputs(self.fit.pins, frozenset(read))
 
-    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]]) -> Resumption:
-        """The same, with event time beginning again at each exchange whose end had come, and in front of which a source
-        has something to read again: a part that is new, or one of a job that was drained.
+    def opened(self, plan: Plan, listed: Mapping[str, Sequence[Part]]) -> RestorePoint:
+        """Return this restore point without the final epochs of exchanges whose sources have unread parts.
+
+        A part is unread if it is new, or if the job was drained before its end.
         """
         unread = {step for step, parts in listed.items() if any(not self._has_read(step, part) for part in parts)}
         if self.manifest.result is not None and not unread:
             _LOG.warning(
-                "job %s: nothing is new since snapshot %s, with which it had finished", *(plan.job, self.manifest.id)
+                "job %s: no new input since snapshot %s, in which it has finished", *(plan.job, self.manifest.id)
             )
         frontiers = {
             exchange: time
@@ -102,8 +103,9 @@ class Resumption:
         return image is not None and image.finished
 
     def begun(self, listed: Mapping[str, Sequence[Part]]) -> dict[str, dict[Part, Begun]]:
-        """Where the parts of each source stand. ``listed``: those that there are now; a part that is gone may only be
-        one that was finished.
+        """Return the positions of the parts of each source. ``listed``: the parts that exist now.
+
+        `SourceError`: a part that was not read to its end is missing.
         """
         begun: dict[str, dict[Part, Begun]] = {}
         for step, images in self.fit.sources.items():
@@ -111,11 +113,11 @@ class Resumption:
             gone = [part for part, image in images.items() if not image.finished and part not in there]
             if gone:
                 others = f" (and {len(gone) - 1} others)" if len(gone) > 1 else ""
-                said = (
-                    f"source {step!r} has no part {gone[0]!r} any more, which snapshot {self.manifest.id} had not read "
-                    f'to its end{others}: bring it back, or start afresh with resume="none"'
+                message = (
+                    f"source {step!r} no longer has part {gone[0]!r}, which was not read to its end in snapshot "
+                    f'{self.manifest.id}{others}: restore the part, or start over with resume="none"'
                 )
-                raise lasting(SourceError(said))
+                raise lasting(SourceError(message))
             begun[step] = {
                 Part(part): Begun(image.position, image.finished, self._kept(f"{step}/{part}"))
                 for part, image in images.items()
@@ -124,88 +126,90 @@ class Resumption:
         return begun
 
     def _kept(self, part: str) -> dict[str, Any]:
-        """What steps keep for a part."""
+        """Return the state of steps for a part."""
         return {step: states[part] for step, states in self.fit.parts.items() if part in states}
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """A run that has begun. ``finished``: there is nothing to run, for the job has finished with this manifest;
-    ``finished_before``: it had when it was started, by an earlier start.
+class RunStart:
+    """The start of a run. ``finished``: the job has finished with this manifest, and there is nothing to run.
+    ``finished_before``: the job had finished before this start.
     """
 
     checkpointer: Checkpointer
     incarnation: int
     sequence: int
-    resumption: Resumption | None = None
+    resumption: RestorePoint | None = None
     finished: Manifest | None = None
     finished_before: bool = False
 
     @property
-    def standing(self) -> SnapshotStatus:
-        """How it stands with the snapshots at first."""
+    def snapshot_status(self) -> SnapshotStatus:
+        """The status of the snapshots at the start."""
         return SnapshotStatus.of(self.finished or (None if self.resumption is None else self.resumption.manifest), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
-    """How a job is snapshotted: as ``snapshots`` say, from where ``resume`` says: "latest", "none", or an id.
+class SnapshotUse:
+    """The snapshots of a job, and where it resumes from: ``resume`` is "latest", "none", or an id.
 
-    ``is_again``: this run takes the place of one of the same start, which has failed; ``stood``: the last snapshot that
-    stood when this run began, as far as that one knows; ``began_from``: the snapshot that those runs began from, as
-    long as they have made none.
+    ``is_again``: this run replaces a failed run of the same start. ``last_known``: the last durable snapshot that the failed
+    run knows. ``began_from``: the snapshot that the failed runs resumed from, if they have made none.
     """
 
     snapshots: Snapshots
     resume: str = LATEST
     allow_dropped_state: bool = False
-    stood: str | None = None
+    last_known: str | None = None
     is_again: bool = False
     began_from: str | None = None
 
 
-def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> Keeping | None:
-    """What a runtime was given, checked: None for a job without snapshots. `PlanError` if it makes no sense."""
+def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> SnapshotUse | None:
+    """Return the checked arguments of a runtime; None for a job without snapshots. `PlanError` if one is wrong."""
     if not isinstance(resume, str) or not (resume in {LATEST, NONE} or is_snapshot_id(resume)):
         raise PlanError(f'resume is "latest", "none" or the id of a snapshot, got {resume!r}')
     if not isinstance(allow_dropped_state, bool):
         raise PlanError(f"allow_dropped_state is True or False, got {allow_dropped_state!r}")
     if snapshots is not None and not isinstance(snapshots, Snapshots):
-        raise PlanError(f"snapshots is where they are kept, mp.Snapshots(uri), got {type(snapshots).__name__}")
+        raise PlanError(f"snapshots is mp.Snapshots(uri), got {type(snapshots).__name__}")
     if snapshots is None and resume not in {LATEST, NONE}:
-        raise PlanError(f"resume={resume!r} names a snapshot, and there is no place for it: give snapshots=")
-    return None if snapshots is None else Keeping(snapshots, resume, allow_dropped_state)
+        raise PlanError(f"resume={resume!r} names a snapshot, but the job has no snapshots: give snapshots=")
+    return None if snapshots is None else SnapshotUse(snapshots, resume, allow_dropped_state)
 
 
-def warn_of_reading_again(plan: Plan, keeping: Keeping | None) -> None:
-    """Warn of sources that are to read what is new and read all: without snapshots nobody knows what was read."""
+def warn_of_reading_again(plan: Plan, keeping: SnapshotUse | None) -> None:
+    """Warn of sources that should read new input only but read all, because the job has no snapshots."""
     for step in plan.steps:
         source = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
         if keeping is None and reads_new(source):
             _LOG.warning(
-                "job %s: source %r is to read what is new since the last run (new_files=, since=), but the job has no "
-                "snapshots to know that from: each run reads everything. Give it snapshots=mp.Snapshots(uri)",
+                "job %s: source %r should read only new input since the last run (new_files=, since=), but the job has "
+                "no snapshots: each run reads everything. Give the runtime snapshots=mp.Snapshots(uri)",
                 *(plan.job, step.name),
             )
 
 
-def begun_again(keeping: Keeping | None, known: SnapshotStatus | None) -> Keeping | None:
-    """The same for the run after one that has taken over the job, and ``known`` so much: it goes on where that one had
-    got to.
+def begun_again(keeping: SnapshotUse | None, known: SnapshotStatus | None) -> SnapshotUse | None:
+    """Return ``keeping`` for the run after a failed one, which resumes from the last snapshot.
+
+    ``known``: the snapshots of the failed run; None if it had not claimed the job.
     """
     if keeping is None:
         return None
-    if known is None:  # it had not begun to make snapshots
+    if known is None:
         return replace(keeping, resume=LATEST)
     began_from = keeping.began_from if known.made else known.last
-    return replace(keeping, resume=LATEST, stood=known.last or keeping.stood, is_again=True, began_from=began_from)
+    return replace(
+        keeping, resume=LATEST, last_known=known.last or keeping.last_known, is_again=True, began_from=began_from
+    )
 
 
-def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> Beginning:
-    """Claim the job, choose the snapshot to go on from, and have the sinks made ready.
+def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock) -> RunStart:
+    """Claim the job, choose the snapshot to resume from, and prepare the sinks.
 
     Raises:
-        SnapshotError: there is none that can be used, or the job has changed so that it does not fit.
+        SnapshotError: no snapshot can be used, or the job has changed and the snapshot does not fit.
     """
     checkpointer = keeping.snapshots.checkpointer(plan.job)
     found, warnings = _found(checkpointer, plan, keeping)
@@ -214,14 +218,14 @@ def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> B
         return _ended(checkpointer, commits, found, keeping)
     claim = checkpointer.claim(clock.now_s(), resume=keeping.resume)
     if keeping.resume == LATEST:
-        found, warnings = _found(checkpointer, plan, keeping)  # whoever was fenced off may have been quicker
+        found, warnings = _found(checkpointer, plan, keeping)  # the fenced-off run may have made another
         if _has_finished(found, keeping, grows=grows):
             return _ended(checkpointer, commits, found, keeping)
         _check_standing(checkpointer, found, keeping, plan.job)
     for warning in warnings:
         _LOG.warning(
-            "job %s goes on from an older snapshot than the newest; what sinks have shown since stays visible, and "
-            "comes again: %s",
+            "job %s resumes from a snapshot that is not the newest; output that sinks have committed since then stays "
+            "visible and is written again: %s",
             *(plan.job, warning),
         )
     commits.incarnation = claim.incarnation
@@ -230,71 +234,70 @@ def begin(plan: Plan, keeping: Keeping, commits: SinkCommits, clock: Clock) -> B
     _make_ready(checkpointer, commits, found)
     commits.next(checkpointer.next_id(clock.now_s()))
     if found is not None:
-        _LOG.info("job %s goes on from snapshot %s", plan.job, found.manifest.id)
-    return Beginning(checkpointer, claim.incarnation, claim.sequence + 1, found)
+        _LOG.info("job %s resumes from snapshot %s", plan.job, found.manifest.id)
+    return RunStart(checkpointer, claim.incarnation, claim.sequence + 1, found)
 
 
-def _check_standing(checkpointer: Checkpointer, found: Resumption | None, keeping: Keeping, job: str) -> None:
-    """S4: what stood a moment ago is there, or is missed: a job does not begin from nothing by itself."""
-    stood = keeping.stood
-    if stood is None or (found is not None and found.manifest.id >= stood):
+def _check_standing(checkpointer: Checkpointer, found: RestorePoint | None, keeping: SnapshotUse, job: str) -> None:
+    """S4: check that the last known snapshot still exists: a job starts over only on request."""
+    last_known = keeping.last_known
+    if last_known is None or (found is not None and found.manifest.id >= last_known):
         return
     if found is None:
-        said = (
-            f"job {job!r}: snapshot {stood} stood, and nothing of it is left in {checkpointer}: it was removed "
-            f"while the job was running. Bring it back from a copy, or start the job afresh"
+        message = (
+            f"job {job!r}: snapshot {last_known} is no longer in {checkpointer}: it was removed while the job was running. "
+            f"Restore it from a copy, or start the job over"
         )
-        raise lasting(SnapshotError(said))
+        raise lasting(SnapshotError(message))
     _LOG.warning(
-        "job %s goes on from snapshot %s, for %s, which stood, cannot be used any more: what sinks have shown since "
-        "stays visible, and comes again",
-        *(job, found.manifest.id, stood),
+        "job %s resumes from snapshot %s, because %s can no longer be used: output that sinks have committed since "
+        "then stays visible and is written again",
+        *(job, found.manifest.id, last_known),
     )
 
 
-def _has_finished(found: Resumption | None, keeping: Keeping, *, grows: bool) -> TypeGuard[Resumption]:
-    """Return whether there is nothing to run. This is decided here alone. A start that names a snapshot goes on from it
-    all the same.
+def _has_finished(found: RestorePoint | None, keeping: SnapshotUse, *, grows: bool) -> TypeGuard[RestorePoint]:
+    """Return whether there is nothing to run. A start that names a snapshot always runs.
 
-    ``grows``: a source of the job reads what is new, so that the job goes on after its end; but not after the end of
-    this very start, to which a run had come that has failed since.
+    ``grows``: a source of the job reads new input, so that a new start runs again after the job's end. A restart after
+    a failure does not, if an earlier run of the same start had finished the job.
     """
     if found is None or found.manifest.result is None or keeping.resume != LATEST:
         return False
     return not grows or (keeping.is_again and found.manifest.id != keeping.began_from)
 
 
-def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: Resumption, keeping: Keeping) -> Beginning:
+def _ended(checkpointer: Checkpointer, commits: SinkCommits, found: RestorePoint, keeping: SnapshotUse) -> RunStart:
     manifest, before = found.manifest, not keeping.is_again
     commits.incarnation = manifest.incarnation
     _make_ready(checkpointer, commits, found)
     if before:
         _LOG.info('job %s has already finished, in snapshot %s; resume="none" starts over', manifest.job, manifest.id)
-    return Beginning(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest, finished_before=before)
+    return RunStart(checkpointer, manifest.incarnation, manifest.sequence, finished=manifest, finished_before=before)
 
 
 def _grows(plan: Plan, clock: Clock) -> bool:
-    """Whether a source of ``plan`` reads what is new."""
+    """Return whether a source of ``plan`` reads new input at each start."""
     return any(source.reads_new for source in build_sources(plan, clock))
 
 
-def pinned(plan: Plan, keeping: Keeping, clock: Clock) -> Pinned:
-    """What the snapshot that a run would begin with has pinned. Nothing is claimed, nothing changed."""
+def pinned(plan: Plan, keeping: SnapshotUse, clock: Clock) -> PinnedInputs:
+    """Return the pinned inputs of the snapshot that a run would resume from. Changes nothing."""
     found, _ = _found(keeping.snapshots.checkpointer(plan.job), plan, keeping)
     if found is None:
-        return Pinned()
+        return PinnedInputs()
     return replace(found.pinned, finished=_has_finished(found, keeping, grows=_grows(plan, clock)))
 
 
-def _found(checkpointer: Checkpointer, plan: Plan, keeping: Keeping) -> tuple[Resumption | None, list[str]]:
-    """The snapshot to go on from, if there is one, as it fits ``plan``; what is wrong with newer ones."""
+def _found(checkpointer: Checkpointer, plan: Plan, keeping: SnapshotUse) -> tuple[RestorePoint | None, list[str]]:
+    """Return the snapshot to resume from, if any, fitted to ``plan``, and the faults of newer snapshots."""
     manifest, warnings = _chosen(checkpointer, plan.job, keeping.resume)
     if manifest is None:
         return None, warnings
     committed = checkpointer.sinks_committed(manifest.id)
     allowed = keeping.allow_dropped_state
     fit = fitted(manifest, plan, allow_dropped_state=allowed, sinks_committed=committed)
-    return Resumption(manifest, fit), warnings
+    return RestorePoint(manifest, fit), warnings
 
 
 def _chosen(checkpointer: Checkpointer, job: str, resume: str) -> tuple[Manifest | None, list[str]]:
@@ -304,22 +307,22 @@ def _chosen(checkpointer: Checkpointer, job: str, resume: str) -> tuple[Manifest
         return latest_manifest(checkpointer, job=job)
     manifest = checkpointer.load_manifest(SnapshotId(resume))
     for fault in faults_of(checkpointer, manifest):
-        raise lasting(SnapshotError(f"job {job!r} cannot go on from snapshot {resume}: {fault}"))
+        raise lasting(SnapshotError(f"job {job!r} cannot resume from snapshot {resume}: {fault}"))
     return manifest, []
 
 
 def _warn_of_what_stays(checkpointer: Checkpointer, commits: SinkCommits, job: str) -> None:
-    """A job that starts over reads all again, and its sinks add that to what its snapshots have committed."""
+    """Warn that a job that starts over reads all input again, and its sinks append to the committed output."""
     made, adding = checkpointer.list_checkpoints(), commits.adding()
     if made and adding:
         _LOG.warning(
-            'job %s starts afresh (resume="none"), though it has snapshots, up to %s: what sinks have shown (%s) stays '
-            "visible, and what is read again comes again. Move that output away first, or give the sinks another place",
+            'job %s starts over (resume="none"), though it has snapshots, up to %s: the committed output of sinks (%s) '
+            "stays visible, and is written again. Move that output away first, or give the sinks another place",
             *(job, made[-1], ", ".join(map(repr, adding))),
         )
 
 
-def _make_ready(checkpointer: Checkpointer, commits: SinkCommits, found: Resumption | None) -> None:
+def _make_ready(checkpointer: Checkpointer, commits: SinkCommits, found: RestorePoint | None) -> None:
     if found is None:
         commits.recover()
         return
@@ -327,24 +330,24 @@ def _make_ready(checkpointer: Checkpointer, commits: SinkCommits, found: Resumpt
     newer = [other for other in checkpointer.list_checkpoints() if other > snapshot]
     if newer and commits.any:
         _LOG.warning(
-            "job %s goes on from snapshot %s, which is not the newest: what sinks have shown since, up to %s, stays "
-            "visible, and comes again",
+            "job %s resumes from snapshot %s, which is not the newest: output that sinks have committed since then, up "
+            "to %s, stays visible and is written again",
             *(found.manifest.job, snapshot, newer[-1]),
         )
-    commits.recover([standing for standing in checkpointer.list_checkpoints() if standing <= snapshot])
+    commits.recover([durable for durable in checkpointer.list_checkpoints() if durable <= snapshot])
     if not checkpointer.sinks_committed(snapshot):
-        commits.take_over(snapshot, pairs_of(found.fit.sinks), stands=True)
+        commits.take_over(snapshot, pairs_of(found.fit.sinks), durable=True)
         commits.commit(snapshot=snapshot, final=found.manifest.result is not None)
         checkpointer.note_sinks_committed(snapshot)
 
 
 def pairs_of(sinks: Mapping[str, Sequence[bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Payloads of sinks, one by one."""
+    """Return the payloads of sinks as pairs of step and payload."""
     return ((step, payload) for step, payloads in sinks.items() for payload in payloads)
 
 
-def restore(resumption: Resumption, checkpointer: Checkpointer, workers: Sequence[Worker]) -> None:
-    """Have ``workers``, just built, take over what they own of the snapshot, and go on where it was taken (S5)."""
+def restore(resumption: RestorePoint, checkpointer: Checkpointer, workers: Sequence[Worker]) -> None:
+    """Install in the new ``workers`` the state that each owns, and set their frontiers to the snapshot's (S5)."""
     for step, chain in resumption.chains(checkpointer):
         for worker in workers:
             worker.install(step, chain, resumption.fit.migrate.get(step))
@@ -352,14 +355,14 @@ def restore(resumption: Resumption, checkpointer: Checkpointer, workers: Sequenc
         worker.continue_at(resumption.fit.frontiers)
 
 
-def beginning_steps(plan: Plan, resumption: Resumption | None) -> list[str]:
-    """The steps of ``plan`` that are to begin with their initial state: those that the snapshot does not know."""
+def beginning_steps(plan: Plan, resumption: RestorePoint | None) -> list[str]:
+    """Return the steps of ``plan`` that start with their initial state: those without state in the snapshot."""
     given = [step.name for step in plan.steps if step.initial is not None]
     return given if resumption is None else [step for step in given if not resumption.fit.has_state_of(step)]
 
 
 def listed(dealt: Mapping[int, Mapping[str, Sequence[Part]]]) -> dict[str, list[Part]]:
-    """The parts of each source, whoever they were dealt to."""
+    """Return the parts of each source, of all workers."""
     parts: dict[str, list[Part]] = {}
     for sources in dealt.values():
         for step, some in sources.items():

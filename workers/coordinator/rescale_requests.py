@@ -1,4 +1,4 @@
-"""The requests to rescale one job: which is being carried out, which wait, and what each of them came to (R9)."""
+"""The rescale requests of one job: the running one, the waiting ones, and the result of each (R9)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from malstrom_py.errors import MalstromError
 from malstrom_py.rescale.moves.placement import rebalanced
 from malstrom_py.rescale.moves.protocol import Table
-from malstrom_py.workers.coordinator.machine import CoordinatorMachine, Phase
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
 
 Done = Callable[[RescaleReport | MalstromError], None]
-"""Told once, when a request has ended: what came of it, or why it was called off."""
+"""A callback that gets the result of a request: its report, or why it was called off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """The job as a rescale found it."""
+    """The state of the job before a rescale."""
 
     version: int
     table: Table
@@ -37,8 +37,8 @@ class _Before:
         return cls(machine.version, machine.table, dict(machine.parts), machine.keys_moved, machine.bytes_moved)
 
 
-class Rescales:
-    """The requests to the coordinator ``machine``. The last one wins; those that it overtook end with it."""
+class RescaleRequests:
+    """The requests to the coordinator ``machine``. The last one wins; superseded requests end with it."""
 
     def __init__(self, machine: CoordinatorMachine) -> None:
         self._machine = machine
@@ -47,7 +47,7 @@ class Rescales:
         self._before = _Before.of(machine)
 
     def asked(self, members: tuple[int, ...], now_s: float, done: Done) -> None:
-        """A request has come. To be told before the coordinator is."""
+        """Record a request. Call this before the coordinator machine gets it."""
         request = _Request(members, now_s, done)
         if not self._running:
             self._before = _Before.of(self._machine)
@@ -56,9 +56,9 @@ class Rescales:
 
     @property
     def moving(self) -> Moving | None:
-        """How far the rescale under way has come; None while nothing moves."""
+        """The progress of the current rescale; None if nothing moves."""
         before, machine = self._before, self._machine
-        if machine.phase is not Phase.MOVING:
+        if machine.phase is not CoordinatorPhase.MOVING:
             return None
         done = _changed(before.table, machine.table)
         return Moving(
@@ -70,9 +70,9 @@ class Rescales:
         )
 
     def ended(self, now_s: float, error: MalstromError | None = None) -> None:
-        """The coordinator has ended the rescale that was under way, and goes on to the last request that waits.
+        """Answer the requests of the rescale that has ended; the waiting requests become the running ones.
 
-        ``error``: it was called off, and so are the requests that it had overtaken.
+        ``error``: the rescale was called off, and with it the requests that it superseded.
         """
         before, machine = self._before, self._machine
         report = RescaleReport(
@@ -96,5 +96,5 @@ class Rescales:
 
 
 def _changed(before: Table, after: Table) -> int:
-    """How many slots have another worker."""
+    """Return the number of slots whose owner differs."""
     return sum(was != now for was, now in zip(before, after, strict=True))

@@ -1,6 +1,6 @@
-"""When a run that has failed is begun again, and after which pause. Pure: told the time.
+"""The restart policy: whether and when a failed run is restarted. Pure: the caller passes the time.
 
-Rule: what fails again and again comes to an end, with the last error (S6).
+Rule: a job that fails too often ends with its last error (S6).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from malstrom_py.errors import PlanError
 
 @dataclass(frozen=True)
 class Restart:
-    """How a job with snapshots is begun again, from the last of them, when a worker or a function of it has failed.
+    """The restart policy of a job with snapshots: after a failure the job resumes from its last snapshot.
 
-    ``max_restarts`` within any ``window_s`` seconds; one more failure ends the job. The pauses before them begin with
-    ``backoff_s`` and double, up to ``backoff_max_s``.
+    At most ``max_restarts`` restarts within any ``window_s`` seconds; one more failure ends the job. The pause before a
+    restart is ``backoff_s`` at first and doubles, up to ``backoff_max_s``.
 
     >>> Restart(max_restarts=1).max_restarts
     1
 
     Raises:
-        PlanError: a number makes no sense.
+        PlanError: a number is out of range.
     """
 
     max_restarts: int = 5
@@ -42,11 +42,11 @@ class Restart:
 
 
 NEVER = Restart(max_restarts=0)
-"""What has failed once has failed."""
+"""The policy without restarts."""
 
 
 def restart_of(restart: object, *, kept: bool) -> Restart:
-    """What a runtime was given as ``restart``, checked. ``kept``: whether the job has snapshots to go back to."""
+    """Return the checked ``restart`` argument of a runtime. ``kept``: whether the job has snapshots."""
     if restart is None:
         return Restart() if kept else NEVER
     if restart == "never":
@@ -55,15 +55,15 @@ def restart_of(restart: object, *, kept: bool) -> Restart:
         raise PlanError(f'restart is "never" or mp.Restart(max_restarts=…), got {restart!r}')
     if not kept and restart.max_restarts:
         raise PlanError(
-            "restart needs a snapshot to go back to: give the runtime snapshots=mp.Snapshots(uri), or leave out restart"
+            "restart needs a snapshot to resume from: give the runtime snapshots=mp.Snapshots(uri), or omit restart"
         )
     return restart
 
 
-class Failures:
-    """The failures of one job, by ``restart``.
+class RestartBudget:
+    """The remaining restarts of one job under ``restart``.
 
-    >>> failures = Failures(Restart(max_restarts=2, backoff_s=1.0))
+    >>> failures = RestartBudget(Restart(max_restarts=2, backoff_s=1.0))
     >>> failures.pause_s(0.0), failures.pause_s(1.0), failures.pause_s(2.0)
     (1.0, 2.0, None)
     """
@@ -73,7 +73,7 @@ class Failures:
         self._at_s: deque[float] = deque()
 
     def pause_s(self, now_s: float) -> float | None:
-        """It has failed now: how long to wait before it is begun again; None: it is not."""
+        """Count a failure at ``now_s`` and return the pause before the restart; None: no restart is left."""
         restart, at_s = self._restart, self._at_s
         while at_s and now_s - at_s[0] > restart.window_s:
             at_s.popleft()

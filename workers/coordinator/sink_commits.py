@@ -1,8 +1,8 @@
-"""What transactional sinks have pre-committed, and its commit: once at the end of a job, or with each of its snapshots.
+"""The two-phase commit of transactional sinks: once at the end of a job, or with each of its snapshots.
 
-Rule: nothing is committed before all have pre-committed, so that a failure on the way leaves nothing visible; with
-snapshots, nothing before the manifest that names it is durable (S3). Writers pre-commit where they are, on their
-workers; one place commits, with the payloads that have come from everywhere.
+Rule: nothing is committed before all sinks have pre-committed, so that a failure before leaves nothing visible; with
+snapshots, nothing is committed before the manifest that names it is durable (S3). Writers pre-commit on their workers;
+one place commits, with the payloads of all workers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from malstrom_py.snapshot.ids import fresh_snapshot_id
 from malstrom_py.workers.reports.result import RunResult, as_plain
 
 Contexts = Mapping[str, CommitContext]
-"""What each step commits under."""
+"""The commit context of each step."""
 
 
 def pre_committed(sinks: Iterable[WriteSink], contexts: Contexts) -> Iterator[tuple[str, bytes]]:
-    """Have each of the ``sinks`` of one worker make what it has durable but not visible: its step and its payload, one
-    by one, so that what is made before one fails is known.
+    """Pre-commit the ``sinks`` of one worker, which makes their output durable but not visible.
+
+    Yields the step and the payload of each sink, one by one: the payloads before a failure are known.
     """
     for sink in sinks:
         if isinstance(sink.sink, TransactionalSink):
@@ -32,11 +33,11 @@ def pre_committed(sinks: Iterable[WriteSink], contexts: Contexts) -> Iterator[tu
 
 
 class SinkCommits:
-    """The commits of one run of a job. ``sinks``: its sink steps, one of each, not to be written to.
+    """The commits of one run of a job. ``sinks``: one instance of each sink step, used for commits only.
 
-    ``snapshot``: the id of the next commit, under which is pre-committed; without snapshots there is but one.
-    ``deliver``: this is not the program that started the job, so what is to be committed there is kept for it, held,
-    and discarded if the job fails.
+    ``snapshot``: the id of the next commit; without snapshots there is only one commit. ``deliver``: this is not the
+    program that started the job; payloads for that program are kept until it commits them, and discarded if the job
+    fails.
     """
 
     def __init__(self, job: str, sinks: Iterable[WriteSink], now_s: float, *, deliver: bool = False) -> None:
@@ -53,32 +54,32 @@ class SinkCommits:
 
     @property
     def any(self) -> bool:
-        """Whether there is a sink that commits."""
+        """Whether the job has a transactional sink."""
         return bool(self._all)
 
     def adding(self) -> list[str]:
-        """The steps whose sinks add to a folder or a table that is not known to be empty."""
+        """Return the steps whose sinks append to a folder or a table that may have rows."""
         targets = {step: getattr(sink.sink, "target", None) for step, sink in self._all.items()}
         return [step for step, target in targets.items() if isinstance(target, Target) and target.may_show_rows()]
 
     @property
     def contexts(self) -> dict[str, CommitContext]:
-        """What each step pre-commits under now."""
+        """The context under which each step pre-commits now."""
         return {step: self._context(step, self.snapshot) for step in self._all}
 
     def next(self, snapshot: SnapshotId) -> None:
-        """From now on it is pre-committed under ``snapshot``: the barrier of the one before has gone (S1)."""
+        """Pre-commit under ``snapshot`` from now on: the barrier of the snapshot before it has been injected (S1)."""
         self.snapshot = snapshot
 
     def to_deliver(self, snapshot: SnapshotId | None = None) -> list[tuple[str, bytes]]:
-        """What is to be committed in the program that started the job: steps and payloads, as `add` takes them."""
+        """Return the steps and payloads to commit in the program that started the job, as `add` takes them."""
         payloads = self._payloads.get(snapshot or self.snapshot, {})
         kept = ((step, some) for step, some in payloads.items() if step not in self._steps)
         return [(step, payload) for step, some in kept for payload in some]
 
     def add(self, payloads: Iterable[tuple[str, bytes]], snapshot: SnapshotId | None = None) -> None:
-        """Count in what a worker has pre-committed under ``snapshot``, before its writers close: at a barrier, at the
-        end, or because it leaves (R8).
+        """Add the payloads that a worker has pre-committed under ``snapshot``: at a barrier, at the end, or on leaving
+        (R8).
         """
         snapshot = snapshot or self.snapshot
         for step, payload in payloads:
@@ -87,45 +88,46 @@ class SinkCommits:
             hold = getattr(sink.sink, "hold", None)
             if hold is not None:
                 try:
-                    let_go = hold(self._context(step, snapshot), [payload])
+                    release = hold(self._context(step, snapshot), [payload])
                 except Exception as error:
-                    raise sink.error(error, "could not keep what was pre-committed") from error
-                self._held.setdefault((snapshot, step), []).append(let_go)
+                    raise sink.error(error, "could not keep its pre-committed output") from error
+                self._held.setdefault((snapshot, step), []).append(release)
 
     def payloads(self, snapshot: SnapshotId) -> dict[str, tuple[bytes, ...]]:
-        """All that was pre-committed under ``snapshot``, by step: for its manifest."""
+        """Return all payloads under ``snapshot``, by step, for its manifest."""
         return {step: tuple(some) for step, some in self._payloads.get(snapshot, {}).items()}
 
-    def may_stand(self, snapshot: SnapshotId) -> None:
-        """The manifest of ``snapshot`` is being written: what it names is not discarded here any more. If it does not
-        come to stand, the next run finds out, and has it discarded by `recover`.
+    def may_be_durable(self, snapshot: SnapshotId) -> None:
+        """Keep the payloads of ``snapshot`` from now on, because its manifest is being written.
+
+        If the manifest does not become durable, `recover` of the next run discards them.
         """
         self._durable.add(snapshot)
 
-    def take_over(self, snapshot: SnapshotId, payloads: Iterable[tuple[str, bytes]], *, stands: bool = False) -> None:
-        """Count in what was pre-committed under ``snapshot`` in another process, or for the manifest of one that
-        ``stands``: it is to be committed here next, perhaps again. What is of no sink here is left out.
+    def take_over(self, snapshot: SnapshotId, payloads: Iterable[tuple[str, bytes]], *, durable: bool = False) -> None:
+        """Add payloads of ``snapshot`` from another process, or from its manifest if the snapshot is ``durable``.
+
+        They are committed next, perhaps again. Payloads of unknown steps are left out.
         """
         self.snapshot = snapshot
         self.add((step, payload) for step, payload in payloads if step in self._all)
-        if stands:
-            self.may_stand(snapshot)
+        if durable:
+            self.may_be_durable(snapshot)
 
     def recover(self, committed: Sequence[SnapshotId] = ()) -> None:
-        """Before anything is opened: have each sink clear what an earlier run left half done. ``committed``: the
-        snapshots that stand.
-        """
+        """Remove the unfinished output of earlier runs, before any sink opens. ``committed``: the durable snapshots."""
         for step, sink in self._steps.items():
             try:
                 _transactional(sink).recover(self._context(step, self.snapshot), committed)
             except Exception as error:
-                raise sink.error(error, "could not be made ready") from error
+                raise sink.error(error, "could not be prepared") from error
 
     def commit(
         self, result: RunResult | None = None, *, snapshot: SnapshotId | None = None, final: bool = True
     ) -> None:
-        """Make visible what has been pre-committed under ``snapshot`` by a run that has done ``result``. ``final``:
-        nothing follows. On a failure `abort` discards what is not committed yet, unless it stands.
+        """Make the output under ``snapshot`` visible. ``result``: the counts of the run; ``final``: the last commit.
+
+        After a failure `abort` discards the output that is not committed, unless its snapshot is durable.
         """
         snapshot = snapshot or self.snapshot
         plain = None if result is None else as_plain(result)
@@ -138,7 +140,7 @@ class SinkCommits:
                 done = f"; already visible: {', '.join(self.committed)}" if self._done else ""
                 raise sink.error(error, f"could not commit{done}") from error
             self._done.append((snapshot, step))
-            self._let_go(snapshot, step)
+            self._release(snapshot, step)
             payloads.pop(step, None)
         if not payloads:
             self._payloads.pop(snapshot, None)
@@ -146,18 +148,16 @@ class SinkCommits:
 
     @property
     def committed(self) -> list[str]:
-        """The sinks that have committed last, by step: what they were given is visible."""
+        """The steps of the last commit: their output is visible."""
         return [step for _, step in self._done]
 
     def delivered(self, snapshot: SnapshotId) -> None:
-        """The program that started the job has committed what was kept for it."""
+        """Release the payloads that the program that started the job has committed."""
         for step in self._payloads.pop(snapshot, {}):
-            self._let_go(snapshot, step)
+            self._release(snapshot, step)
 
     def abort(self) -> list[SinkError]:
-        """Discard what was pre-committed but not committed, and belongs to no snapshot that stands. Returns what went
-        wrong, for there is more to close.
-        """
+        """Discard the uncommitted output that belongs to no durable snapshot. Return the errors."""
         errors: list[SinkError] = []
         open_now = {self.snapshot: self._payloads.get(self.snapshot, {}), **self._payloads}
         for snapshot, payloads in open_now.items():
@@ -166,20 +166,20 @@ class SinkCommits:
                     try:
                         _transactional(sink).abort(self._context(step, snapshot), payloads.get(step, []))
                     except Exception as error:
-                        errors.append(sink.error(error, "could not discard what was not committed"))
-                self._let_go(snapshot, step)
+                        errors.append(sink.error(error, "could not discard its uncommitted output"))
+                self._release(snapshot, step)
         return errors
 
     def _context(self, step: str, snapshot: SnapshotId) -> CommitContext:
         return CommitContext(self._job, step, snapshot, self.incarnation)
 
-    def _let_go(self, snapshot: SnapshotId, step: str) -> None:
-        for let_go in self._held.pop((snapshot, step), []):
-            let_go()
+    def _release(self, snapshot: SnapshotId, step: str) -> None:
+        for release in self._held.pop((snapshot, step), []):
+            release()
 
 
 def commits_in_driver(sink: WriteSink) -> bool:
-    """Whether a sink shows what it was given in the program that started the job, and nowhere else."""
+    """Return whether a sink commits in the program that started the job only."""
     return getattr(sink.sink, "commits_in_driver", False) is True
 
 

@@ -1,8 +1,8 @@
-"""The coordinator's shell around its snapshot machine: has barriers go, manifests written, sinks commit.
+"""The snapshot coordinator: executes the decisions of its machine (barriers, manifests, commits of sinks).
 
-Rule: what the machine decides is carried out in its order; what takes a store happens in the background, and what it
-comes to is looked at in `turn`, by the thread of the run. A snapshot that fails ends the run (S6): what sinks have
-pre-committed for it cannot be taken back while the job goes on.
+Rule: decisions of the machine are executed in its order. Work on the store runs in the background; the thread of the
+run handles its results in `turn`. A failed snapshot ends the run (S6), because the pre-committed output of sinks cannot
+be undone while the job runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import Background
-from malstrom_py.workers.engine.snapshot_capture import Cut, persistently, save
+from malstrom_py.workers.engine.snapshot_capture import CapturedState, persistently, save
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, as_plain, from_plain
 from malstrom_py.workers.transport.messages import Saved
@@ -37,22 +37,20 @@ from malstrom_py.workers.transport.messages import Saved
 _LOG: Final = logging.getLogger("malstrom_py")
 
 SAVE_DEADLINE_S: Final = 600.0
-"""How long a snapshot may take from the barrier that has passed to its manifest."""
+"""How long a snapshot may take from the end of its barrier to its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Somebody waits for the next snapshot; ``copy_to``: and for a copy of it there. ``last``: workers are to stop
-    behind its barrier.
-    """
+class SnapshotRequest:
+    """A request for the next snapshot. ``copy_to``: where to copy it. ``last``: workers stop after its barrier."""
 
     done: SnapshotDone
     copy_to: Snapshots | None = None
     last: bool = False
 
 
-class Snapshotting:
-    """Makes the snapshots of one incarnation of ``job`` as ``options`` say. ``pins``: what sources have pinned."""
+class SnapshotCoordinator:
+    """The coordinator of the snapshots of one incarnation of ``job``. ``pins``: the pinned inputs of sources."""
 
     def __init__(
         self,
@@ -81,8 +79,8 @@ class Snapshotting:
         self._machine = machine.SnapshotMachine(
             job, plan, incarnation=incarnation, sequence=sequence, chain_max=options.chain_max
         )
-        self._requests: list[Request] = []
-        self._answered_by_this: list[Request] = []
+        self._requests: list[SnapshotRequest] = []
+        self._answered_by_this: list[SnapshotRequest] = []
         self._now: SnapshotId | None = None
         self._manifest: Manifest | None = None
         self._passed_s: float | None = None
@@ -92,9 +90,9 @@ class Snapshotting:
         self._finishing = False
         self._is_final = False
         self.is_stopping = False
-        """Whether workers are to stop behind a last barrier, or have."""
+        """Whether the workers stop, or have stopped, after a last barrier."""
         self.has_stopped = False
-        """Whether they have, and that snapshot is committed, which is noted."""
+        """Whether the workers have stopped after a last barrier, and its snapshot is committed and noted."""
         self._is_last = False
         self._began_at_s = 0.0
         self._paused_s = 0.0
@@ -104,88 +102,88 @@ class Snapshotting:
 
     @property
     def status(self) -> SnapshotStatus:
-        """How it stands with them. ``last`` is what the job would go on from, also where an earlier run has made it."""
+        """The status of the snapshots. ``last``: the snapshot to resume from, also one of an earlier run."""
         return SnapshotStatus.of(self._last, self.completed)
 
     @property
     def result(self) -> RunResult | None:
-        """What the job has come to, as its last snapshot says; None before that stands."""
+        """The result of the job in its final snapshot; None before that snapshot is durable."""
         return None if self._last is None or not self.is_finished else result_in(self._last)
 
     def due_s(self) -> float | None:
-        """When the next one is to be begun, on the clock's monotonic time; None: not of itself, or one is made now."""
-        if self._options.interval_s is None or self._machine.phase is not machine.Phase.IDLE:
+        """Return when the next scheduled snapshot starts, on monotonic time; None if none is scheduled or one runs."""
+        if self._options.interval_s is None or self._machine.phase is not machine.SnapshotPhase.IDLE:
             return None
         return self._next_s
 
     @property
-    def phase(self) -> machine.Phase:
-        """Where the snapshot of now stands."""
+    def phase(self) -> machine.SnapshotPhase:
+        """The phase of the current snapshot."""
         return self._machine.phase
 
     @property
     def is_due(self) -> bool:
-        """Whether a snapshot is to be begun."""
-        if self._machine.phase is not machine.Phase.IDLE or self.is_finished or self._is_last:
+        """Whether a snapshot is due."""
+        if self._machine.phase is not machine.SnapshotPhase.IDLE or self.is_finished or self._is_last:
             return False
         due_s = self.due_s()
         return bool(self._requests) or (due_s is not None and self._clock.monotonic_s() >= due_s)
 
     def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
-        """Have a snapshot begun that has in it all that has been read by now, and copied to ``copy_to``."""
-        self._requests.append(Request(done, None if copy_to is None else self._options.elsewhere(copy_to)))
+        """Request a snapshot of everything read by now, and with ``copy_to`` a copy of it there."""
+        self._requests.append(SnapshotRequest(done, None if copy_to is None else self._options.elsewhere(copy_to)))
 
     def ask_last(self) -> None:
-        """Have the workers stop behind the barrier of one more snapshot."""
+        """Request a last snapshot and stop the workers after its barrier."""
         self.is_stopping = True
-        self._requests.append(Request(lambda ended: None, last=True))
+        self._requests.append(SnapshotRequest(lambda ended: None, last=True))
 
     def finish(self) -> None:
-        """All has been read and written: have one more snapshot made, with the result of the job in it."""
+        """Request the final snapshot with the result of the job: everything has been read and written."""
         self._finishing = True
-        self._requests.append(Request(lambda ended: None))
+        self._requests.append(SnapshotRequest(lambda ended: None))
 
     def turn(self) -> list[SnapshotWanted]:
-        """Take in what has been done in the background; the barrier that is to go, if one is."""
+        """Handle finished background tasks, and start a snapshot that is due. Return its barrier, if any."""
         self.background.turn()
         self._check_deadline()
         return self._begun() if self.is_due else []
 
     def barrier_begun(self, begun: BarrierBegun) -> None:
-        """The barrier goes: what sinks pre-commit from now on outside it belongs to the snapshot behind it."""
+        """Record the injected barrier: output that sinks pre-commit without it belongs to the next snapshot."""
         self._passed_s = None
         self._commits.next(next_snapshot_id(self._clock.now_s(), after=self._now))
         self._handle(begun)
 
     def cut_made(self, made: CutMade) -> None:
-        """It has passed all workers."""
+        """Record that the barrier has passed all workers."""
         self._passed_s = self._clock.monotonic_s()
         self._paused_s = made.paused_s
         self._handle(made)
 
-    def save(self, cut: Cut) -> None:
-        """Have the image of a worker of this process written down."""
-        self.background.submit(partial(save, cut, self.checkpointer), self._came_back)
+    def save(self, cut: CapturedState) -> None:
+        """Write the image of a worker of this process in the background."""
+        self.background.submit(partial(save, cut, self.checkpointer), self._was_saved)
 
     def saved(self, saved: Saved) -> None:
-        """A worker has written down its image."""
+        """Record the durable image of a worker."""
         self._commits.add(saved.payloads, SnapshotId(saved.snapshot))
         self._handle(saved)
 
     def close(self) -> None:
-        """The run has ended. Nobody is told of snapshots that do not stand: they are asked of the next run."""
+        """Stop the background work. Requests for unfinished snapshots are repeated in the next run."""
         self.background.close()
 
     def _begun(self) -> list[SnapshotWanted]:
         self._answered_by_this, self._requests = self._requests, []
-        # One that is on its way when the job comes to its end has not seen that end.
+        # A snapshot that was in progress when the job finished does not contain the result.
         self._is_final = self._finishing
         self._began_at_s = self._clock.monotonic_s()
         self._now = self._commits.snapshot
         if self._options.interval_s is not None:
             self._next_s = self._clock.monotonic_s() + self._options.interval_s
         self._is_last = any(request.last for request in self._answered_by_this)
-        effects = self._machine.handle(machine.Wanted(self._now, self._is_last))
+        effects = self._machine.handle(machine.SnapshotStarted(self._now, self._is_last))
         return [effect for effect in effects if isinstance(effect, SnapshotWanted)]
 
     def _handle(self, event: machine.Event) -> None:
@@ -198,9 +196,9 @@ class Snapshotting:
                 case machine.Completed():
                     self._complete(effect)
                 case SnapshotWanted():
-                    """Carried out by whoever called `turn`."""
+                    """The caller of `turn` executes it."""
 
-    def _came_back(self, result: Saved | BaseException) -> None:
+    def _was_saved(self, result: Saved | BaseException) -> None:
         if isinstance(result, BaseException):
             raise result
         self.saved(result)
@@ -215,8 +213,8 @@ class Snapshotting:
             result=self._result() if self._is_final else None,
         )
         checkpointer = self.checkpointer
-        # From here on it may stand, whether this run learns of it or not.
-        self._commits.may_stand(manifest.id)
+        # From now on the snapshot may be durable, even if this run does not learn it.
+        self._commits.may_be_durable(manifest.id)
 
         def store() -> None:
             persistently(lambda: checkpointer.save_manifest(manifest))
@@ -225,7 +223,7 @@ class Snapshotting:
         self.background.submit(store, self._stored)
 
     def _result(self) -> dict[str, Any]:
-        """What the job has done, this snapshot among it."""
+        """Return the counts of the job, including this snapshot."""
         return as_plain(replace(self._count(), snapshots=self.completed + 1))
 
     def _stored(self, result: BaseException | None) -> None:
@@ -240,7 +238,7 @@ class Snapshotting:
     def _complete(self, completed: machine.Completed) -> None:
         self.completed += 1
         self._last, self._manifest = self._manifest, None
-        self._tell()
+        self._log_completed()
         answered, self._answered_by_this = self._answered_by_this, []
         for request in answered:
             self._answer(request, completed.snapshot)
@@ -251,33 +249,33 @@ class Snapshotting:
 
         def tidy() -> None:
             checkpointer.note_sinks_committed(completed.snapshot)
-            # What is older than this snapshot, and belongs to none that stays, is on nobody's way any more.
+            # Older files that belong to no kept snapshot are no longer in use.
             checkpointer.prune(keep, 0.0, now_s, spare=spare)
 
         self.background.submit(tidy, partial(self._tidied, self._is_final, self._is_last))
 
     def _in_use(self) -> set[str]:
-        """Where artefacts lie that are read or written now, or that the next manifest names."""
+        """Return the paths of artefacts that are read or written now, or that the next manifest names."""
         read = {artefact.path for chain in (*self._compacting, *self._copying) for artefact in chain}
         return self._machine.paths() | read | {_place_of(chain) for chain in self._compacting}
 
     def _tidied(self, is_final: bool, is_last: bool, result: object) -> None:
-        """What could not be tidied up now is tidied up behind the next snapshot, or by the next start."""
+        """Handle the result of the clean-up. A failed one is repeated after the next snapshot or at the next start."""
         if isinstance(result, BaseException):
-            _LOG.warning("job %s: could not tidy up behind a snapshot: %s", self._job, result)
+            _LOG.warning("job %s: the clean-up after a snapshot failed: %s", self._job, result)
         self.is_finished = self.is_finished or is_final
         self.has_stopped = self.has_stopped or is_last
 
-    def _tell(self) -> None:
+    def _log_completed(self) -> None:
         assert self._last is not None
         took_s = self._clock.monotonic_s() - self._began_at_s
         written = sum(artefact.size for artefact in self._last.artefacts if artefact.snapshot == self._last.id)
         _LOG.info(
-            "job %s: snapshot %s stands: workers paused for at most %.4f s, %d bytes written, %.3f s in all",
+            "job %s: snapshot %s is complete: workers paused for at most %.4f s, %d bytes written, %.3f s in all",
             *(self._job, self._last.id, self._paused_s, written, took_s),
         )
 
-    def _answer(self, request: Request, snapshot: SnapshotId) -> None:
+    def _answer(self, request: SnapshotRequest, snapshot: SnapshotId) -> None:
         if request.copy_to is None:
             request.done(snapshot)
             return
@@ -285,18 +283,18 @@ class Snapshotting:
         copy_to, manifest = request.copy_to, self._last
         self._copying.append(tuple(manifest.artefacts))
 
-        def told(result: SnapshotId | BaseException) -> None:
+        def was_copied(result: SnapshotId | BaseException) -> None:
             self._copying.remove(tuple(manifest.artefacts))
             if isinstance(result, BaseException) and not isinstance(result, MalstromError):
                 raise result
             request.done(result)
 
         self.background.submit(
-            lambda: copied(manifest, self.checkpointer, copy_to.in_store(self._job), self._clock.now_s()), told
+            lambda: copied(manifest, self.checkpointer, copy_to.in_store(self._job), self._clock.now_s()), was_copied
         )
 
     def _compact(self, chain: tuple[Artefact, ...]) -> None:
-        """S2: off the worker. While one of a chain is being compacted, its longer forms wait."""
+        """S2: compact ``chain`` in the background, unless a prefix of the chain is being compacted."""
         if any(chain[: len(other)] == other for other in self._compacting):
             return
         self._compacting.add(chain)
@@ -304,7 +302,7 @@ class Snapshotting:
         self.background.submit(work, partial(self._was_compacted, chain), urgent=False)
 
     def _was_compacted(self, chain: tuple[Artefact, ...], result: Artefact | BaseException) -> None:
-        """One that failed is begun again behind the next snapshot, by a chain that is longer then."""
+        """Handle a compacted chain. A failed compaction is repeated after the next snapshot, with a longer chain."""
         self._compacting.discard(chain)
         if isinstance(result, BaseException):
             _LOG.warning("job %s: a chain of step %s was not compacted: %s", self._job, chain[-1].operator, result)
@@ -312,25 +310,25 @@ class Snapshotting:
             self._handle(machine.Compacted(chain, result))
 
     def _check_deadline(self) -> None:
-        waits = self._machine.phase in {machine.Phase.SAVING, machine.Phase.COMMITTING}
-        # How long a barrier may take to pass is `Coordination.check_deadline`'s to say.
+        waits = self._machine.phase in {machine.SnapshotPhase.SAVING, machine.SnapshotPhase.COMMITTING}
+        # `Coordinator.check_deadline` limits the time of the barrier.
         passed_s = self._passed_s if waits else None
         if passed_s is not None and self._clock.monotonic_s() - passed_s > SAVE_DEADLINE_S:
             raise DeadlineError(
                 f"job {self._job!r}: snapshot {self._now} has not been written to {self.checkpointer} within "
-                f"{SAVE_DEADLINE_S:g} s: see whether the store answers",
+                f"{SAVE_DEADLINE_S:g} s: check that the store responds",
                 wait=f"snapshot {self._now} to be written",
                 deadline_s=SAVE_DEADLINE_S,
             )
 
 
 def result_in(manifest: Manifest) -> RunResult | None:
-    """The result of the job that finished with the snapshot ``manifest``; None: it has not, it can be gone on with."""
+    """Return the result of the job that finished with the snapshot ``manifest``; None if it has not finished."""
     return None if manifest.result is None else replace(from_plain(manifest.result), last_snapshot=manifest.id)
 
 
 def _compacted(chain: Sequence[Artefact], checkpointer: Checkpointer) -> Artefact:
-    """What ``chain`` holds, as one artefact."""
+    """Write the content of ``chain`` as one artefact."""
     last = chain[-1]
     data = merged([loaded(checkpointer, artefact) for artefact in chain])
     sha256 = persistently(lambda: checkpointer.save_compacted(last.snapshot, last.operator, last.partition, data))
@@ -338,6 +336,6 @@ def _compacted(chain: Sequence[Artefact], checkpointer: Checkpointer) -> Artefac
 
 
 def _place_of(chain: Sequence[Artefact]) -> str:
-    """Where a chain is put that has been made into one."""
+    """Return the path of the compacted ``chain``."""
     last = chain[-1]
     return artefact_path(last.snapshot, last.operator, last.partition, "full", compacted=True)

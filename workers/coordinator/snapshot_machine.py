@@ -1,8 +1,9 @@
-"""Snapshot machine: what the coordinator makes of a barrier that passes and of workers that have saved what they hold.
+"""Snapshot machine: the coordinator's steps of one snapshot, from the barrier to the commit of sinks. Pure.
 
 Every state change is in TRANSITIONS; nothing here does I/O. One snapshot at a time, in the order of S3: all artefacts
-are durable before the manifest is written, the manifest before sinks commit, and that before the next barrier goes. A
-manifest names whole chains: what a worker has saved now, behind what was saved before (S2, S5).
+are durable before the manifest is written, the manifest is durable before sinks commit, and sinks have committed before
+the next barrier is injected. A manifest names whole chains: the artefacts of this snapshot after the earlier ones (S2,
+S5).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, Snaps
 from malstrom_py.workers.transport.messages import Saved
 
 
-class Phase(StrEnum):
-    """Where the snapshot stands."""
+class SnapshotPhase(StrEnum):
+    """The phase of the current snapshot."""
 
     IDLE = "idle"
     WANTED = "wanted"
@@ -30,18 +31,18 @@ class Phase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (Phase.IDLE, "wanted"): Phase.WANTED,
-    (Phase.WANTED, "barrier ordered"): Phase.SAVING,
-    (Phase.SAVING, "all saved"): Phase.COMMITTING,
-    (Phase.COMMITTING, "manifest stored"): Phase.PUBLISHING,
-    (Phase.PUBLISHING, "sinks have committed"): Phase.IDLE,
+    (SnapshotPhase.IDLE, "wanted"): SnapshotPhase.WANTED,
+    (SnapshotPhase.WANTED, "barrier ordered"): SnapshotPhase.SAVING,
+    (SnapshotPhase.SAVING, "all saved"): SnapshotPhase.COMMITTING,
+    (SnapshotPhase.COMMITTING, "manifest stored"): SnapshotPhase.PUBLISHING,
+    (SnapshotPhase.PUBLISHING, "sinks have committed"): SnapshotPhase.IDLE,
 }
-"""All changes of phase. A snapshot that fails ends the run, which goes back to the one before it (S6)."""
+"""All changes of phase. A failed snapshot ends the run, which restarts from the snapshot before (S6)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A snapshot is to be made, under ``snapshot``. ``last``: workers stop behind its barrier."""
+class SnapshotStarted:
+    """Snapshot ``snapshot`` starts. ``last``: workers stop after its barrier."""
 
     snapshot: SnapshotId
     last: bool = False
@@ -49,42 +50,42 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ManifestStored:
-    """The manifest is durable: the snapshot stands."""
+    """The manifest is durable, and so is the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinksCommitted:
-    """All sinks have made visible what belongs to the snapshot."""
+    """All sinks have committed the output of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """``artefact`` holds what ``chain`` holds, and takes its place (S2)."""
+    """``artefact`` has the content of ``chain`` and replaces it (S2)."""
 
     chain: tuple[Artefact, ...]
     artefact: Artefact
 
 
-Event = Wanted | BarrierBegun | CutMade | Saved | ManifestStored | SinksCommitted | Compacted
+Event = SnapshotStarted | BarrierBegun | CutMade | Saved | ManifestStored | SinksCommitted | Compacted
 
 
 @dataclass(frozen=True, slots=True)
 class StoreManifest:
-    """Write ``manifest``, of which the sinks' part and the times are missing."""
+    """Complete ``manifest`` with the payloads of sinks and the times, and write it."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSinks:
-    """The snapshot stands: have sinks commit."""
+    """Let sinks commit: the snapshot is durable."""
 
     snapshot: SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Everything of the snapshot is done; ``long``: the chains that are to be compacted."""
+    """The snapshot is complete. ``long``: the chains to compact."""
 
     snapshot: SnapshotId
     long: tuple[tuple[Artefact, ...], ...]
@@ -97,13 +98,13 @@ Chains = dict[tuple[str, int], tuple[Artefact, ...]]
 
 
 class SnapshotMachine:
-    """Makes the snapshots of one incarnation of ``job``; the first manifest has number ``sequence``.
+    """The machine for the snapshots of one incarnation of ``job``; the first manifest has number ``sequence``.
 
-    ``chain_max``: a chain with so many deltas is to be compacted.
+    ``chain_max``: the number of deltas above which a chain is compacted.
     """
 
     def __init__(self, job: str, plan: PlanImage, *, incarnation: int, sequence: int, chain_max: int) -> None:
-        self.phase = Phase.IDLE
+        self.phase = SnapshotPhase.IDLE
         self.parent: SnapshotId | None = None
         self._job = job
         self._plan = plan
@@ -117,9 +118,9 @@ class SnapshotMachine:
         self._cut_made = False
 
     def handle(self, event: Event) -> list[Effect]:
-        """Take one event; what is to be done about it, in order."""
+        """Take one event and return the effects, in order."""
         match event:
-            case Wanted():
+            case SnapshotStarted():
                 self._to("wanted")
                 self._snapshot, self._saved, self._cut_made = event.snapshot, {}, False
                 return [SnapshotWanted(event.snapshot, self.parent, event.last)]
@@ -146,11 +147,13 @@ class SnapshotMachine:
                 return self._compacted(event)
 
     def paths(self) -> set[str]:
-        """Where the artefacts lie that the next manifest may name."""
+        """Return the paths of the artefacts that the next manifest may name."""
         return {artefact.path for chain in self._chains.values() for artefact in chain}
 
     def _worker_saved(self, saved: Saved) -> list[Effect]:
-        self._require(self.phase is Phase.SAVING and saved.snapshot == self._snapshot, f"{saved.snapshot} was saved")
+        self._require(
+            self.phase is SnapshotPhase.SAVING and saved.snapshot == self._snapshot, f"{saved.snapshot} was saved"
+        )
         self._require(saved.worker in self._awaited, f"worker {saved.worker} is not one of the snapshot")
         self._require(saved.worker not in self._saved, f"worker {saved.worker} has saved it twice")
         self._saved[saved.worker] = saved
@@ -164,7 +167,7 @@ class SnapshotMachine:
         return [StoreManifest(self._manifest())]
 
     def _linked(self) -> Chains:
-        """What was saved now, each artefact at the end of its chain. Workers that have left have none any more."""
+        """Return the chains with the new artefacts appended, without the chains of workers that have left."""
         chains: Chains = {}
         for saved in self._saved.values():
             for artefact in saved.artefacts:
@@ -173,11 +176,11 @@ class SnapshotMachine:
                 if artefact.kind == "full":
                     chains[place] = (artefact,)
                 else:
-                    self._require(bool(before), f"a delta of {artefact.path} without what it goes by")
+                    self._require(bool(before), f"a delta of {artefact.path} without the artefact before it")
                     chains[place] = (*before, artefact)
         for place, chain in self._chains.items():
             if place[1] in self._awaited:
-                chains.setdefault(place, chain)  # nothing of it has changed
+                chains.setdefault(place, chain)  # unchanged since the last snapshot
         return chains
 
     def _manifest(self) -> Manifest:
@@ -200,7 +203,7 @@ class SnapshotMachine:
     def _merged(
         self, of: Callable[[Saved], Mapping[str, Mapping[str, Any]]], made: Callable[[Any], Any]
     ) -> dict[str, dict[str, Any]]:
-        """What all workers have by step and part. No part is at two of them."""
+        """Return the images of all workers by step and part. No part is on two workers."""
         merged: dict[str, dict[str, Any]] = {}
         for saved in self._saved.values():
             for step, images in of(saved).items():
@@ -213,11 +216,11 @@ class SnapshotMachine:
     def _frontiers(self) -> dict[str, int]:
         first, *others = self._saved.values()
         for other in others:
-            self._require(other.frontiers == first.frontiers, "workers have let in different epochs (T3)")
+            self._require(other.frontiers == first.frontiers, "workers have passed different epochs (T3)")
         return dict(first.frontiers)
 
     def _compacted(self, event: Compacted) -> list[Effect]:
-        """S2: the next manifest names it instead. A chain that has gone, or begun anew, has no use for it."""
+        """S2: replace the chain in the next manifest, unless the chain has been removed or restarted."""
         place = (event.artefact.operator, event.artefact.partition)
         now, length = self._chains.get(place, ()), len(event.chain)
         if now[:length] == event.chain:
@@ -231,4 +234,4 @@ class SnapshotMachine:
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:
-            raise InternalError(f"snapshot {self._snapshot or 'of nothing'}, {self.phase}: {what}")
+            raise InternalError(f"snapshot {self._snapshot or 'not started'}, {self.phase}: {what}")

@@ -55,7 +55,7 @@ class SendToExchange(Operator):
             self._router.control(Suspend())
 
 
-class Lane:
+class InputChannel:
     """What has come from one other worker and has not been taken yet, item by item.
 
     A frame is opened when its turn comes; its credit goes back when its last item has been let in. ``version`` is that
@@ -144,7 +144,7 @@ class Lane:
         return items
 
 
-class Inbox:
+class InputGate:
     """The receiving end of one exchange: a lane per sender, this worker's own ``loopback`` among them."""
 
     def __init__(
@@ -154,12 +154,12 @@ class Inbox:
         self._worker = worker
         self._decode = decode
         self._incarnation = incarnation
-        self.lanes: dict[int, Lane | Loopback] = {worker: loopback}
+        self.lanes: dict[int, InputChannel | Loopback] = {worker: loopback}
 
     def connect(self, sender: int, *, version: int = 0) -> None:
         """Take in what ``sender`` will send: R1, both ways, before the first move begins."""
         channel = ChannelIn(ChannelId(self.exchange, sender, self._worker), self._incarnation)
-        self.lanes[sender] = Lane(channel, self._decode, version)
+        self.lanes[sender] = InputChannel(channel, self._decode, version)
 
     def disconnect(self, sender: int) -> None:
         """R8: ``sender`` has left; its channel is at its end."""
@@ -169,7 +169,7 @@ class Inbox:
     def receive(self, frame: Frame) -> None:
         """Keep ``frame`` until the region takes it."""
         lane = self.lanes.get(frame.channel.sender)
-        if not isinstance(lane, Lane):
+        if not isinstance(lane, InputChannel):
             if frame.incarnation < self._incarnation:
                 return  # its sender is of a run that has ended (F1)
             raise InternalError(f"a frame came on channel {frame.channel}, which is not open here")

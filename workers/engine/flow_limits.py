@@ -89,7 +89,7 @@ _ROWS_FIRST: Final = 16
 _SENDERS_KEPT: Final = 0.95
 
 
-class Turn:
+class TimeShare:
     """What part of a round each of the ``doers`` of a worker has: its regions and sources. ``share``: how many workers
     take turns in its thread.
     """
@@ -109,7 +109,7 @@ class Turn:
             self.part_s = max(BATCH_MIN_S, min(BATCH_S, ROUND_S / (workers * self._doers)))
 
 
-class Pace:
+class IntakePace:
     """How a region takes in what has come for it: ``rows`` at once from each channel, as long as its part of the round
     lasts; and the ``window`` of those who send to it.
     """
@@ -119,7 +119,7 @@ class Pace:
         *("portion", "window"),
     )
 
-    def __init__(self, clock: Clock, turn: Turn) -> None:
+    def __init__(self, clock: Clock, turn: TimeShare) -> None:
         self._clock = clock
         self._turn = turn
         self._speed = Speed()

@@ -17,17 +17,17 @@ from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.keys.key_types import check_keys
-from malstrom_py.rescale.moves.receiving_machine import RegionMachine
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.rescale.partitioners import partitioner_of
 from malstrom_py.sources.base import Part
 from malstrom_py.worker_context import Resources
-from malstrom_py.workers.engine.exchange import Inbox, SendToExchange
+from malstrom_py.workers.engine.exchange import InputGate, SendToExchange
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
-from malstrom_py.workers.engine.flow_limits import ROWS_TRUSTED, Batching, Turn
-from malstrom_py.workers.engine.idle_sources import Follower, followers_of
-from malstrom_py.workers.engine.region_input import Entry, Feed, PassBarrier
-from malstrom_py.workers.engine.state_transfer import Keyed, Shipping
-from malstrom_py.workers.engine.test_mode import Checked, check_returns
+from malstrom_py.workers.engine.flow_limits import ROWS_TRUSTED, Batching, TimeShare
+from malstrom_py.workers.engine.idle_sources import IdleSource, followers_of
+from malstrom_py.workers.engine.region_input import ExchangeEntry, PassBarrier, RegionInput
+from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
+from malstrom_py.workers.engine.test_mode import CheckedStep, check_returns
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 SlotsOf = Callable[[Sequence[Any]], list[int]]
@@ -51,7 +51,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class WorkerGraph:
     """What a worker runs. ``operators`` are by step; ``nodes`` tells where a step stands in the executor.
 
     ``followers``: what to ask after each message whether it follows other workers (T2). ``letters``: what regions have
@@ -62,15 +62,15 @@ class Graph:
     executor: Executor
     operators: dict[str, Operator]
     nodes: dict[str, int]
-    inboxes: dict[str, Inbox]
+    inboxes: dict[str, InputGate]
     routers: dict[str, Router]
     regions: list[Region]
-    feeds: list[Feed]
-    followers: list[Follower]
+    feeds: list[RegionInput]
+    followers: list[IdleSource]
     letters: list[Outgoing]
     slots_of: dict[str, SlotsOf]
     entries: dict[str, int]
-    turn: Turn
+    turn: TimeShare
 
 
 def build_graph(
@@ -83,7 +83,7 @@ def build_graph(
     pass_barrier: PassBarrier,
     checks: bool = False,
     keys_per_parcel: int | None = None,
-) -> Graph:
+) -> WorkerGraph:
     """Build every operator anew, and an exchange of three nodes for each ``key_by``: keys, sending, receiving.
 
     ``checks``: whether every step is watched (test mode).
@@ -92,25 +92,25 @@ def build_graph(
     specs, nodes, entries, routers = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
     inboxes = {name: _inbox(name, member, router, codec) for name, router in routers.items()}
     if checks:
-        specs = [replace(spec, operator=spec.operator and Checked(spec.operator, codec)) for spec in specs]
+        specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
     executor = Executor(specs)
     regions = regions_of(plan)
     letters: list[Outgoing] = []
-    turn = Turn(sum(bool(region.entries) + len(region.sources) for region in regions))
+    turn = TimeShare(sum(bool(region.entries) + len(region.sources) for region in regions))
     keyed = {region.name: _keyed(plan, region, nodes, routers) for region in regions}
     names = {node: name for name, node in nodes.items()}
     slots_of = {names[node]: group.slots_of for groups in keyed.values() for group in groups for node in group.nodes}
     feeds = [
-        Feed(
+        RegionInput(
             executor,
-            [Entry(inboxes[name], entries[name], routers[name].slots) for name in region.entries],
+            [ExchangeEntry(inboxes[name], entries[name], routers[name].slots) for name in region.entries],
             [nodes[name] for name in region.sources],
             [routers[name] for name in region.exits],
             pass_barrier,
             [operator for name in region.steps if (operator := operators[name]).holding],
             sinks=[sink for name in region.steps if isinstance(sink := operators[name], WriteSink)],
             machine=_machine(region, member),
-            shipping=Shipping(
+            shipping=StateTransfer(
                 region.name,
                 member.worker,
                 executor,
@@ -127,7 +127,7 @@ def build_graph(
     exchanges = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, exchanges)
     made = (executor, operators, nodes, inboxes, routers, regions, feeds, followers, letters, slots_of)
-    return Graph(*made, entries, turn)
+    return WorkerGraph(*made, entries, turn)
 
 
 def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, checks: bool) -> dict[str, Operator]:
@@ -138,7 +138,7 @@ def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, ch
     return {step.name: step.factory(contexts[step.name]) for step in plan.steps}
 
 
-def track_keys(graph: Graph) -> None:
+def track_keys(graph: WorkerGraph) -> None:
     """Have each step that keeps state by key note which keys change (S2)."""
     for step, slots_of in graph.slots_of.items():
         graph.operators[step].track(slots_of)
@@ -161,7 +161,7 @@ def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class PartAssignment:
     """The parts of all sources: worker -> step -> parts; ``movable``: the sources whose parts can move."""
 
     parts: Mapping[int, Mapping[str, Sequence[Part]]]
@@ -172,7 +172,7 @@ Known = Mapping[str, Mapping[Part, Any]]
 """The parts of the snapshot that a job goes on from, by the steps that read them, with their positions."""
 
 
-def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | None = None) -> Dealt:
+def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | None = None) -> PartAssignment:
     """Ask every source of ``plan`` for its parts, and deal them. What a source has learnt by that (the types of files,
     say) it keeps, so copies that are made of ``plan`` from now on know it too.
     """
@@ -187,7 +187,7 @@ def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | 
     finally:
         resources.close()
     parts = {worker: {step: dealt[worker] for step, dealt in listed.items()} for worker in workers}
-    return Dealt(parts, frozenset(source.context.step for source in sources if source.moves_parts))
+    return PartAssignment(parts, frozenset(source.context.step for source in sources if source.moves_parts))
 
 
 def movable_parts(
@@ -231,8 +231,8 @@ def _nodes_of(
     return made
 
 
-def _machine(region: Region, member: Membership) -> RegionMachine:
-    return RegionMachine(
+def _machine(region: Region, member: Membership) -> ReceivingMachine:
+    return ReceivingMachine(
         region.name,
         member.worker,
         exchanges=region.entries,
@@ -243,7 +243,7 @@ def _machine(region: Region, member: Membership) -> RegionMachine:
     )
 
 
-def _keyed(plan: Plan, region: Region, nodes: dict[str, int], routers: dict[str, Router]) -> list[Keyed]:
+def _keyed(plan: Plan, region: Region, nodes: dict[str, int], routers: dict[str, Router]) -> list[KeyedSteps]:
     """The steps of ``region`` that may have state, by the partitioner that its keys were distributed with."""
     groups: list[tuple[PartitionerLike | None, Router, list[int], list[str]]] = []
     for name in region.entries:
@@ -260,7 +260,7 @@ def _keyed(plan: Plan, region: Region, nodes: dict[str, int], routers: dict[str,
             for partitioner, _, steps, _ in groups:
                 if partitioner == traits.partitioner:
                     steps.append(nodes[step.name])
-    return [Keyed(steps, router.slots_of, exchanges) for _, router, steps, exchanges in groups]
+    return [KeyedSteps(steps, router.slots_of, exchanges) for _, router, steps, exchanges in groups]
 
 
 def _spec(plan: Plan, step: Step, operator: Operator, nodes: dict[str, int], entries: dict[str, int]) -> NodeSpec:
@@ -292,9 +292,9 @@ def _router(plan: Plan, step: Step, member: Membership, batching: Batching, code
     )
 
 
-def _inbox(exchange: str, member: Membership, router: Router, codec: Codec) -> Inbox:
+def _inbox(exchange: str, member: Membership, router: Router, codec: Codec) -> InputGate:
     decode = partial(codec.decode_batch, step=exchange)
-    inbox = Inbox(exchange, member.worker, router.loopback, decode, member.incarnation)
+    inbox = InputGate(exchange, member.worker, router.loopback, decode, member.incarnation)
     for sender in member.members:
         if sender != member.worker:
             inbox.connect(sender, version=member.version)

@@ -13,12 +13,12 @@ from functools import partial
 from malstrom_py.builder.regions import Region
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.event_time import GenerateEpochs
-from malstrom_py.rescale.moves.receiving_machine import RegionMachine
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.workers.engine.executor import Executor
-from malstrom_py.workers.engine.region_input import Feed
+from malstrom_py.workers.engine.region_input import RegionInput
 
 
-class Follower:
+class IdleSource:
     """One ``generate_epochs`` and the exchanges it feeds: (name, node that sends, what receives) on this worker."""
 
     def __init__(
@@ -26,8 +26,8 @@ class Follower:
         executor: Executor,
         node: int,
         generator: GenerateEpochs,
-        feed: Feed,
-        exchanges: Sequence[tuple[str, int, RegionMachine]],
+        feed: RegionInput,
+        exchanges: Sequence[tuple[str, int, ReceivingMachine]],
     ) -> None:
         self._executor = executor
         self._node = node
@@ -54,16 +54,16 @@ class Follower:
 
 
 def followers_of(
-    regions: Iterable[tuple[Region, Feed]],
+    regions: Iterable[tuple[Region, RegionInput]],
     executor: Executor,
     operators: Mapping[str, Operator],
     nodes: Mapping[str, int],
     exchanges: Iterable[tuple[str, int]],
-) -> list[Follower]:
+) -> list[IdleSource]:
     """A follower for each ``generate_epochs`` that knows idle parts and feeds exchanges: (name, node that sends)."""
     regions, exchanges = list(regions), list(exchanges)
     receiving = {name: feed.machine for region, feed in regions for name in region.entries}
-    followers: list[Follower] = []
+    followers: list[IdleSource] = []
     for region, feed in regions:
         for name in region.steps:
             operator = operators[name]
@@ -72,5 +72,5 @@ def followers_of(
             behind = executor.behind(nodes[name])
             fed = [(name, send, receiving[name]) for name, send in exchanges if send in behind]
             if fed:
-                followers.append(Follower(executor, nodes[name], operator, feed, fed))
+                followers.append(IdleSource(executor, nodes[name], operator, feed, fed))
     return followers

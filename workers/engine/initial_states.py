@@ -13,7 +13,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import CodecError, InternalError, PlanError
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.keys.key_types import check_keys
-from malstrom_py.workers.engine.graph_builder import Graph
+from malstrom_py.workers.engine.graph_builder import WorkerGraph
 
 States = Mapping[str, Mapping[Any, Any]]
 """Step -> key -> state."""
@@ -38,7 +38,7 @@ def initial_states(plan: Plan, steps: Collection[str]) -> States:
     return loaded
 
 
-def start_with(graph: Graph, states: States, slots: Collection[int]) -> None:
+def start_with(graph: WorkerGraph, states: States, slots: Collection[int]) -> None:
     """Have the steps of a worker, which owns ``slots``, take those of ``states`` that are its own."""
     for step, by_key in states.items():
         operator = graph.operators[step]

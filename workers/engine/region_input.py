@@ -26,15 +26,25 @@ from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import MOVING, Barrier, Grant, Item, Loopback, Share, Suspend
 from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves import receiving_machine as events
-from malstrom_py.rescale.moves.protocol import InBand, Marker, Move, OpenSlots, Parcel, RegionDone, Report, Shipped
-from malstrom_py.rescale.moves.receiving_machine import Phase, RegionMachine
-from malstrom_py.workers.engine.exchange import Inbox, Lane
-from malstrom_py.workers.engine.flow_limits import Pace, Turn
-from malstrom_py.workers.engine.state_transfer import Shipping
+from malstrom_py.rescale.moves.protocol import (
+    InBand,
+    Marker,
+    OpenSlots,
+    RegionDone,
+    Report,
+    RescaleMove,
+    SendReport,
+    Shipped,
+    StateChunk,
+)
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine, ReceivingPhase
+from malstrom_py.workers.engine.exchange import InputChannel, InputGate
+from malstrom_py.workers.engine.flow_limits import IntakePace, TimeShare
+from malstrom_py.workers.engine.state_transfer import StateTransfer
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 
-class Graph(Protocol):
+class RegionGraph(Protocol):
     """The executor, as a region's feed needs it."""
 
     def push(self, node: int, message: Batch | Epoch | StateMessage, *, index: int = 0) -> None: ...
@@ -49,7 +59,7 @@ class Backlog(Protocol):
     def backlogged(self) -> bool: ...
 
 
-class Holding(Backlog, Protocol):
+class HoldingStep(Backlog, Protocol):
     """A step that holds records back, and the epochs between them."""
 
     @property
@@ -59,7 +69,7 @@ class Holding(Backlog, Protocol):
     def load(self) -> float: ...
 
 
-class Moved(Protocol):
+class MoveListener(Protocol):
     """What has to know when keys come and go."""
 
     def moved(self, version: int) -> None: ...
@@ -116,10 +126,10 @@ PassBarrier = Callable[[Barrier, Mapping[str, int], Callable[[StateMessage], Non
 told the epoch that each exchange of the region has let in."""
 
 
-class Entry(NamedTuple):
+class ExchangeEntry(NamedTuple):
     """One exchange that feeds the region: its channels, the node they lead to, the slots of a batch's keys."""
 
-    inbox: Inbox
+    inbox: InputGate
     node: int
     slots_of: Callable[[Batch], Any]
 
@@ -127,13 +137,13 @@ class Entry(NamedTuple):
 class _HeldRows(NamedTuple):
     """R5: rows of slots that have not been opened here, in the order in which they came."""
 
-    lane: Lane | Loopback
+    lane: InputChannel | Loopback
     node: int
     rows: Batch
     share: Share
 
 
-class Feed:
+class RegionInput:
     """Feeds one region. ``sources`` are the nodes of its sources, ``holding`` the steps that may hold records back,
     ``sinks`` are told when keys come and go.
 
@@ -143,19 +153,19 @@ class Feed:
 
     def __init__(
         self,
-        graph: Graph,
-        entries: Sequence[Entry],
+        graph: RegionGraph,
+        entries: Sequence[ExchangeEntry],
         sources: list[int],
         exits: list[Router],
         pass_barrier: PassBarrier,
-        holding: Sequence[Holding] = (),
+        holding: Sequence[HoldingStep] = (),
         *,
-        sinks: Sequence[Moved] = (),
-        machine: RegionMachine,
-        shipping: Shipping,
+        sinks: Sequence[MoveListener] = (),
+        machine: ReceivingMachine,
+        shipping: StateTransfer,
         letters: list[Outgoing],
         clock: Clock,
-        turn: Turn | None = None,
+        turn: TimeShare | None = None,
     ) -> None:
         self._graph = graph
         self._entries = {entry.inbox.exchange: entry for entry in entries}
@@ -169,7 +179,7 @@ class Feed:
         self._shipping = shipping
         self._letters = letters
         self._pause = MovePause(clock)
-        self._pace = Pace(clock, turn or Turn())
+        self._pace = IntakePace(clock, turn or TimeShare())
         self._told = (0, 0)
         self._held: list[_HeldRows] = []
         self._grants: list[Grant] = []
@@ -231,7 +241,7 @@ class Feed:
     @property
     def steady(self) -> bool:
         """Whether no slot of the region is on its way, and so every key that has state here may act by itself (R6)."""
-        return self.machine.phase is Phase.STEADY
+        return self.machine.phase is ReceivingPhase.STEADY
 
     @property
     def indexing(self) -> bool:
@@ -241,7 +251,7 @@ class Feed:
     @property
     def has_to_ship(self) -> bool:
         """Whether `ship` may have something to do."""
-        return self.machine.phase is not Phase.STEADY or self._shipping.indexing
+        return self.machine.phase is not ReceivingPhase.STEADY or self._shipping.indexing
 
     @property
     def held_rows(self) -> int:
@@ -287,7 +297,7 @@ class Feed:
         grants, self._grants = self._grants, []
         return taken, grants
 
-    def _take_in(self, entry: Entry, sender: int, lane: Lane | Loopback, item: Item) -> None:
+    def _take_in(self, entry: ExchangeEntry, sender: int, lane: InputChannel | Loopback, item: Item) -> None:
         if isinstance(item, Batch):
             self._rows(entry, sender, lane, item)
         elif isinstance(item, Epoch):
@@ -297,14 +307,14 @@ class Feed:
         else:
             self._arrived(item, lane)
 
-    def prepare(self, move: Move) -> None:
+    def prepare(self, move: RescaleMove) -> None:
         """``move`` has been ordered: what leaves by it, or by those behind it, is looked for while work goes on."""
         if self.machine.loses(move) or self.machine.worker in move.losing:
             self._shipping.prepare()
 
-    def receive(self, letter: Parcel | OpenSlots) -> None:
+    def receive(self, letter: StateChunk | OpenSlots) -> None:
         """Take what comes outside the channels."""
-        event = events.ParcelTaken(letter) if isinstance(letter, Parcel) else events.OpenTaken(letter)
+        event = events.StateTaken(letter) if isinstance(letter, StateChunk) else events.OpenTaken(letter)
         self._do(self.machine.handle(event))
 
     def ship(self) -> int:
@@ -339,7 +349,7 @@ class Feed:
         """Pass a message that acts on state through the region, between two messages."""
         self._let_in(message)
 
-    def _channels(self) -> list[tuple[Entry, int, Lane | Loopback]]:
+    def _channels(self) -> list[tuple[ExchangeEntry, int, InputChannel | Loopback]]:
         """All channels: first the one that had to wait when the region became full, or it might do so for ever."""
         entries = self._entries.values()
         channels = [(entry, sender, lane) for entry in entries for sender, lane in entry.inbox.lanes.items()]
@@ -349,11 +359,11 @@ class Feed:
         at = next(places, 0)
         return channels[at:] + channels[:at]
 
-    def _rows(self, entry: Entry, sender: int, lane: Lane | Loopback, batch: Batch) -> None:
+    def _rows(self, entry: ExchangeEntry, sender: int, lane: InputChannel | Loopback, batch: Batch) -> None:
         machine = self.machine
         if self._shipping.watching:
             self._shipping.saw(entry.inbox.exchange, batch)
-        if machine.phase is Phase.STEADY and lane.version == machine.version:
+        if machine.phase is ReceivingPhase.STEADY and lane.version == machine.version:
             self._push(entry.node, batch)
             return
         event = events.RowsTaken(entry.inbox.exchange, sender, lane.version, batch)
@@ -364,7 +374,7 @@ class Feed:
             else:
                 self._split(entry, lane, batch, effect.held)
 
-    def _split(self, entry: Entry, lane: Lane | Loopback, batch: Batch, held: frozenset[int]) -> None:
+    def _split(self, entry: ExchangeEntry, lane: InputChannel | Loopback, batch: Batch, held: frozenset[int]) -> None:
         """R5: let in what may be, keep the rest."""
         kept = [row for row, slot in enumerate(_listed(entry.slots_of(batch))) if slot in held]
         if not kept:
@@ -383,7 +393,7 @@ class Feed:
             match effect:
                 case events.Advance():
                     self._push(self._entries[effect.exchange].node, Epoch(effect.time))
-                case events.Tell():
+                case SendReport():
                     self._letters.append((COORDINATOR, self._with_figures(effect.report)))
                 case events.Ship():
                     self.moved(effect.version)
@@ -400,7 +410,7 @@ class Feed:
                 case events.Pass():
                     raise InternalError("rows are passed where they are taken")
 
-    def _in_band(self, entry: Entry, sender: int, message: InBand) -> None:
+    def _in_band(self, entry: ExchangeEntry, sender: int, message: InBand) -> None:
         if isinstance(message, Marker):
             self._pause.marked()
         self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, message)))
@@ -435,7 +445,7 @@ class Feed:
         for router in self._exits:
             router.control(Shipped(version), None if move is None else move.everyone)
 
-    def _arrived(self, message: Barrier | Suspend, lane: Lane | Loopback | None = None) -> None:
+    def _arrived(self, message: Barrier | Suspend, lane: InputChannel | Loopback | None = None) -> None:
         """At the sources, or from a worker. A suspension behind the last barrier finds the region stopped already."""
         if self.suspended and isinstance(message, Suspend):
             return

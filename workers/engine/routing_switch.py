@@ -13,24 +13,24 @@ from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves import sending_machine as machine
-from malstrom_py.rescale.moves.protocol import Leave, Move, PartHandedOver, PollParts, Rescale
+from malstrom_py.rescale.moves.protocol import Leave, PartHandedOver, PollParts, RescaleMove, SendReport, StartMove
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.engine.executor import Executor
-from malstrom_py.workers.engine.graph_builder import Graph, Membership
+from malstrom_py.workers.engine.graph_builder import Membership, WorkerGraph
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 
-class Position(NamedTuple):
+class PartPosition(NamedTuple):
     """Where a part that is handed over stands."""
 
     at: Any
     is_finished: bool
 
 
-class Switching:
+class RoutingSwitch:
     """The sending side of the worker that ``member`` says; ``letters`` takes what is for others."""
 
-    def __init__(self, graph: Graph, member: Membership, letters: list[Outgoing]) -> None:
+    def __init__(self, graph: WorkerGraph, member: Membership, letters: list[Outgoing]) -> None:
         self._executor: Executor = graph.executor
         self._routers: Sequence[Router] = list(graph.routers.values())
         # The node that sends into an exchange stands right behind the key_by.
@@ -44,7 +44,7 @@ class Switching:
         self._source_feeds = [feed for feed in graph.feeds if feed.sources]
         self._before: dict[str, int] = {}
         self._letters = letters
-        self._machine = machine.SwitchMachine(member.worker, version=member.version)
+        self._machine = machine.SendingMachine(member.worker, version=member.version)
         self._started = member.worker in member.members
         self._gained: list[PartHandedOver] = []
 
@@ -60,10 +60,10 @@ class Switching:
         """
         return self._started and self._machine.may_poll
 
-    def receive(self, letter: Rescale | PollParts | Leave | PartHandedOver) -> None:
+    def receive(self, letter: StartMove | PollParts | Leave | PartHandedOver) -> None:
         """Take what the coordinator orders, or a part that another worker hands over."""
         match letter:
-            case Rescale():
+            case StartMove():
                 effects = self._machine.handle(machine.RescaleOrdered(letter))
             case PollParts():
                 effects = self._machine.handle(machine.PollOrdered(letter))
@@ -73,7 +73,7 @@ class Switching:
                 effects = self._machine.handle(machine.PartCame(letter))
         for effect in effects:
             self._do(effect)
-        if not self._machine.may_poll and isinstance(letter, Rescale):
+        if not self._machine.may_poll and isinstance(letter, StartMove):
             self._hush(self._fed_by_sources)
 
     def check(self) -> None:
@@ -96,18 +96,18 @@ class Switching:
             case machine.SayBye():
                 for router in self._routers:
                     router.leave()
-            case machine.Tell():
+            case SendReport():
                 self._letters.append((COORDINATOR, effect.report))
 
     def _hand_over(self, effect: machine.HandOver) -> None:
         move = effect.move
         node, source = self._sources[move.source]
         position, released = self._call(node, partial(source.release, part=Part(move.part)))
-        where = Position(position, released is None)
+        where = PartPosition(position, released is None)
         state = None if released is None else released.state
         self._letters.append((move.taker, PartHandedOver(effect.version, move, where, state)))
 
-    def _switch(self, move: Move) -> None:
+    def _switch(self, move: RescaleMove) -> None:
         """R2, T2: what is promised from here on stands in the markers; it may be less than before."""
         self._hush(self._sending)
         before, self._before = self._before, {}

@@ -34,7 +34,7 @@ from malstrom_py.workers.transport.messages import Positions, Saved
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CapturedState:
     """Image of worker ``worker`` at the barrier of ``snapshot``.
 
     ``states``: step -> its keyed state, as an artefact. ``sources``: step -> where its parts stand. ``parts``: step ->
@@ -52,7 +52,7 @@ class Cut:
     paused_s: float = 0.0
 
 
-class Cutting:
+class SnapshotCapture:
     """A cut that is being made: the backend of its barrier, which has ``regions`` regions to pass."""
 
     def __init__(self, barrier: Barrier, regions: int) -> None:
@@ -77,7 +77,7 @@ class Cutting:
         """Whether it has passed all."""
         return self._left == 0
 
-    def cut(self, worker: int, operators: Mapping[str, Operator], codec: Codec) -> Cut:
+    def cut(self, worker: int, operators: Mapping[str, Operator], codec: Codec) -> CapturedState:
         """The image of ``worker``, which runs ``operators`` by step."""
         sources: dict[str, Positions] = {}
         parts: dict[str, Mapping[str, Any]] = {}
@@ -96,7 +96,7 @@ class Cutting:
                 parts[step] = codec.decode_at_rest(persisted, step=step)
             else:
                 states[step] = persisted
-        return Cut(
+        return CapturedState(
             self.barrier.snapshot, worker, states, sources, parts, self._frontiers, tuple(payloads), self.paused_s
         )
 
@@ -111,7 +111,7 @@ _PAUSES_S: Final = (0.1, 0.5, 2.0)
 """How long is waited before a store that has failed is tried again."""
 
 
-def save(cut: Cut, checkpointer: Checkpointer) -> Saved:
+def save(cut: CapturedState, checkpointer: Checkpointer) -> Saved:
     """Have ``checkpointer`` write down ``cut``. `SnapshotError` if it cannot, though it was tried again."""
     artefacts = tuple(_artefact(cut, step, state, checkpointer) for step, state in cut.states.items())
     return Saved(cut.snapshot, cut.worker, artefacts, cut.sources, cut.parts, cut.frontiers, cut.payloads)
@@ -134,7 +134,7 @@ def kind_of(state: bytes) -> Kind:
     return "delta" if is_delta(state) else "full"
 
 
-def _artefact(cut: Cut, step: str, state: bytes, checkpointer: Checkpointer) -> Artefact:
+def _artefact(cut: CapturedState, step: str, state: bytes, checkpointer: Checkpointer) -> Artefact:
     snapshot, kind = SnapshotId(cut.snapshot), kind_of(state)
     write = checkpointer.save_delta if kind == "delta" else checkpointer.save_snapshot
     sha256 = persistently(lambda: write(snapshot, step, cut.worker, state))

@@ -19,16 +19,16 @@ from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import NOTHING_BEGUN, Begun, ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Graph, Known
+from malstrom_py.workers.engine.graph_builder import Known, WorkerGraph
 
 _MIXED_ROWS: Final = 8
 """How many times the rows of a batch are polled as columns where some steps take columns and others make rows."""
 
 
-class Reading:
+class SourceDriver:
     """The sources of ``graph``."""
 
-    def __init__(self, graph: Graph, *, batching: Batching, clock: Clock) -> None:
+    def __init__(self, graph: WorkerGraph, *, batching: Batching, clock: Clock) -> None:
         self._executor = graph.executor
         self._batching = batching
         self._clock = clock

@@ -26,7 +26,7 @@ from malstrom_py.data.messages import Acquire, AnyOf, Collect, Control, Epoch, I
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.rescale.keys.key_hash import encode_key
-from malstrom_py.rescale.moves.protocol import Parcel
+from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
 
 
@@ -110,7 +110,7 @@ class Steps(Protocol):
     def run(self) -> None: ...
 
 
-class Keyed(NamedTuple):
+class KeyedSteps(NamedTuple):
     """Steps of a region whose keys go to slots in one way: their nodes, in the order of the graph.
 
     ``exchanges``: those that their records come by.
@@ -121,7 +121,7 @@ class Keyed(NamedTuple):
     exchanges: Collection[str] = ()
 
 
-class Shipping:
+class StateTransfer:
     """Moves the state of region ``region`` of ``worker``, whose steps with keys are ``keyed``."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Shipping:
         region: str,
         worker: int,
         steps: Steps,
-        keyed: Sequence[Keyed],
+        keyed: Sequence[KeyedSteps],
         *,
         chunk_bytes: int = CHUNK_BYTES,
         keys_first: int | None = None,
@@ -204,7 +204,7 @@ class Shipping:
             self.prepare()
         self.index()
 
-    def next(self) -> tuple[int, Parcel]:
+    def next(self) -> tuple[int, StateChunk]:
         """The next parcel, and whose it is: as many slots of one owner as fit in, without keys too."""
         while self.indexing:
             self.index()
@@ -228,9 +228,9 @@ class Shipping:
             message = Collect(chunk.keys(), states)
             self._tell(self._keyed[number].nodes, message)
         self._adapt(sum(map(len, taken.values())), sum(map(len, states.values())))
-        return owner, Parcel(self._region, self._version, self._worker, tuple(slots), states)
+        return owner, StateChunk(self._region, self._version, self._worker, tuple(slots), states)
 
-    def install(self, parcel: Parcel) -> None:
+    def install(self, parcel: StateChunk) -> None:
         """Put the state of ``parcel`` in. Steps without any are told as well: what they hold back goes first."""
         self._gained.update(parcel.slots)
         message = Acquire(parcel.states)

@@ -37,7 +37,7 @@ def check_returns(plan: Plan) -> None:
             )
 
 
-class Checked(Operator):
+class CheckedStep(Operator):
     """Runs ``inner`` and checks what it does."""
 
     def __init__(self, inner: Operator, codec: Codec) -> None:

@@ -35,32 +35,32 @@ from malstrom_py.rescale.moves.protocol import (
     InjectBarrier,
     Leave,
     OpenSlots,
-    Parcel,
     PartHandedOver,
     PollParts,
-    Rescale,
+    StartMove,
+    StateChunk,
 )
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.sources.base import Part
 from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import Resources
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Graph, Known, Membership, build_graph, track_keys
+from malstrom_py.workers.engine.graph_builder import Known, Membership, WorkerGraph, build_graph, track_keys
 from malstrom_py.workers.engine.initial_states import States, start_with
-from malstrom_py.workers.engine.region_input import Feed
-from malstrom_py.workers.engine.routing_switch import Switching
-from malstrom_py.workers.engine.snapshot_capture import Cut, Cutting
-from malstrom_py.workers.engine.source_driver import Reading
+from malstrom_py.workers.engine.region_input import RegionInput
+from malstrom_py.workers.engine.routing_switch import RoutingSwitch
+from malstrom_py.workers.engine.snapshot_capture import CapturedState, SnapshotCapture
+from malstrom_py.workers.engine.source_driver import SourceDriver
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoing
 
 
-def counts_of(plan: Plan, graph: Graph) -> dict[str, StepCounts]:
+def counts_of(plan: Plan, graph: WorkerGraph) -> dict[str, StepCounts]:
     """The counts of each step of ``plan``."""
     return {step.name: _counts(step, graph) for step in plan.steps}
 
 
-def _counts(step: Step, graph: Graph) -> StepCounts:
+def _counts(step: Step, graph: WorkerGraph) -> StepCounts:
     node = graph.nodes[step.name]
     counters = graph.executor.counters(node)
     epoch = graph.executor.epoch(node)
@@ -80,7 +80,7 @@ def _counts(step: Step, graph: Graph) -> StepCounts:
     )
 
 
-def continue_at(graph: Graph, frontiers: Mapping[str, int]) -> None:
+def continue_at(graph: WorkerGraph, frontiers: Mapping[str, int]) -> None:
     """Let each exchange go on at its frontier, with all that is behind it. What feeds it has said so much already."""
     known = {name: time for name, time in frontiers.items() if name in graph.entries}
     for region, feed in zip(graph.regions, graph.feeds, strict=True):
@@ -136,8 +136,8 @@ class Worker:
         self._codec = codec
         self._incarnation = member.incarnation
         self._slots = frozenset(slot for slot, owner in enumerate(member.table) if owner == member.worker)
-        self._cutting: Cutting | None = None
-        self._cut: Cut | None = None
+        self._cutting: SnapshotCapture | None = None
+        self._cut: CapturedState | None = None
         self._graph = build_graph(
             plan,
             member,
@@ -151,10 +151,10 @@ class Worker:
         if tracked:
             track_keys(self._graph)
         self.operators = self._graph.operators
-        self.reading = Reading(self._graph, batching=batching, clock=clock)
+        self.reading = SourceDriver(self._graph, batching=batching, clock=clock)
         self._feeds = {region.name: feed for region, feed in zip(self._graph.regions, self._graph.feeds, strict=True)}
         self._letters = self._graph.letters
-        self._switching = Switching(self._graph, member, self._letters)
+        self._switching = RoutingSwitch(self._graph, member, self._letters)
         self._sending = self._with_channels()
         operators = self._graph.operators
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
@@ -163,7 +163,7 @@ class Worker:
         placed = [(self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items()]
         self._scheduled = [place for place in placed if place[1].scheduled]
         self._holding = [place for place in placed if place[1].holding]
-        self._orders: deque[Rescale | PollParts | Leave | PartHandedOver] = deque()
+        self._orders: deque[StartMove | PollParts | Leave | PartHandedOver] = deque()
         self._linger_until_s = 0.0
 
     def open_sinks(self) -> None:
@@ -233,12 +233,12 @@ class Worker:
                 channel.grant(message)
             return []
         with self._resources:
-            if isinstance(message, Parcel | OpenSlots):
+            if isinstance(message, StateChunk | OpenSlots):
                 self._feeds[message.region].receive(message)
             elif isinstance(message, InjectBarrier):
                 self._inject(Barrier(message.snapshot, message.parent), last=message.last)
             else:
-                if isinstance(message, Rescale):
+                if isinstance(message, StartMove):
                     for feed in self._graph.feeds:
                         feed.prepare(message.move)
                 self._orders.append(message)
@@ -250,7 +250,7 @@ class Worker:
         markers nothing is held for the sake of it, behind them it would be.
         """
         orders = self._orders
-        while orders and not (isinstance(orders[0], Rescale) and any(feed.indexing for feed in self._graph.feeds)):
+        while orders and not (isinstance(orders[0], StartMove) and any(feed.indexing for feed in self._graph.feeds)):
             self._switching.receive(orders.popleft())
 
     def step(self, share: int = 1) -> tuple[int, list[Outgoing]]:
@@ -286,7 +286,7 @@ class Worker:
             self._inject(Suspend())
         return self._outgoing()
 
-    def take_cut(self) -> Cut | None:
+    def take_cut(self) -> CapturedState | None:
         """The image of this worker at a barrier that has passed, once."""
         cut, self._cut = self._cut, None
         return cut
@@ -297,11 +297,11 @@ class Worker:
         return any(router.backlogged for router in self._graph.routers.values())
 
     @property
-    def feeds(self) -> Sequence[Feed]:
+    def feeds(self) -> Sequence[RegionInput]:
         """The regions, to be looked at."""
         return self._graph.feeds
 
-    def feed(self, region: str) -> Feed:
+    def feed(self, region: str) -> RegionInput:
         """A region by its name, to be looked at."""
         return self._feeds[region]
 
@@ -432,12 +432,12 @@ class Worker:
         self, message: Barrier, frontiers: Mapping[str, int], let_in: Callable[[StateMessage], None]
     ) -> None:
         if self._cutting is None:
-            self._cutting = Cutting(message, len(self._graph.feeds))
+            self._cutting = SnapshotCapture(message, len(self._graph.feeds))
         cutting, began_s = self._cutting, self._clock.monotonic_s()
         let_in(cutting.abs_barrier(self._incarnation))
         cutting.passed(frontiers, self._clock.monotonic_s() - began_s)
 
-    def _maybe_cut(self, cutting: Cutting) -> None:
+    def _maybe_cut(self, cutting: SnapshotCapture) -> None:
         if not cutting.is_complete:
             return
         self._cut = cutting.cut(self.id, self._graph.operators, self._codec)

@@ -21,7 +21,15 @@ from malstrom_py.workers.engine.background import ThreadBackground
 from malstrom_py.workers.engine.snapshot_capture import save
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.messages import COORDINATOR, Content, News, Outgoing, Saved, Standing, Tally
+from malstrom_py.workers.transport.messages import (
+    COORDINATOR,
+    Content,
+    Outgoing,
+    Saved,
+    WorkerCounts,
+    WorkerReport,
+    WorkerStatus,
+)
 
 T = TypeVar("T")
 
@@ -58,7 +66,7 @@ class WorkerLoop:
         self._lock = threading.Lock()
         self._stepping = False
         self._ended = False
-        self._standing: Standing | None = None
+        self._standing: WorkerStatus | None = None
         self._tally_at_s = 0.0
         self._untold = False
         self._background = ThreadBackground(self.wake)
@@ -172,16 +180,16 @@ class WorkerLoop:
         busy = bool(came or done or outgoing)
         self._untold = self._untold or busy or worker.awaiting
         if self._untold and now_s >= self._tally_at_s:
-            self._tell(Tally(worker.id, worker.counts()))
+            self._tell(WorkerCounts(worker.id, worker.counts()))
             self._tally_at_s, self._untold = now_s + TALLY_S, False
         return 0.0 if busy else self._idle(worker, began_s, now_s)
 
     def _idle(self, worker: Worker, began_s: float, now_s: float) -> float:
-        standing = Standing(worker.id, worker.version, worker.finished, worker.suspended)
+        standing = WorkerStatus(worker.id, worker.version, worker.finished, worker.suspended)
         if standing != self._standing:
             self._standing = standing
             if self._untold:  # whoever takes it for finished is to know what it has done
-                self._tell(Tally(worker.id, worker.counts()))
+                self._tell(WorkerCounts(worker.id, worker.counts()))
                 self._tally_at_s, self._untold = now_s + TALLY_S, False
             self._tell(standing)
         if not worker.at_rest:
@@ -204,7 +212,7 @@ class WorkerLoop:
         self.saved = result
         self._tell(result)
 
-    def _tell(self, news: News | Saved) -> None:
+    def _tell(self, news: WorkerReport | Saved) -> None:
         self.transport.send(COORDINATOR, [news])
 
     def _answer(self) -> None:

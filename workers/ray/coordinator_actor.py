@@ -22,9 +22,9 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import made_at_s
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_request, encode_answer
 from malstrom_py.workers.control.server import answer_to
-from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.recovery import begun_again
-from malstrom_py.workers.coordinator.restart_policy import Failures
+from malstrom_py.workers.coordinator.restart_policy import RestartBudget
 from malstrom_py.workers.ray.cluster import room_now
 from malstrom_py.workers.ray.coordinator_journal import Notes
 from malstrom_py.workers.ray.driver_commits import Errand, Errands
@@ -70,7 +70,7 @@ class CoordinatorActor:
         self._name = f"malstrom(job={setup.job} coordinator)"
         log_as(setup.job, "coordinator")
         self._setup = setup
-        self._controls = Controls(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
+        self._controls = CommandQueue(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
         self._errands = Errands(outlives=setup.outlives)
         self._crew: RayCrew | None = None
         self._lookout = Lookout()
@@ -167,14 +167,14 @@ class CoordinatorActor:
 
     def _runs(self, clock: SystemClock) -> Attempts[JobRun[RayCrew]]:
         """The runs of the job, of which the coordinator before this one may have begun some."""
-        setup, notes, failures = self._setup, self._notes, Failures(self._setup.restart)
+        setup, notes, failures = self._setup, self._notes, RestartBudget(self._setup.restart)
         if self._follows:
             self._follow(failures, clock)
         plan = unpack_plan(setup.plan, setup.job)
 
         keeping, note = setup.keeping, notes.note
         if keeping is not None:
-            keeping = replace(keeping, stood=note.stood, is_again=note.has_begun, began_from=note.began_from)
+            keeping = replace(keeping, last_known=note.stood, is_again=note.has_begun, began_from=note.began_from)
 
         def make(again: bool, workers: int | None) -> JobRun[RayCrew]:
             nonlocal keeping
@@ -191,7 +191,7 @@ class CoordinatorActor:
 
         return Attempts(make, self._controls, setup.restart, clock, failures)
 
-    def _follow(self, failures: Failures, clock: SystemClock) -> None:
+    def _follow(self, failures: RestartBudget, clock: SystemClock) -> None:
         """Go on where the coordinator before this one has died. `PeerError`: too many have."""
         setup, notes, controls = self._setup, self._notes, self._controls
         now_s = clock.now_s()

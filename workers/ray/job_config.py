@@ -20,7 +20,7 @@ import cloudpickle
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.restart_policy import NEVER, Restart
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.captured_variables import captured
@@ -152,7 +152,7 @@ class JobSetup:
     start_timeout_s: float
     autoscaling: bool
     incarnation: int = 1
-    keeping: Keeping | None = None
+    keeping: SnapshotUse | None = None
     restart: Restart = NEVER
     outlives: bool = False
     watched: bool = False

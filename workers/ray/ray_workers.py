@@ -17,12 +17,12 @@ from malstrom_py.errors import InternalError, MalstromError, PeerError
 from malstrom_py.operators.read_source import Begun
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
-from malstrom_py.workers.coordinator.coordinator import Coordinated, Coordination
-from malstrom_py.workers.coordinator.recovery import Beginning, Resumption, begin, beginning_steps, listed
+from malstrom_py.workers.coordinator.coordinator import Coordinator, WorkerGroup
+from malstrom_py.workers.coordinator.recovery import RestorePoint, RunStart, begin, beginning_steps, listed
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import ThreadBackground
-from malstrom_py.workers.engine.graph_builder import Dealt, Membership, build_sinks, deal_parts, movable_parts
+from malstrom_py.workers.engine.graph_builder import Membership, PartAssignment, build_sinks, deal_parts, movable_parts
 from malstrom_py.workers.engine.worker_loop import Wake
 from malstrom_py.workers.ray.cluster import check_room
 from malstrom_py.workers.ray.coordinator_journal import Notes
@@ -36,7 +36,15 @@ from malstrom_py.workers.ray.worker_startup import Hiring, parts_of
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.messages import COORDINATOR, Connected, Content, Message, Saved, Standing, Tally
+from malstrom_py.workers.transport.messages import (
+    COORDINATOR,
+    Connected,
+    Content,
+    Message,
+    Saved,
+    WorkerCounts,
+    WorkerStatus,
+)
 
 TURN_S: Final = 0.5
 """How long the coordinator waits at most before it looks around; whatever happens ends the wait."""
@@ -59,7 +67,7 @@ GO_BACK_S: Final = 1.0
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
-class RayCrew(Coordinated):
+class RayCrew(WorkerGroup):
     """The workers of ``plan``, started as ``setup`` says. ``errands``: what the driver does for it; ``notes``: for the
     next coordinator; ``lookout``: on the cluster's nodes.
     """
@@ -77,8 +85,8 @@ class RayCrew(Coordinated):
         if setup.keeping is not None:
             sinks = done_in_driver(sinks, errands)
         self.commit = SinkCommits(plan.job, sinks, clock.now_s(), deliver=setup.keeping is None)
-        self.coordination = Coordination(plan, self, members=range(setup.workers), clock=clock)
-        self._begun: Beginning | None = None
+        self.coordination = Coordinator(plan, self, members=range(setup.workers), clock=clock)
+        self._begun: RunStart | None = None
         self._roster = Roster(plan.job, clock, lookout)
         self._hiring: Hiring | None = None
         self._joining: Iterator[None] | None = None
@@ -87,7 +95,7 @@ class RayCrew(Coordinated):
         self._draining = False
         self._is_ending = False
 
-    def begin(self) -> Beginning | None:
+    def begin(self) -> RunStart | None:
         """Before anything else: claim the job and choose where it goes on from; have the sinks made ready."""
         if self._setup.keeping is None:
             self.commit.recover()
@@ -260,7 +268,7 @@ class RayCrew(Coordinated):
             raise InternalError("a run has no streams before it has begun")
         return self.transport
 
-    def _resumed(self, dealt: Dealt) -> tuple[Resumption | None, Mapping[str, Mapping[Part, Begun]]]:
+    def _resumed(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, Begun]]]:
         """What workers go on from, without what is of no use to them; and where the parts stand."""
         resumption = None if self._begun is None else self._begun.resumption
         if resumption is None:
@@ -299,7 +307,7 @@ class RayCrew(Coordinated):
             _LOG.warning("the rescale is called off: %s", error)
             self._joining = None
             hiring.give_up()
-            self._send(self.coordination.handle(events.CalledOff(error)))
+            self._send(self.coordination.handle(events.RescaleCalledOff(error)))
             return
         yield from hiring.connect()
         _LOG.info("workers %s have joined", list(start.workers))
@@ -318,16 +326,16 @@ class RayCrew(Coordinated):
 
     def _take(self, content: Content) -> None:
         match content:
-            case Standing():
+            case WorkerStatus():
                 self._roster.told(content)
-            case Tally():
+            case WorkerCounts():
                 self._roster.told(content)
                 self.coordination.got_on()
             case Saved():
                 self._was_saved(content)
             case _:
                 report: Any = content
-                self._send(self.coordination.handle(events.Reported(report)))
+                self._send(self.coordination.handle(events.ReportReceived(report)))
 
     def _was_saved(self, saved: Saved) -> None:
         """A worker has written down what it held. One that leaves tells it once more, lest it be lost with it."""
@@ -339,7 +347,7 @@ class RayCrew(Coordinated):
         for receiver, content in messages:
             self._streams.send(receiver, [content])
 
-    def _all_stand(self, as_wanted: Callable[[Standing], bool]) -> bool:
+    def _all_stand(self, as_wanted: Callable[[WorkerStatus], bool]) -> bool:
         return self._roster.all_stand(self.members, self.coordination.version, as_wanted)
 
     def _finish(self, hands: Sequence[Hand]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import ray
 
 from malstrom_py.errors import MalstromError
-from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.ray.job_config import Wiring, log_as, unpack_plan
 from malstrom_py.workers.ray.worker_server import BlackBox, WorkerHost, box_path, clear_before
@@ -39,7 +39,7 @@ class WorkerActor:
         batching: Batching,
         checks: bool,
         incarnation: int,
-        keeping: Keeping | None,
+        keeping: SnapshotUse | None,
         watched: bool,
     ) -> None:
         self._name = f"malstrom(job={job} worker={worker})"

@@ -18,7 +18,7 @@ from malstrom_py.workers.ray.worker_handle import ANSWER_S, Asked, Hand, answers
 from malstrom_py.workers.ray.worker_server import Finished
 from malstrom_py.workers.reports.error_transfer import unpack
 from malstrom_py.workers.reports.result import StepCounts, merged_counts
-from malstrom_py.workers.transport.messages import Standing, Tally
+from malstrom_py.workers.transport.messages import WorkerCounts, WorkerStatus
 
 ROOT_S: Final = 2.0
 """How long it is waited for the root of a failure when all that is known is that a stream was lost."""
@@ -35,18 +35,18 @@ class Roster:
         self._job = job
         self._clock = clock
         self._lookout = lookout
-        self._standings: dict[int, Standing] = {}
+        self._standings: dict[int, WorkerStatus] = {}
         self._counts: dict[int, Mapping[str, StepCounts]] = {}
         self._left: list[Mapping[str, StepCounts]] = []
 
-    def told(self, news: Standing | Tally) -> None:
+    def told(self, news: WorkerStatus | WorkerCounts) -> None:
         """A worker tells how it stands, or what it has done."""
-        if isinstance(news, Standing):
+        if isinstance(news, WorkerStatus):
             self._standings[news.worker] = news
         else:
             self._counts[news.worker] = news.counts
 
-    def all_stand(self, members: Sequence[int], version: int, as_wanted: Callable[[Standing], bool]) -> bool:
+    def all_stand(self, members: Sequence[int], version: int, as_wanted: Callable[[WorkerStatus], bool]) -> bool:
         """Whether all ``members`` do, of those who send by ``version`` of the table."""
         found = [self._standings.get(worker) for worker in members]
         return all(standing is not None and standing.version == version and as_wanted(standing) for standing in found)

@@ -30,7 +30,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.read_source import Begun, ReadSource
 from malstrom_py.sources.base import Part
-from malstrom_py.workers.coordinator.recovery import Keeping, Resumption, restore
+from malstrom_py.workers.coordinator.recovery import RestorePoint, SnapshotUse, restore
 from malstrom_py.workers.coordinator.sink_commits import Contexts, pre_committed
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
@@ -168,7 +168,7 @@ class WorkerHost:
         *,
         batching: Batching,
         checks: bool,
-        keeping: Keeping | None = None,
+        keeping: SnapshotUse | None = None,
         box: BlackBox | None = None,
     ) -> None:
         self._plan = plan
@@ -201,7 +201,7 @@ class WorkerHost:
         member: Membership,
         others: Sequence[int],
         draining: bool,
-        resumption: Resumption | None = None,
+        resumption: RestorePoint | None = None,
         beginning: Collection[str] = (),
     ) -> None:
         """Build the worker, with channels to ``others`` that are no members yet (R1), and open its sinks. Have it take

@@ -14,7 +14,7 @@ from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.server import ControlSocket, answering
-from malstrom_py.workers.coordinator.command_queue import Controls, WakefulClock
+from malstrom_py.workers.coordinator.command_queue import CommandQueue, WakefulClock
 from malstrom_py.workers.coordinator.recovery import LATEST, begun_again, keeping_of, warn_of_reading_again
 from malstrom_py.workers.coordinator.restart_policy import Restart, restart_of
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -98,7 +98,7 @@ class InProcess:
         try:
             refuse_in_coroutine("InProcess.run")
             plan = check_job(job, "InProcess.run").plan()
-            controls = Controls(plan.job, kept=self._keeping is not None)
+            controls = CommandQueue(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress))
             with PlannedStop(lambda: controls.stop(drain=None)) if stop_on_sigterm else nullcontext():
                 if not control:
@@ -131,13 +131,13 @@ class InProcess:
         """
         try:
             plan = check_job(job, "InProcess.start").plan()
-            controls = Controls(plan.job, kept=self._keeping is not None)
+            controls = CommandQueue(plan.job, kept=self._keeping is not None)
             run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
             return JobHandle(LocalJob(run, controls, control=control))
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
-    def _controlled(self, plan: Plan, controls: Controls, progress: Progress | None) -> Attempts[JobRun[Crew]]:
+    def _controlled(self, plan: Plan, controls: CommandQueue, progress: Progress | None) -> Attempts[JobRun[Crew]]:
         from malstrom_py.workers.runtime.captured_variables import (
             warn_of_captured,  # it takes cloudpickle, which an import does not
         )

@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
-from malstrom_py.workers.coordinator.command_queue import Commanded, Controls
-from malstrom_py.workers.coordinator.recovery import Beginning
+from malstrom_py.workers.coordinator.command_queue import CommandedWorkers, CommandQueue
+from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
 from malstrom_py.workers.reports.result import RunResult, StepCounts
@@ -24,7 +24,7 @@ from malstrom_py.workers.runtime.progress import Progress
 from malstrom_py.workers.runtime.source_pinning import Pins
 
 
-class Staff(Commanded, Protocol):
+class Staff(CommandedWorkers, Protocol):
     """The workers of a run, in this process or elsewhere."""
 
     @property
@@ -42,7 +42,7 @@ class Staff(Commanded, Protocol):
     @property
     def target(self) -> tuple[int, ...]: ...
 
-    def begin(self) -> Beginning | None: ...
+    def begin(self) -> RunStart | None: ...
 
     def open(self, pins: Mapping[str, Any]) -> None: ...
 
@@ -71,12 +71,12 @@ class JobRun(Generic[S]):
         crew: S,
         clock: Clock,
         *,
-        controls: Controls | None = None,
+        controls: CommandQueue | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._plan = plan
         self._clock = clock
-        self._controls = controls or Controls(plan.job)
+        self._controls = controls or CommandQueue(plan.job)
         self._progress = progress
         self._started_s = clock.monotonic_s()
         self._crew = crew
@@ -94,7 +94,7 @@ class JobRun(Generic[S]):
             try:
                 begun = self._crew.begin()
                 self.has_begun = True
-                self._controls.note_snapshots(None if begun is None else begun.standing)
+                self._controls.note_snapshots(None if begun is None else begun.snapshot_status)
                 if (
                     begun is not None
                     and begun.finished is not None
@@ -193,7 +193,7 @@ class JobRun(Generic[S]):
         status = self._crew.snapshots
         if status is not None and status.last is not None:
             committed = "its sinks have committed what is in its last snapshot; " if self._commit.any else ""
-            return f"{committed}it can go on from snapshot {status.last}"
+            return f"{committed}it can resume from snapshot {status.last}"
         done = self._commit.committed
         if not done:
             return "nothing was committed"

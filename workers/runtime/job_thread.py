@@ -17,7 +17,7 @@ from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, JobRunning, MalstromError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.control.server import ControlSocket, answering
-from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.reports.error_transfer import without_internals
 from malstrom_py.workers.reports.job_status import Ending, JobStatus, RescaleReport, goes_on, in_progress
 from malstrom_py.workers.reports.result import RunResult
@@ -36,7 +36,7 @@ class Run(Protocol):
     def result(self) -> RunResult: ...
 
 
-def conduct(run: Run, controls: Controls, control: ControlSocket | None) -> RunResult:
+def conduct(run: Run, controls: CommandQueue, control: ControlSocket | None) -> RunResult:
     """Execute ``run`` in this thread; then free its name, and tell everyone how it ended."""
     error: BaseException | None = None
     result: RunResult | None = None
@@ -57,7 +57,7 @@ def conduct(run: Run, controls: Controls, control: ControlSocket | None) -> RunR
 class LocalJob:
     """A job that runs in a thread of this process."""
 
-    def __init__(self, run: Run, controls: Controls, *, control: bool) -> None:
+    def __init__(self, run: Run, controls: CommandQueue, *, control: bool) -> None:
         self.name = controls.job
         self._controls = controls
         self._run = run
@@ -223,7 +223,7 @@ def _leave_all() -> None:
         job.leave(until_s)
 
 
-def _counts(run: Run, controls: Controls) -> RunResult:
+def _counts(run: Run, controls: CommandQueue) -> RunResult:
     try:
         return run.result()
     except Exception:

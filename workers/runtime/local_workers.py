@@ -22,8 +22,8 @@ from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import Report
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
-from malstrom_py.workers.coordinator.coordinator import Coordinated, Coordination
-from malstrom_py.workers.coordinator.recovery import Beginning, Keeping, begin, beginning_steps, listed, restore
+from malstrom_py.workers.coordinator.coordinator import Coordinator, WorkerGroup
+from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse, begin, beginning_steps, listed, restore
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits, pre_committed
 from malstrom_py.workers.engine.background import Background, ThreadBackground
@@ -42,7 +42,7 @@ _NAP_S: Final = 0.01
 """The same where the clock does not say how long nothing is due."""
 
 
-class Crew(Coordinated):
+class Crew(WorkerGroup):
     """``workers`` workers over one plan, and those that join them. ``keeping``: how the job is snapshotted, if it is.
 
     ``incarnation``: which start of the job this is, where no snapshot tells.
@@ -55,7 +55,7 @@ class Crew(Coordinated):
         workers: int,
         batching: Batching,
         clock: Clock,
-        keeping: Keeping | None = None,
+        keeping: SnapshotUse | None = None,
         checks: bool = False,
         incarnation: int = 1,
         slots_per_move: int | None = None,
@@ -70,13 +70,13 @@ class Crew(Coordinated):
         self._keeping = keeping
         self.wake = threading.Event()
         self._workers: dict[int, Worker] = {}
-        self.coordination = Coordination(plan, self, members=range(workers), clock=clock, slots_per_move=slots_per_move)
-        self._begun: Beginning | None = None
+        self.coordination = Coordinator(plan, self, members=range(workers), clock=clock, slots_per_move=slots_per_move)
+        self._begun: RunStart | None = None
         self._left: list[dict[str, StepCounts]] = []
         self._draining = False
         self.commit = SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
 
-    def begin(self) -> Beginning | None:
+    def begin(self) -> RunStart | None:
         """Before anything else: claim the job and choose where it goes on from; have sinks made ready."""
         if self._keeping is None:
             self.commit.recover()
@@ -214,7 +214,7 @@ class Crew(Coordinated):
         if isinstance(message, Connected):
             return self.coordination.handle(message)
         if isinstance(message, Report):
-            return self.coordination.handle(events.Reported(message))
+            return self.coordination.handle(events.ReportReceived(message))
         worker = self._workers.get(receiver)
         if worker is not None:
             return worker.receive(message)  # type: ignore[arg-type]  # news are for coordinators of other processes
@@ -256,7 +256,7 @@ class Crew(Coordinated):
             self._carry(worker.id, worker.suspend())
         return True
 
-    def _keep_snapshots(self, begun: Beginning, pins: Mapping[str, Any]) -> None:
+    def _keep_snapshots(self, begun: RunStart, pins: Mapping[str, Any]) -> None:
         assert self._keeping is not None
         self.coordination.keep_snapshots(
             begun, self._keeping.snapshots, self._background(), self.commit, pins, self._result

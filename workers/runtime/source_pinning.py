@@ -14,7 +14,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import PinnedSource
-from malstrom_py.workers.coordinator.recovery import Pinned
+from malstrom_py.workers.coordinator.recovery import PinnedInputs
 from malstrom_py.workers.engine.graph_builder import build_sources
 
 
@@ -43,13 +43,13 @@ class Pins:
         """Whether there is a source to be pinned."""
         return bool(self._steps)
 
-    def pin(self, known: Pinned | None = None) -> None:
+    def pin(self, known: PinnedInputs | None = None) -> None:
         """Pin them all, in the order of the steps. `SourceError` names the step whose source cannot be.
 
         ``known``: of the manifest that the job goes on from. A source that has no record is new, and pinned anew,
         behind the others: what it stages clears away what nobody holds. So does one that pins what is new since.
         """
-        known = known or Pinned()
+        known = known or PinnedInputs()
         records = {step: self._record(step, known.records) for step in self._steps}
         read = {step: step.reads_new and self._was_read(step, known) for step in self._steps}
         for step in sorted(self._steps, key=lambda step: records[step] is None or read[step]):
@@ -89,7 +89,7 @@ class Pins:
                 raise
             error.add_note(str(failure))
 
-    def _was_read(self, step: ReadSource, known: Pinned) -> bool:
+    def _was_read(self, step: ReadSource, known: PinnedInputs) -> bool:
         """Whether all steps that read ``step``'s source, and were there, have read what it had pinned."""
         names = {reader.context.step for reader in self._read if reader.source is step.source}
         return names.intersection(known.records) <= known.read

@@ -13,8 +13,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded, MalstromError
-from malstrom_py.workers.coordinator.command_queue import Controls
-from malstrom_py.workers.coordinator.restart_policy import Failures, Restart
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.coordinator.restart_policy import Restart, RestartBudget
 from malstrom_py.workers.reports.result import RunResult
 
 _NAP_S: Final = 0.05
@@ -53,15 +53,15 @@ class Attempts(Generic[R]):
     def __init__(
         self,
         make: Callable[[bool, int | None], R],
-        controls: Controls,
+        controls: CommandQueue,
         restart: Restart,
         clock: Clock,
-        failures: Failures | None = None,
+        failures: RestartBudget | None = None,
     ) -> None:
         self._make = make
         self._controls = controls
         self._restart = restart
-        self._failures = failures or Failures(restart)
+        self._failures = failures or RestartBudget(restart)
         self._clock = clock
         self._again = False
         self.restarts = 0
@@ -106,7 +106,7 @@ class Attempts(Generic[R]):
         wait_out(pause_s, self._controls, self._clock)
 
 
-def wait_out(pause_s: float, controls: Controls, clock: Clock) -> None:
+def wait_out(pause_s: float, controls: CommandQueue, clock: Clock) -> None:
     """The pause before a job begins again. A job that is stopped with drain has none, and one that is stopped without
     ends here: `JobEnded`.
     """

@@ -11,10 +11,10 @@ from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.channels.channel import Frame
-from malstrom_py.rescale.moves.protocol import Bye, OpenSlots, Parcel, PartHandedOver, PollParts
-from malstrom_py.rescale.moves.receiving_machine import Phase
+from malstrom_py.rescale.moves.protocol import Bye, OpenSlots, PartHandedOver, PollParts, StateChunk
+from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.snapshot.manifest import Manifest
-from malstrom_py.workers.engine.snapshot_capture import Cut
+from malstrom_py.workers.engine.snapshot_capture import CapturedState
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.messages import Content
 
@@ -99,7 +99,7 @@ class Witness:
     def arrives(self, worker: Worker | None, content: Content) -> None:
         """``content`` is about to be given to ``worker``, or to the coordinator."""
         match content:
-            case Parcel():
+            case StateChunk():
                 self._parcel(worker, content)
             case OpenSlots() if worker is not None and worker.feed(content.region).held_rows:
                 self.hit("Shipped waited for")
@@ -120,12 +120,12 @@ class Witness:
                 self.hit("slot held")
             if feed.machine.holds_epochs:
                 self.hit("epoch held")
-            if full and feed.machine.phase is Phase.MARKING:
+            if full and feed.machine.phase is ReceivingPhase.MARKING:
                 self.hit("marker in a backlog")
             if full and feed.waits_for_time:
                 self.hit("credit limited by time")
 
-    def cut(self, worker: Worker, cut: Cut) -> None:
+    def cut(self, worker: Worker, cut: CapturedState) -> None:
         """``worker`` has made its image."""
         readers = self._readers.setdefault(cut.snapshot, {})
         readers.update({(step, part): worker.id for step, parts in cut.sources.items() for part in parts})
@@ -159,8 +159,8 @@ class Witness:
             if isinstance(step, Enrich) and step.awaiting:
                 self.hit("enrich in flight restored")
 
-    def _parcel(self, worker: Worker | None, parcel: Parcel) -> None:
-        if worker is not None and worker.feed(parcel.region).machine.phase is Phase.STEADY:
+    def _parcel(self, worker: Worker | None, parcel: StateChunk) -> None:
+        if worker is not None and worker.feed(parcel.region).machine.phase is ReceivingPhase.STEADY:
             self.hit("parcel before a marker")
         if not parcel.states:
             self.hit("empty slots shipped")

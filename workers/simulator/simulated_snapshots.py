@@ -21,10 +21,10 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from malstrom_py.errors import FencedError, SinkError, SnapshotError
 from malstrom_py.snapshot.store import Store
-from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
-from malstrom_py.workers.coordinator.snapshot_coordinator import Snapshotting
-from malstrom_py.workers.coordinator.snapshot_machine import Phase
+from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
+from malstrom_py.workers.coordinator.snapshot_machine import SnapshotPhase
 from malstrom_py.workers.engine.background import Done
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.simulator.coverage import Witness
@@ -175,7 +175,7 @@ class SimulatedSaving:
     """
 
     def __init__(
-        self, keeping: Keeping, chance: Chance, witness: Witness, dead_writes: list[Work], *, is_recovery: bool
+        self, keeping: SnapshotUse, chance: Chance, witness: Witness, dead_writes: list[Work], *, is_recovery: bool
     ) -> None:
         self.background = SimulatedBackground()
         self.is_recovery = is_recovery
@@ -216,16 +216,16 @@ class SimulatedSaving:
         """Have the run die before an operation of its store, after so many others."""
         self._tears_in, self._tear = operations, tear
 
-    def is_time(self, when: str, snapshotting: Snapshotting) -> bool:
+    def is_time(self, when: str, snapshotting: SnapshotCoordinator) -> bool:
         """Whether the moment of a `Crash` has come."""
         phase, background = snapshotting.phase, self.background
         match when:
             case "saving":
-                return phase is not Phase.IDLE
+                return phase is not SnapshotPhase.IDLE
             case "storing":
-                return phase is Phase.COMMITTING and background.waiting > 0
+                return phase is SnapshotPhase.COMMITTING and background.waiting > 0
             case "stored":
-                return phase is Phase.COMMITTING and background.is_back
+                return phase is SnapshotPhase.COMMITTING and background.is_back
             case "kept":
                 return snapshotting.status.last is not None
         return True
@@ -237,7 +237,7 @@ class SimulatedSaving:
         self._witness.known = None if snapshots is None else snapshots.last
         self._leave()
 
-    def lost(self, snapshotting: Snapshotting | None) -> None:
+    def lost(self, snapshotting: SnapshotCoordinator | None) -> None:
         """The run has died: what it was about to write may be written yet, or never."""
         self._is_dead = True
         hit = self._witness.hit
@@ -247,7 +247,7 @@ class SimulatedSaving:
             last = snapshotting.status.last
             if last is None:
                 hit("crash before any snapshot")
-            if snapshotting.phase is not Phase.IDLE:
+            if snapshotting.phase is not SnapshotPhase.IDLE:
                 hit("crash with a snapshot in flight")
             there = snapshotting.checkpointer.list_checkpoints()
             if there and there[-1] != last:

@@ -16,7 +16,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, PeerError, PlanError
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import BarrierPassed
-from malstrom_py.workers.coordinator.recovery import Beginning
+from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -120,7 +120,7 @@ class SimulatedCrew(Crew):
         mine: Queues = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
         return {**self._zombies, **mine}
 
-    def begin(self) -> Beginning | None:
+    def begin(self) -> RunStart | None:
         saving, crashes = self._saving, self._crashes
         if saving is None:
             return super().begin()

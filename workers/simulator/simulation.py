@@ -15,8 +15,8 @@ from malstrom_py.clock import Clock, VirtualClock
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.sinks.base import TransactionalSink
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.workers.coordinator.command_queue import Controls
-from malstrom_py.workers.coordinator.recovery import LATEST, Keeping, begun_again, keeping_of
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse, begun_again, keeping_of
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.reports.error_transfer import outermost
@@ -112,7 +112,7 @@ class Simulation:
         """Run ``job`` to its end, then commit its sinks. An error bears a note that says how to have it again."""
         plan = check_job(job, "Simulation.run").plan()
         try:
-            return self._runs(plan, Controls(plan.job)).execute()
+            return self._runs(plan, CommandQueue(plan.job)).execute()
         except MalstromError as error:
             error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
             raise outermost(error) from error.__cause__
@@ -122,13 +122,13 @@ class Simulation:
         depends on when it comes, so such a run is not the same each time.
         """
         plan = check_job(job, "Simulation.start").plan()
-        controls = Controls(plan.job)
+        controls = CommandQueue(plan.job)
         return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False))
 
-    def _runs(self, plan: Plan, controls: Controls) -> _Incarnations:
+    def _runs(self, plan: Plan, controls: CommandQueue) -> _Incarnations:
         chance, witness = Chance(self._seed), Witness()
         batching, drawn = chance.batching(), chance.snapshots()
-        keeping = self._keeping or (Keeping(drawn) if drawn is not None and self._may_keep else None)
+        keeping = self._keeping or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)
         runs = _Incarnations(
             plan,
             controls,
@@ -154,7 +154,7 @@ class _Incarnations:
     def __init__(
         self,
         plan: Plan,
-        controls: Controls,
+        controls: CommandQueue,
         chance: Chance,
         witness: Witness,
         *,
@@ -164,7 +164,7 @@ class _Incarnations:
         checks: bool,
         rescales: list[Asked],
         crashes: list[Crash],
-        keeping: Keeping | None,
+        keeping: SnapshotUse | None,
         wanted: list[Wanted],
     ) -> None:
         self._plan = plan

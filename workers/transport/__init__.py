@@ -1,5 +1,5 @@
-"""The streams between the workers of one job and their coordinator: one seam, `Transport`, and what stands behind it.
+"""The streams between the workers of one job and their coordinator: the `Transport` interface and its implementations.
 
-Rule: a transport carries contents and knows nothing of what they mean. `zeromq` is the direct stream, `calls` the way
-through Ray's actor calls where no ports may be opened; only `calls` knows Ray, only `zeromq` ZeroMQ.
+Rule: a transport does not interpret the contents that it carries. `zeromq` connects directly; `calls` uses Ray's actor
+calls where no ports may be opened. Only `calls` imports Ray, only `zeromq` imports ZeroMQ.
 """

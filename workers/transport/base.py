@@ -1,13 +1,8 @@
-"""The seam: what workers and their coordinator ask of the streams between them, and the secret they share.
+"""The interface of the streams between workers and their coordinator, and the secret that they share.
 
-The seam: what workers and their coordinator ask of the streams between them.
-
-Rule: everything that is sent to a peer arrives once and in order, or `receive` says that the peer is lost. There is no
-connecting again behind anybody's back: what was under way would be missing.
-
-What the workers of one job share, so that nobody else can speak to them. Made anew at each start of a job.
-
-Rule: it travels over the control plane only, and never shows in a message, a log or a repr.
+Rule: everything sent to a peer arrives once and in order, or `receive` reports that the peer is lost. A transport never
+reconnects silently, because messages in flight would be missing. Rule: the secret of a job is new at each start,
+travels over the control plane only, and never shows in a message, a log or a repr.
 """
 
 from __future__ import annotations
@@ -21,66 +16,65 @@ from typing import Any, Final, Protocol
 from malstrom_py.workers.transport.messages import COORDINATOR, Content
 
 LOSS_S: Final = 5.0
-"""A connected peer that is gone is reported within about so long, in seconds."""
+"""The loss of a connected peer is reported within about this time, in seconds."""
 
 
 class Transport(Protocol):
     """One end of the streams between the workers of a job and their coordinator.
 
-    It belongs to the thread that uses it; `wake` alone may be called from any other. Peers are the numbers of workers,
-    and ``COORDINATOR``.
+    One thread uses it; only `wake` may be called from other threads. Peers are worker numbers and ``COORDINATOR``.
     """
 
     @property
     def address(self) -> Any:
-        """What others `connect` to. Can be pickled."""
+        """The address that others `connect` to. Can be pickled."""
         ...
 
     @property
     def stale(self) -> int:
-        """How many messages of an older incarnation of the job came, and were dropped."""
+        """The number of messages of older incarnations of the job, which were dropped."""
         ...
 
     def connect(self, peer: int, address: Any) -> None:
-        """From now on `send` reaches ``peer``, and its loss is reported. `InternalError` if it is connected."""
+        """Connect to ``peer``, and report its loss from now on. `InternalError` if it is connected."""
         ...
 
     def disconnect(self, peer: int) -> None:
-        """Nothing more is sent to ``peer``. What was sent still goes out, and its end is no error any more."""
+        """Send nothing more to ``peer``. Earlier messages still go out; the end of ``peer`` is no longer an error."""
         ...
 
     def send(self, receiver: int, contents: Sequence[Content]) -> None:
-        """Send ``contents``, in order, without waiting. What is for a peer that was disconnected or lost is dropped.
+        """Send ``contents``, in order, without waiting. Messages to a disconnected or lost peer are dropped.
 
         Raises:
             InternalError: ``receiver`` was never connected.
-            CodecError: one of ``contents`` cannot be pickled; none of what is in the same call may have gone out.
+            CodecError: one of ``contents`` cannot be pickled; the others of the same call may not have been sent.
         """
         ...
 
     def receive(self, timeout_s: float) -> list[Content]:
-        """What has come, in order per sender; a bounded part of it. Waits for the first for at most ``timeout_s``.
+        """Return received contents, in order per sender, a bounded number. Wait at most ``timeout_s`` for the first.
 
-        Empty when nothing has come by then, or on `wake`.
+        The list is empty after the timeout, or on `wake`.
 
         Raises:
-            PeerError: a connected peer is lost (again at each call, until it is disconnected), what came from one has
-                a gap, or is of a newer incarnation of the job; ``peer`` says which. What a lost peer had sent comes
-                before.
+            PeerError: a connected peer is lost (raised by each call until it is disconnected), or its messages have a
+                gap or are of a newer incarnation of the job; ``peer`` is its number. The last messages of a lost peer
+                are returned before the error.
         """
         ...
 
     def wake(self) -> None:
-        """Have `receive` return: the one that waits, or else the next one that would wait. From any thread."""
+        """Make `receive` return: the call that waits, or else the next call that would wait. Any thread may call it."""
         ...
 
     def close(self, *, linger_s: float) -> None:
-        """Let what was sent go out, for at most ``linger_s``; then free ports, threads and descriptors."""
+        """Send what is queued, for at most ``linger_s``; then free ports, threads and descriptors."""
         ...
 
 
 def peer_name(peer: int) -> str:
-    """A peer as messages name it.
+    """Return the name of a peer for messages.
 
     >>> peer_name(3), peer_name(COORDINATOR)
     ('worker 3', 'the coordinator')
@@ -93,7 +87,7 @@ _BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class JobSecret:
-    """A secret of one start of a job; ``JobSecret.new()`` makes one. Can be pickled.
+    """The secret of one start of a job; ``JobSecret.new()`` makes one. Can be pickled.
 
     >>> secret = JobSecret.new()
     >>> secret
@@ -106,14 +100,14 @@ class JobSecret:
 
     @classmethod
     def new(cls) -> JobSecret:
-        """A secret that nobody else has."""
+        """Return a new random secret."""
         return cls(secrets.token_bytes(_BYTES))
 
     @property
     def token(self) -> str:
-        """What files of this start of the job are named by; nothing follows from it."""
+        """A public name for files of this start of the job. The secret cannot be derived from it."""
         return self.derive("token").hex()[:16]
 
     def derive(self, purpose: str) -> bytes:
-        """32 bytes for ``purpose`` (at most 16 letters). Nothing else that is derived follows from them."""
+        """Return 32 bytes for ``purpose`` (at most 16 letters), independent of the bytes for other purposes."""
         return hashlib.blake2b(key=self.key, digest_size=_BYTES, person=purpose.encode()).digest()

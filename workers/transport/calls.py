@@ -1,8 +1,8 @@
-"""The way through Ray, where no ports may be opened: a message is a call of the method `deliver` of the peer's actor.
+"""The transport over Ray, for clusters without open ports: a message is a call of `deliver` of the peer's actor.
 
-Dearer than the direct stream by ten times and more (docs/design/0010-transport.md). Calls are not waited for; each is
-looked at later, whether it failed, and a peer to which nothing is sent is called now and then. Rule: order is Ray's,
-per caller, and is not trusted: each message has its number.
+It costs at least ten times as much as the direct stream (docs/design/0010-transport.md). Calls are not waited for;
+their failures are checked later, and an idle peer is called periodically as a heartbeat. Rule: Ray orders the calls of
+one caller, but that order is not trusted: each message has a number.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from malstrom_py.workers.transport.wire import InStreams, OutStream
 
 _MESSAGES_MAX: Final = 256
 _LOOK_S: Final = 0.1
-"""So often calls are looked at, whether they have failed."""
+"""The interval at which calls are checked for failures."""
 _ASK_S: Final = 1.0
-"""A peer without a call under way is called after so long, so that its death shows."""
+"""The heartbeat interval: a peer without a call in flight is called after this time."""
 
 
 class RayCallTransport:
     """One end of the streams of a job over calls of Ray actors. A `Transport`. Made inside the actor that it serves.
 
-    ``me``: the number of this worker, or ``COORDINATOR``. ``incarnation``: of the job; what comes of an older one is
-    dropped. ``secret``: that of this start of the job, the same at all ends. ``handle``: of this actor. Its method
-    ``deliver(data: bytes) -> None`` calls `deliver` here; it stands in a concurrency group of its own with one thread,
-    so that it runs beside the thread that uses this transport, and the actor has ``max_restarts=0`` and no
-    ``max_concurrency``, so that calls come in order and once::
+    ``me``: the number of this worker, or ``COORDINATOR``. ``incarnation``: the incarnation of the job; messages of an
+    older one are dropped. ``secret``: the secret of this start of the job, the same at all ends. ``handle``: the handle
+    of this actor. The actor's method ``deliver(data: bytes) -> None`` calls `deliver`. That method needs a separate
+    concurrency group with one thread, so that it runs beside the thread that uses this transport. The actor has
+    ``max_restarts=0`` and no ``max_concurrency``, so that calls arrive in order and once::
 
         @ray.remote(max_restarts=0, concurrency_groups={"deliver": 1})
         class Worker:
@@ -60,7 +60,7 @@ class RayCallTransport:
         self._look_at = 0.0
         self._closed = False
         self.refused = 0
-        """How many calls came without the secret, and were ignored."""
+        """The number of calls without the secret, which were ignored."""
 
     @property
     def address(self) -> Any:
@@ -71,7 +71,7 @@ class RayCallTransport:
         return self._in.stale
 
     def deliver(self, data: bytes) -> None:
-        """Take ``data`` that a peer's `send` made. Called by the actor's method of that name, from its thread."""
+        """Queue ``data`` that a peer has sent. Called by the actor's method of the same name, in its thread."""
         token_bytes = len(self._token)
         if not hmac.compare_digest(data[:token_bytes], self._token):
             self.refused += 1
@@ -141,7 +141,7 @@ class RayCallTransport:
             self._waker.taken()
 
     def _look(self, now: float) -> None:
-        """Look at the calls under way, which of them have failed."""
+        """Check the calls in flight for failures, and call idle peers."""
         self._look_at = now + _LOOK_S
         for peer, calls in list(self._peers.connected.items()):
             if why := calls.failed():
@@ -162,16 +162,16 @@ class _Calls:
         self._stream = stream
 
     def send(self, contents: Sequence[Content]) -> None:
-        """A call for each message of ``contents``."""
+        """Call the peer once for each message of ``contents``."""
         for message in self._stream.messages(contents):
             self._call(b"".join((self._token, *message)))
 
     def ask(self) -> None:
-        """A call without contents."""
+        """Call the peer without contents, as a heartbeat."""
         self._call(self._token)
 
     def failed(self) -> str:
-        """Why a call has failed; empty while none has. Forgets those that have not."""
+        """Return why a call has failed; empty if none has. Forget the calls that have succeeded."""
         if not self.calls:
             return ""
         import ray
@@ -179,7 +179,7 @@ class _Calls:
         done, self.calls = ray.wait(self.calls, num_returns=len(self.calls), timeout=0, fetch_local=False)
         try:
             ray.get(done)
-        except Exception as error:  # whatever Ray makes of it: the peer has not taken what was sent
+        except Exception as error:  # any error of Ray: the peer has not taken the message
             return f"a call to its actor failed ({type(error).__name__})"
         return ""
 

@@ -1,8 +1,6 @@
-"""What workers and their coordinator send each other beside the rescale protocol.
+"""The messages between workers and their coordinator beside the rescale protocol, and the unions of all messages.
 
-What a worker that runs by itself tells its coordinator of its own accord: how it stands, and what it has done.
-
-What workers and their coordinator send each other: frames and credit on channels, letters outside them.
+Frames and grants travel on channels; all other messages travel outside them.
 """
 
 from __future__ import annotations
@@ -12,19 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from malstrom_py.rescale.channels.channel import Frame, Grant
-from malstrom_py.rescale.moves.protocol import Order, Parcel, PartHandedOver, Report
+from malstrom_py.rescale.moves.protocol import Order, PartHandedOver, Report, StateChunk
 from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.workers.reports.result import StepCounts
 
 Positions = Mapping[str, tuple[Any, bool]]
-"""Part -> its position, and whether it is finished."""
+"""Part -> its position, and whether the part is finished."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How ``worker`` stands, told whenever that changes. ``version``: of the table it sends by.
+class WorkerStatus:
+    """The status of ``worker``, sent whenever it changes. ``version``: the version of the worker's routing table.
 
-    ``finished`` and ``suspended`` count only where ``version`` is the coordinator's: what moves may wake a worker.
+    ``finished`` and ``suspended`` are valid only if ``version`` is the coordinator's, because a move may give a
+    finished worker more work.
     """
 
     worker: int
@@ -34,27 +33,27 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """What the steps of ``worker`` have done so far: told now and then while it gets on, or awaits calls of its own."""
+class WorkerCounts:
+    """The counts of the steps of ``worker``: sent periodically while it works or awaits external calls."""
 
     worker: int
     counts: Mapping[str, StepCounts] = field(hash=False)
 
 
-News = Standing | Tally
-"""From a worker to the coordinator, beside its reports."""
+WorkerReport = WorkerStatus | WorkerCounts
+"""The periodic messages from a worker to the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A joiner has been built from the old table and connected both ways (R1)."""
+    """A joiner has been built from the old table, and is connected in both directions (R1)."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The image of ``worker`` at the barrier of ``snapshot``, once it is durable; otherwise as in `Cut`."""
+    """The durable image of ``worker`` at the barrier of ``snapshot``; fields as in `CapturedState`."""
 
     snapshot: str
     worker: int
@@ -66,19 +65,19 @@ class Saved:
 
 
 COORDINATOR: Final = -1
-"""The coordinator, as a receiver."""
+"""The peer number of the coordinator."""
 
-Letter = Parcel | PartHandedOver
-"""From worker to worker, outside the channels."""
+PeerMessage = StateChunk | PartHandedOver
+"""The messages from worker to worker outside the channels."""
 
-Outgoing = tuple[int, Frame | Grant | Letter | Report]
-"""What is meant for another worker or the coordinator, and for which."""
+Outgoing = tuple[int, Frame | Grant | PeerMessage | Report]
+"""A message for another worker or the coordinator, with its receiver."""
 
-Content = Frame | Grant | Letter | Order | Report | Connected | News | Saved
-"""All that is carried."""
+Content = Frame | Grant | PeerMessage | Order | Report | Connected | WorkerReport | Saved
+"""All messages that a transport carries."""
 
 Message = tuple[int, Content]
-"""The same with its receiver."""
+"""Any message with its receiver."""
 
-Incoming = Frame | Grant | Letter | Order
-"""What a worker takes."""
+Incoming = Frame | Grant | PeerMessage | Order
+"""The messages that a worker receives."""

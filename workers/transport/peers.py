@@ -1,16 +1,8 @@
-"""The peers of one end: who is connected, who is leaving, who is lost; and how a wait for them is ended.
+"""The peers of one end of a transport: connected, leaving and lost ones; and a pipe that ends a wait.
 
-Which peers are lost, and when that is said: after what they had sent, so that a last word is heard.
-
-Rule: a loss is told within `LAST_WORDS_S` however much else comes, and again until the peer is disconnected.
-
-How one thread has another's wait return: a pipe, whose reading end is waited for among others.
-
-Rule: a wake is never lost. One that comes while nobody waits ends the next wait.
-
-Who one end is connected to, whom it is leaving, and whom it has lost: what every transport keeps alike.
-
-Rule: a peer is connected to once. What is sent to one that was disconnected or lost is dropped; `Losses` tells of it.
+Rule: each peer is connected once. Messages to a disconnected or lost peer are dropped. A loss is reported after the
+last messages of the peer, within `LAST_WORDS_S` even if other messages arrive, and again until the peer is
+disconnected. A wake-up is never lost: without a waiting thread it ends the next wait.
 """
 
 from __future__ import annotations
@@ -26,28 +18,28 @@ from malstrom_py.workers.transport.base import peer_name
 from malstrom_py.workers.transport.messages import Content
 
 QUIET_S: Final = 0.05
-"""A loss is told when nothing more has come for so long."""
+"""A loss is reported when no message has arrived for this time."""
 LAST_WORDS_S: Final = 0.5
 
 
 class Losses:
-    """The lost peers of one end. Times are in seconds, of any one clock."""
+    """The lost peers of one end. All times are in seconds of one clock."""
 
     def __init__(self) -> None:
         self._losses: dict[int, tuple[float, PeerError]] = {}
         self._busy_at = 0.0
 
     def add(self, peer: int, now: float, error: PeerError) -> None:
-        """``peer`` was found lost, which ``error`` says."""
+        """Record the loss of ``peer`` with its ``error``."""
         self._losses.setdefault(peer, (now, error))
         self._busy_at = now
 
     def forget(self, peer: int) -> None:
-        """``peer`` was disconnected: its end is no error."""
+        """Forget ``peer``, which was disconnected: its end is not an error."""
         self._losses.pop(peer, None)
 
     def check(self, now: float, *, quiet: bool) -> None:
-        """Raise the first loss, if it is time. ``quiet``: nothing is there that came before."""
+        """Raise the first loss that is due. ``quiet``: no earlier message is left."""
         if not quiet:
             self._busy_at = now
         for since, error in self._losses.values():
@@ -55,7 +47,7 @@ class Losses:
                 raise error.with_traceback(None)
 
     def due(self, now: float) -> float:
-        """When to `check` again."""
+        """Return when to call `check` again."""
         return now + QUIET_S if self._losses else float("inf")
 
     def __contains__(self, peer: int) -> bool:
@@ -66,28 +58,28 @@ class Losses:
 
 
 class Waker:
-    """One waits for `fileno` and then asks `taken`; any other, a handler of a signal too, calls `wake`."""
+    """A pipe that ends a wait: one thread waits for `fileno`, then calls `taken`; others or signal handlers wake it."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
         self._closed = False
-        # Reentrant: a handler of a signal may interrupt the very thread that holds it.
+        # Reentrant: a signal handler may interrupt the thread that holds the lock.
         self._lock = threading.RLock()
 
     def fileno(self) -> int:
-        """What becomes readable by `wake`."""
+        """Return the descriptor that `wake` makes readable."""
         return self._reading
 
     def wake(self) -> None:
-        """Have the wait end. Nothing after `close`: by then the descriptor may be another's."""
+        """End the wait. Does nothing after `close`, because the descriptor may have been reused."""
         with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
             if not self._closed:
                 os.write(self._writing, b"w")
 
     def taken(self) -> bool:
-        """Whether there were wakes since this was last asked."""
+        """Return whether `wake` was called since the last call of `taken`."""
         try:
             return bool(os.read(self._reading, 4096))
         except BlockingIOError:
@@ -102,7 +94,7 @@ class Waker:
 
 
 class Connection(Protocol):
-    """What goes to one peer."""
+    """The connection to one peer."""
 
     def send(self, contents: Sequence[Content]) -> None:
         """Send, in order, without waiting."""
@@ -113,18 +105,18 @@ C = TypeVar("C", bound=Connection)
 
 
 class Peers(Generic[C]):
-    """The connections of the end ``me``, by peer."""
+    """The connections of the end ``me``, by peer number."""
 
     def __init__(self, me: int) -> None:
         self._me = me
         self._known = set[int]()
         self.connected: dict[int, C] = {}
         self.leaving: list[C] = []
-        """Those to whom what was sent still goes out."""
+        """Disconnected peers whose earlier messages still go out."""
         self.losses = Losses()
 
     def connect(self, peer: int, make: Callable[[], C]) -> C:
-        """The new connection to ``peer``. `InternalError` if there is one."""
+        """Make and return the connection to ``peer``. `InternalError` if there is one."""
         if peer in self.connected or peer in self.losses:
             raise InternalError(f"{peer_name(self._me)} is connected to {peer_name(peer)} already")
         self._known.add(peer)
@@ -146,10 +138,10 @@ class Peers(Generic[C]):
             raise InternalError(f"{peer_name(self._me)} sends to {peer_name(receiver)}, which was never connected")
 
     def lose(self, peer: int, now: float, how: str) -> None:
-        """The connection to ``peer`` has ended, and ``how``."""
+        """Record that the connection to ``peer`` has ended, and ``how``."""
         del self.connected[peer]
         why = f"{peer_name(peer)} is gone, or cannot be reached from {peer_name(self._me)} any more: {how}. "
-        remedy = "Its log says why it ended. If it goes on, look at the network."
+        remedy = "Read its log for the reason. If it still runs, check the network."
         self.losses.add(peer, now, PeerError(why + remedy, peer=peer))
 
     def clear(self) -> None:

@@ -1,9 +1,8 @@
-"""Contents as bytes, and back: a message is one run of bytes, which a transport may cut into parts anywhere.
+"""Encoding of contents as bytes and back. A message is one sequence of bytes that a transport may cut anywhere.
 
-It begins with an envelope (who sends it to whom, of which incarnation, in which stream, under which number), then come
-the contents as one pickle, then what is too large to stand in it. F1: a gap, a repeat or another incarnation is
-detected, never processed. Rule: what is opened here may run code, so a transport opens only what has proved to come
-from this job.
+A message is an envelope (incarnation, sender, receiver, stream, sequence number), then the contents as one pickle, then
+large payloads. F1: a gap, a repeat or another incarnation is detected and never processed. Rule: a pickle may run code,
+so a transport opens only messages that are proved to come from this job.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _ENVELOPE: Final = struct.Struct(
     "<IQiiQQI"
 )  # format, incarnation, sender, receiver, stream, number, bytes of the pickle
 _INLINE_MAX: Final = 16 << 10
-"""A payload of more bytes stands behind the pickle, where it is not copied into it and out of it."""
+"""A payload with more bytes follows the pickle, which saves two copies."""
 _PICKLE_MAX: Final = 256 << 10
-"""So many bytes in the pickle, about, and another message is begun."""
+"""The approximate size of a pickle at which the next message is started."""
 
 _FRAME: Final = 0
 _GRANT: Final = 1
@@ -37,18 +36,18 @@ _OTHER: Final = 2
 
 
 class OutStream:
-    """All that one end sends to a peer, from connecting to disconnecting: numbers messages."""
+    """The messages from one end to a peer, numbered from connecting to disconnecting."""
 
     def __init__(self, sender: int, receiver: int, incarnation: int) -> None:
         self._sender = sender
         self._receiver = receiver
         self._incarnation = incarnation
-        # A peer that comes back under the same number begins another stream, so that its first number is no gap.
+        # A peer that returns with the same number starts another stream, so that its first message is not a gap.
         self._stream = secrets.randbits(64)
         self._number = 0
 
     def messages(self, contents: Sequence[Content]) -> Iterator[list[bytes]]:
-        """``contents`` as messages, each a list of parts. `CodecError` for what cannot be pickled."""
+        """Yield ``contents`` as messages, each a list of parts. `CodecError` for a value that cannot be pickled."""
         items: list[tuple[Any, ...]] = []
         large: list[bytes] = []
         inline = 0
@@ -56,7 +55,7 @@ class OutStream:
             item, data = _packed(content)
             items.append(item)
             if data is None:
-                inline += 128  # about what the rest of an item takes
+                inline += 128  # the approximate size of the rest of an item
             elif len(data) <= _INLINE_MAX:
                 inline += len(data)
             else:
@@ -77,7 +76,7 @@ class OutStream:
 
 
 class InStreams:
-    """All that comes to one end: checks envelopes. ``stale`` counts messages of older incarnations, dropped."""
+    """The messages to one end: checks envelopes. ``stale``: the dropped messages of older incarnations."""
 
     def __init__(self, me: int, incarnation: int) -> None:
         self.stale = 0
@@ -86,20 +85,22 @@ class InStreams:
         self._numbers: dict[tuple[int, int], int] = {}
 
     def open(self, parts: Sequence[bytes | memoryview]) -> list[Content]:
-        """The contents of the message that ``parts`` make together, wherever it was cut.
+        """Return the contents of the message that ``parts`` form together, cut anywhere.
 
         Raises:
-            PeerError: it is not the next one of its stream, of a newer incarnation, not for this end, or by another
-                release.
-            CodecError: a content cannot be put together here, for instance because a module is missing.
+            PeerError: the message is not the next one of its stream, is of a newer incarnation, is not for this end, or
+                is of another release.
+            CodecError: a content cannot be decoded here, for example because a module is missing.
         """
-        run = _Run(parts)
+        run = ByteReader(parts)
         head = run.take_some(_ENVELOPE.size)
         if len(head) < _ENVELOPE.size:
-            raise PeerError("a message came that is cut off. Restart the job.")
+            raise PeerError("a truncated message was received. Restart the job.")
         found, incarnation, sender, receiver, stream, number, body_bytes = _ENVELOPE.unpack(head)
         if found != _FORMAT:
-            raise PeerError("a message came of another release of malstrom-py. Install one release on all machines.")
+            raise PeerError(
+                "a message of another release of malstrom-py was received. Install one release on all machines."
+            )
         if incarnation < self._incarnation:
             self.stale += 1
             return []
@@ -113,13 +114,13 @@ class InStreams:
     def _check(self, incarnation: int, sender: int, receiver: int, stream: int, number: int) -> None:
         if incarnation > self._incarnation:
             raise PeerError(
-                f"{peer_name(sender)} is of incarnation {incarnation} of this job, and {peer_name(self._me)} still of "
-                f"{self._incarnation}: the job was started again meanwhile. Stop this one.",
+                f"{peer_name(sender)} is of incarnation {incarnation} of this job, and {peer_name(self._me)} of "
+                f"{self._incarnation}: the job was started again. Stop this run.",
                 peer=sender,
             )
         if receiver != self._me:
             raise PeerError(
-                f"{peer_name(sender)} has sent to {peer_name(self._me)} what is for {peer_name(receiver)}. "
+                f"{peer_name(self._me)} has received a message from {peer_name(sender)} for {peer_name(receiver)}. "
                 "Restart the job.",
                 peer=sender,
             )
@@ -127,15 +128,15 @@ class InStreams:
         if number != expected:
             what = "a gap" if number > expected else "a repeat"
             raise PeerError(
-                f"{what} in what {peer_name(sender)} has sent to {peer_name(self._me)}: expected message {expected}, "
-                f"got {number}. Restart the job.",
+                f"{what} in the messages from {peer_name(sender)} to {peer_name(self._me)}: expected message "
+                f"{expected}, got {number}. Restart the job.",
                 peer=sender,
             )
         self._numbers[sender, stream] = number
 
 
-class _Run:
-    """A run of bytes in parts, read from its beginning."""
+class ByteReader:
+    """A sequential reader of bytes that are cut into parts."""
 
     __slots__ = ("_at", "_part", "_parts")
 
@@ -145,7 +146,7 @@ class _Run:
         self._at = 0
 
     def take(self, size: int) -> bytes | memoryview:
-        """The next ``size`` bytes; without a copy where they stand in one part."""
+        """Return the next ``size`` bytes; without a copy if they are in one part."""
         part = self._parts[self._part]
         if self._at + size <= len(part):
             return self.take_some(size)
@@ -156,7 +157,7 @@ class _Run:
         return b"".join(pieces)
 
     def take_some(self, size: int) -> bytes | memoryview:
-        """At most ``size`` of the bytes that come next, out of one part."""
+        """Return at most ``size`` of the next bytes, from one part."""
         part, start = self._parts[self._part], self._at
         end = start + size
         if end >= len(part):
@@ -168,7 +169,7 @@ class _Run:
 
 
 def _packed(content: Content) -> tuple[tuple[Any, ...], bytes | None]:
-    """A content as plain values, and the bytes in it; in their place stands their number if they are large."""
+    """Return a content as plain values, and its payload. A large payload is replaced by its size in the values."""
     if type(content) is Frame:
         data = content.payload
         control = None if content.control is None else _dumped(content.control)
@@ -193,7 +194,7 @@ def _packed(content: Content) -> tuple[tuple[Any, ...], bytes | None]:
     return (_OTHER, data if len(data) <= _INLINE_MAX else len(data)), data
 
 
-def _unpacked(item: tuple[Any, ...], run: _Run) -> Content:
+def _unpacked(item: tuple[Any, ...], run: ByteReader) -> Content:
     kind = item[0]
     if kind == _FRAME:
         _, exchange, sender, receiver, payload, rows, size, epochs, control, incarnation, sequence, version = item
@@ -224,11 +225,11 @@ def _dumped(content: Any) -> bytes:
     try:
         return pickles.dump(content)
     except Refused as refused:
-        # Only what a source keeps for a part can be of any type; all else is ours.
+        # Only the state of a source for a part can have any type; all other types are the framework's.
         step = content.move.source if isinstance(content, PartHandedOver) else ""
         raise cannot_encode(refused, step=step, key=None, action="sent to another worker") from refused
 
 
 def _why(error: Exception) -> str:
-    """What went wrong, without a value in it: of errors of an import what is missing, of others their type."""
-    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__} while it was put together"
+    """Return the cause without any data value: the text of an import error, the type of other errors."""
+    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__} while it was decoded"

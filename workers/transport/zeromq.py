@@ -1,12 +1,9 @@
-"""The direct stream: ZeroMQ over TCP, always encrypted, between ends that share the secret of their job.
+"""The direct transport: ZeroMQ over TCP, always encrypted, between ends that share the secret of their job.
 
-The connection of one end to one peer: a PUSH socket and its monitor.
-
-Rule: it connects once. When its connection ends it is over, for what was under way is lost.
-
-Each end binds one PULL socket, its address, and has one PUSH socket per peer, whose monitor tells when its connection
-ends. ZeroMQ moves the bytes, encrypts and answers heartbeats in a thread that needs no GIL, so a worker that computes
-holds nobody up and is not taken for dead. Rule: nothing that has not passed CURVE reaches Python.
+Each end binds one PULL socket, its address, and has one PUSH socket per peer, whose monitor reports the end of the
+connection. A connection is made once and never again, because messages in flight are lost with it. ZeroMQ transfers,
+encrypts and answers heartbeats in a thread that needs no GIL, so a busy worker delays no other worker and is not taken
+for dead. Rule: no byte reaches Python before its sender has passed CURVE.
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ from malstrom_py.workers.transport.peers import Peers, Waker
 from malstrom_py.workers.transport.wire import InStreams, OutStream
 
 PART_BYTES_MAX: Final = 2 << 20
-"""More is sent in parts: heartbeats pass between them, and nobody need be let send more at once before he has proved
-who he is."""
+"""Larger messages are sent in parts: heartbeats pass between the parts, and an end that has not proved its identity can
+send at most this much."""
 _HEARTBEAT_MS: Final = 1000
 _SILENCE_MS: Final = 3000
 _CONNECT_MS: Final = 4000
@@ -38,9 +35,9 @@ _CONNECT_MS: Final = 4000
 _ENDS: Final = {
     int(zmq.EVENT_DISCONNECTED): "its connection has ended",
     int(zmq.EVENT_CLOSED): "nothing answers at its address",
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "it does not take the secret, or ended meanwhile",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "it does not accept the secret, or ended during the handshake",
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak the protocol",
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it does not take the secret",
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it does not accept the secret",
 }
 
 
@@ -58,7 +55,7 @@ class PeerSocket:
         self._stream = stream
         self._end = ""
         self._socket = _connecting(context, secret, ipv6="[" in address)
-        # The socket's number is its own as long as it is open.
+        # The number of a socket is unique while the socket is open.
         name = f"inproc://monitor-{self._socket.underlying}"
         self._socket.monitor(name, sum(_ENDS))
         self.monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
@@ -66,7 +63,7 @@ class PeerSocket:
         self._socket.connect(address)
 
     def send(self, contents: Sequence[Content]) -> None:
-        """Send, without waiting. What is sent after the connection has ended is dropped, as `ended` will say."""
+        """Send without waiting. Messages after the end of the connection are dropped; `ended` reports the end."""
         for message in self._stream.messages(contents):
             parts = message if max(map(len, message)) <= PART_BYTES_MAX else _cut(message)
             try:
@@ -77,7 +74,7 @@ class PeerSocket:
                 return
 
     def ended(self) -> str:
-        """How the connection has ended; empty while it has not."""
+        """Return how the connection has ended; empty while it is open."""
         while not self._end:
             try:
                 event = parse_monitor_message(self.monitor.recv_multipart(zmq.NOBLOCK))
@@ -87,7 +84,7 @@ class PeerSocket:
         return self._end
 
     def close(self, *, linger_s: float) -> None:
-        """End the connection; what was sent may still go out for ``linger_s`` while the context is open."""
+        """Close the connection; queued messages still go out for ``linger_s`` while the context is open."""
         self._socket.close(linger=int(linger_s * 1000))
         self.monitor.close(linger=0)
 
@@ -97,7 +94,7 @@ def _connecting(context: zmq.Context[zmq.Socket[bytes]], secret: JobSecret, *, i
     server = zmq.curve_public(z85.encode(secret.derive("stream server")))
     own = z85.encode(secret.derive("stream client"))
     options: dict[int, int | bytes] = {
-        zmq.SNDHWM: 0,  # `send` never waits; how much may be under way is bounded by credits (F2)
+        zmq.SNDHWM: 0,  # `send` never waits; credits bound the data in flight (F2)
         zmq.RECONNECT_IVL: -1,
         zmq.CONNECT_TIMEOUT: _CONNECT_MS,
         zmq.HANDSHAKE_IVL: _CONNECT_MS,
@@ -115,7 +112,7 @@ def _connecting(context: zmq.Context[zmq.Socket[bytes]], secret: JobSecret, *, i
 
 
 def _cut(parts: Sequence[bytes]) -> list[bytes | memoryview]:
-    """``parts``, and none of them larger than may be."""
+    """Return ``parts`` cut to at most PART_BYTES_MAX each."""
     return [
         part if len(part) <= PART_BYTES_MAX else memoryview(part)[at : at + PART_BYTES_MAX]
         for part in parts
@@ -125,9 +122,9 @@ def _cut(parts: Sequence[bytes]) -> list[bytes | memoryview]:
 
 _MESSAGES_MAX: Final = 256
 _BYTES_MAX: Final = 16 << 20
-"""`receive` gives back at most so many messages, or one message more than so many bytes."""
+"""`receive` returns at most _MESSAGES_MAX messages, and stops after the message that reaches _BYTES_MAX bytes."""
 _LOOK_S: Final = 0.1
-"""So often a busy end looks at its connections."""
+"""The interval at which a busy end checks its connections."""
 _HANDSHAKE_MS: Final = 5000
 _SOCKETS_MAX: Final = 16_384
 """Each peer takes three."""
@@ -136,13 +133,13 @@ _SOCKETS_MAX: Final = 16_384
 class ZeroMQTransport:
     """One end of the direct streams of a job. A `Transport`.
 
-    ``me``: the number of this worker, or ``COORDINATOR``. ``incarnation``: of the job; what comes of an older one is
-    dropped. ``secret``: that of this start of the job, the same at all ends. ``host``: the address of this machine that
-    the others reach, one of its own and never all of them. ``ports``: the first and the last port that it may bind;
-    None: any that is free.
+    ``me``: the number of this worker, or ``COORDINATOR``. ``incarnation``: the incarnation of the job; messages of an
+    older one are dropped. ``secret``: the secret of this start of the job, the same at all ends. ``host``: the one
+    address of this machine that the others reach. ``ports``: the first and the last port that may be bound; None: any
+    free port.
 
     Raises:
-        PlanError: no port of ``ports`` is free, or ``host`` is no address of this machine.
+        PlanError: no port of ``ports`` is free, or ``host`` is not an address of this machine.
 
     >>> from malstrom_py.workers.coordinator.machine import Connected
     >>> secret = JobSecret.new()
@@ -237,7 +234,7 @@ class ZeroMQTransport:
             raise InternalError(f"the transport of {peer_name(self._me)} is closed")
 
     def _take(self) -> list[Content]:
-        """What has come, a bounded part of it, without waiting."""
+        """Return received contents, a bounded number, without waiting."""
         contents: list[Content] = []
         size = 0
         for _ in range(_MESSAGES_MAX):
@@ -252,14 +249,14 @@ class ZeroMQTransport:
         return contents
 
     def _wait(self, seconds: float) -> bool:
-        """Wait until there is something to look at. Whether it was a wake."""
+        """Wait for a message, an event or a wake-up. Return whether it was a wake-up."""
         ready = dict(self._poller.poll(max(0, math.ceil(seconds * 1000))))
         if len(ready) > (self._pull in ready):
             self._look_at = 0.0
         return self._waker.fileno() in ready and self._waker.taken()
 
     def _look(self, now: float) -> None:
-        """Look at the connections, which of them have ended."""
+        """Check which connections have ended."""
         self._look_at = now + _LOOK_S
         for peer, socket in [(peer, socket) for peer, socket in self._peers.connected.items() if socket.ended()]:
             self._peers.lose(peer, now, f"{socket.ended()} ({socket.address})")
@@ -274,22 +271,22 @@ class ZeroMQTransport:
 
 
 def _listening(context: zmq.Context[zmq.Socket[bytes]], secret: JobSecret) -> zmq.Socket[bytes]:
-    """A PULL socket that takes what comes from ends that have the secret, and from nobody else."""
+    """Return a PULL socket that receives only from ends that have the secret."""
     socket = context.socket(zmq.PULL)
-    # How much may be under way is bounded by credits (F2). A limit here would stop reading, and with it heartbeats.
+    # Credits bound the data in flight (F2). A limit here would stop reading, and with it heartbeats.
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, z85.encode(secret.derive("stream server")))
-    # Who has no secret holds a connection for so long, and makes this end keep so many bytes.
+    # The limits of an end without the secret: the time of its connection, and the bytes it makes this end keep.
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX + 1024)
     return socket
 
 
 def _bound(socket: zmq.Socket[bytes], host: str, ports: tuple[int, int] | None) -> str:
-    """Bind ``socket``; its address."""
+    """Bind ``socket`` and return its address."""
     if host in ("", "*", "0.0.0.0", "::"):
-        raise PlanError(f"host {host!r} stands for all addresses of a machine: give the one that the others reach")
+        raise PlanError(f"host {host!r} means all addresses of a machine: give the one that the others reach")
     at = f"[{host}]" if ":" in host else host
     if ":" in host:
         socket.setsockopt(zmq.IPV6, 1)
@@ -306,11 +303,13 @@ def _bound(socket: zmq.Socket[bytes], host: str, ports: tuple[int, int] | None) 
         assert isinstance(endpoint, bytes)
         return endpoint.rstrip(b"\0").decode()
     where = "" if ports is None else f" from {ports[0]} to {ports[1]}"
-    raise PlanError(f"no port{where} is free at {host!r}: end what uses them, or give a wider range as ports=")
+    raise PlanError(
+        f"no port{where} is free at {host!r}: stop the programs that use them, or give a wider range as ports="
+    )
 
 
 def _candidates(ports: tuple[int, int] | None) -> Sequence[int | str]:
-    """The ports to try, in an order of their own: many ends that start at once shall not race for the first."""
+    """Return the ports to try, in random order, so that ends that start together do not race for the first port."""
     if ports is None:
         return ["*"]
     first, last = ports

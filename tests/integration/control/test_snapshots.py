@@ -155,7 +155,7 @@ def test_s7_a_job_that_was_stopped_goes_on_where_it_was(by: str, folder: Path, p
     error = processes[-1].error()
     assert processes[-1].process.returncode == 0
     *_, last = snapshots_of(folder)
-    line = f"job visits has stopped; it can go on from snapshot {last}\n"
+    line = f"job visits has stopped; it can resume from snapshot {last}\n"
     assert error.startswith(f"{line}job visits: ")
     assert " read, " in error.removeprefix(line)
     assert said in {None, line}
@@ -165,7 +165,7 @@ def test_s7_a_job_that_was_stopped_goes_on_where_it_was(by: str, folder: Path, p
 
     refused = malstrom(folder, "run", "jobs:changed", "--snapshots", "snapshots")
     assert refused.returncode == 1
-    assert f"error: job 'visits' cannot go on from snapshot {last}, for it has changed:" in refused.stderr
+    assert f"error: job 'visits' cannot resume from snapshot {last}, because the job has changed:" in refused.stderr
     assert "step 'total' (stateful_map, its keyed state)" in refused.stderr
 
     processes.append(Running(folder, "renamed", "--resume", last))
@@ -215,7 +215,7 @@ def test_a_sigterm_waits_for_a_savepoint_and_is_not_lost(folder: Path, processes
         processes[-1].process.send_signal(signal.SIGTERM)
         with suppress(mp.JobEnded, mp.OperationInProgress):  # it may come after the stop
             saved.result()
-    assert "has stopped; it can go on from snapshot" in processes[-1].error()
+    assert "has stopped; it can resume from snapshot" in processes[-1].error()
     assert processes[-1].process.returncode == 0
 
 
@@ -225,7 +225,7 @@ def test_a_ctrl_c_aborts_and_names_the_snapshot_that_is_gone_on_from(folder: Pat
     processes[-1].process.send_signal(signal.SIGINT)
     error = processes[-1].error()
     assert processes[-1].process.returncode == 130
-    assert f"; it can go on from snapshot {saved}; so far job visits: " in error
+    assert f"; it can resume from snapshot {saved}; so far job visits: " in error
     assert snapshots_of(folder) == [saved]
     processes.append(Running(folder, "job"))
     handle = processes[-1].handle()

@@ -49,7 +49,7 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
     assert last is not None
     assert last > savepoint
     assert handle.stop(timeout_s=PATIENCE_S) == last, "it was stopped already, as it is to be"
-    with pytest.raises(mp.JobEnded, match=f"can go on from snapshot {last}") as raised:
+    with pytest.raises(mp.JobEnded, match=f"can resume from snapshot {last}") as raised:
         handle.wait()
     assert raised.value.snapshot == last
     assert handle.status().restarts == 0
@@ -145,7 +145,7 @@ def test_s4_a_coordinator_that_is_started_again_misses_snapshots_that_were_taken
     stood = handle.snapshot()
     (tmp_path / "kept" / "robbed").rename(tmp_path / "taken-away")
     os.kill(pids("CoordinatorActor")[0], signal.SIGKILL)
-    with pytest.raises(SnapshotError, match=f"snapshot {stood} stood, and nothing of it is left in"):
+    with pytest.raises(SnapshotError, match=f"snapshot {stood} is no longer in"):
         handle.wait(timeout_s=PATIENCE_S)
     check(rows_in(tmp_path / "out"))
 

@@ -116,7 +116,7 @@ def test_what_a_sink_left_half_done_is_finished_before_a_source_is_pinned(told: 
 def test_a_start_that_a_sink_refuses_leaves_nothing_and_its_name_is_free(told: Told) -> None:
     job = job_of("refused", Held(told), sink := Kept(told, commits_in_driver=True, refuses=True))
     for _ in range(2):
-        with pytest.raises(SinkError, match="'out' could not be made ready: there is such a table already"):
+        with pytest.raises(SinkError, match="'out' could not be prepared: there is such a table already"):
             RUNTIME.start(job)
         assert actors() == []
     assert told.all == ["recover here"] * 2

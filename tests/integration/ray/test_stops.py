@@ -42,7 +42,7 @@ def test_s7_a_sigterm_stops_what_the_command_line_runs_on_ray_and_it_goes_on(tmp
         *_, line, counts = err.splitlines()
         assert counts.startswith("job stopped: ")
         last = mp.Snapshots(tmp_path / "kept").checkpointer("stopped").list_checkpoints()[-1]
-        assert line == f"job stopped has stopped; it can go on from snapshot {last}"
+        assert line == f"job stopped has stopped; it can resume from snapshot {last}"
         sizes.append(len(rows_in(tmp_path / "out")))
     assert stopped == f"{line}\n"
     check(rows_in(tmp_path / "out"))
@@ -79,7 +79,7 @@ def test_s7_a_sigterm_before_the_job_has_been_started_stops_it_then(tmp_path: Pa
             _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err
         last = mp.Snapshots(tmp_path / "kept").checkpointer("early").list_checkpoints()[-1]
-        assert f"job early has stopped; it can go on from snapshot {last}" in err.splitlines()
+        assert f"job early has stopped; it can resume from snapshot {last}" in err.splitlines()
         (tmp_path / "packed").unlink()
     check(rows_in(tmp_path / "out"))
 
@@ -113,7 +113,7 @@ def test_s7_a_detached_job_is_stopped_so_that_it_can_go_on(tmp_path: Path, start
         out = said(stopping)
     kept = mp.Snapshots(tmp_path / "kept")
     [*_, last] = kept.checkpointer("kept").list_checkpoints()
-    assert out == f"job kept has stopped; it can go on from snapshot {last}\n"
+    assert out == f"job kept has stopped; it can resume from snapshot {last}\n"
     before = len(rows_in(tmp_path / "out"))
     handle = mp.InProcess(snapshots=kept).start(chaotic("kept", tmp_path / "out"), control=False)
     until(lambda: handle.status().counts.read > 100)

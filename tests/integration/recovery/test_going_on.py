@@ -100,7 +100,7 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(
     handle = mp.InProcess(before, batch=small(), snapshots=kept).start(job, control=False)
     handle.snapshot()
     handle.stop(drain=False)
-    with pytest.raises(JobEnded, match="can go on from snapshot"):
+    with pytest.raises(JobEnded, match="can resume from snapshot"):
         handle.wait()
     assert handle.status().restarts == 0
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -170,8 +170,8 @@ def test_resume_none_warns_of_output_that_stays_and_comes_again(
     assert caplog.messages == []
     mp.run(numbered(str(out), rows=10), snapshots=kept, resume="none", progress=False)
     (warned,) = caplog.messages
-    assert "job numbered starts afresh" in warned
-    assert "what sinks have shown ('out') stays visible, and what is read again comes again" in warned
+    assert "job numbered starts over" in warned
+    assert "the committed output of sinks ('out') stays visible, and is written again" in warned
 
 
 def test_resume_by_id_goes_on_from_a_savepoint_elsewhere(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_s3_a_start_that_another_one_has_overtaken_is_fenced_off(tmp_path: Path)
     ("options", "says"),
     [
         ({"resume": "yesterday"}, "resume is"),
-        ({"snapshots": "/data"}, "snapshots is where they are kept"),
+        ({"snapshots": "/data"}, r"snapshots is mp.Snapshots\(uri\)"),
         ({"restart": "always"}, 'restart is "never"'),
         ({"restart": mp.Restart()}, "restart needs a snapshot"),
         ({"allow_dropped_state": 1}, "allow_dropped_state is"),
@@ -261,7 +261,7 @@ def test_s5_a_part_that_is_gone_is_told_at_once(tmp_path: Path) -> None:
     handle.snapshot()
     handle.stop(drain=False)
     handle = mp.InProcess(snapshots=kept).start(numbered(str(tmp_path / "out"), parts=3), control=False)
-    with pytest.raises(SourceError, match="source 'in' has no part 'part-3' any more, which snapshot"):
+    with pytest.raises(SourceError, match="source 'in' no longer has part 'part-3', which was not read to its end"):
         handle.wait(timeout_s=60)
     assert handle.status().restarts == 0
 
@@ -296,7 +296,7 @@ def test_s4_a_job_whose_snapshots_are_removed_while_it_runs_does_not_begin_from_
     (tmp_path / "kept" / "robbed").rename(tmp_path / "taken-away")
     with pytest.raises(JobEnded, match="was removed while the job was running"):
         handle.snapshot()
-    with pytest.raises(SnapshotError, match=f"snapshot {last} stood, and nothing of it is left in"):
+    with pytest.raises(SnapshotError, match=f"snapshot {last} is no longer in"):
         handle.wait(timeout_s=60)
     lines = [line for file in (tmp_path / "out").glob("*.json") for line in file.read_text().splitlines()]
     numbers = [json.loads(line)["value"] for line in lines]

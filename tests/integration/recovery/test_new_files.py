@@ -109,5 +109,5 @@ def test_each_night_reads_what_is_new_also_behind_kills_at_other_numbers_of_work
 
     said = ran(tmp_path, 2)
     assert ": 0 read, 0 written" in said
-    assert "nothing is new since snapshot" in said
+    assert "no new input since snapshot" in said
     check(tmp_path, 2)

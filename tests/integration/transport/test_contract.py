@@ -12,17 +12,17 @@ from malstrom_py.rescale.moves.protocol import (
     Leave,
     Marker,
     MarkersIn,
-    Move,
     OpenSlots,
-    Parcel,
     PartHandedOver,
     PartMove,
     PartsPolled,
     PollParts,
     RegionDone,
-    Rescale,
+    RescaleMove,
     Shipped,
     ShippedIn,
+    StartMove,
+    StateChunk,
     Switched,
 )
 from malstrom_py.workers.transport.base import JobSecret
@@ -31,7 +31,7 @@ from tests.integration.transport import acts
 from tests.integration.transport.ends import End, Kind
 
 CHANNEL = ChannelId("by-key", 0, 1)
-MOVE = Move(2, (0, 1), (0, 1, 2), (0, 1, 2) * 100, (PartMove("numbers", "a", 0, 2),))
+MOVE = RescaleMove(2, (0, 1), (0, 1, 2), (0, 1, 2) * 100, (PartMove("numbers", "a", 0, 2),))
 CONTENTS: list[Content] = [
     Frame(CHANNEL, b"rows", 3, 4, (PlacedEpoch(1, 7), PlacedEpoch(3, 9, True)), None, 1, 1, 2),
     Frame(CHANNEL, b"", sequence=2),
@@ -39,9 +39,9 @@ CONTENTS: list[Content] = [
     Frame(CHANNEL, epochs=(PlacedEpoch(0, 2**63 - 1),), sequence=4),
     *(Frame(CHANNEL, control=c) for c in (Barrier("s-1"), Suspend(), Marker(MOVE, 3, 4, True), Shipped(2), Bye())),
     Grant(CHANNEL, 1, 1000, 2**40),
-    Parcel("region", 2, 0, (1, 2), {"count": b"x" * 50_000, "sum": b""}),
+    StateChunk("region", 2, 0, (1, 2), {"count": b"x" * 50_000, "sum": b""}),
     PartHandedOver(2, MOVE.parts[0], {"row": 3}, state=[1, None]),
-    Rescale(MOVE),
+    StartMove(MOVE),
     OpenSlots(2, "region"),
     PollParts(2, "numbers"),
     Leave(),
@@ -124,7 +124,7 @@ def test_f1_a_gap_is_found(kind: Kind) -> None:
     sender.run(acts.send, 1, [Connected(0)])
     _, peer, told = receiver.run(acts.receive_until_lost)
     assert peer == 0
-    assert "a gap in what worker 0 has sent to worker 1: expected message 2, got 3" in told
+    assert "a gap in the messages from worker 0 to worker 1: expected message 2, got 3" in told
 
 
 def test_f1_an_older_incarnation_is_dropped_and_counted(kind: Kind) -> None:
@@ -272,5 +272,5 @@ def test_a_message_for_another_is_found(kind: Kind) -> None:
     sender, receiver = kind.end(0), kind.end(1)
     sender.run(acts.connect, 5, receiver.address)
     sender.run(acts.send, 5, [Connected(0)])
-    with pytest.raises(PeerError, match="worker 0 has sent to worker 1 what is for worker 5"):
+    with pytest.raises(PeerError, match="worker 1 has received a message from worker 0 for worker 5"):
         receiver.run(acts.receive, 1)

@@ -54,7 +54,8 @@ def test_ports_that_are_all_in_use_are_named_with_what_to_do() -> None:
     with busy_ports(3) as (first, last), pytest.raises(PlanError) as raised:
         transport(ports=(first, last))
     assert str(raised.value) == (
-        f"no port from {first} to {last} is free at '127.0.0.1': end what uses them, or give a wider range as ports="
+        f"no port from {first} to {last} is free at '127.0.0.1': stop the programs that use them, or give a "
+        "wider range as ports="
     )
 
 
@@ -75,7 +76,7 @@ def test_a_range_that_is_none_is_refused(ports: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("host", ["", "*", "0.0.0.0", "::"])
 def test_all_addresses_of_a_machine_are_no_host(host: str) -> None:
-    with pytest.raises(PlanError, match="stands for all addresses of a machine"):
+    with pytest.raises(PlanError, match="means all addresses of a machine"):
         transport(host=host)
 
 
@@ -149,5 +150,5 @@ def test_a_peer_with_another_secret_is_told_apart(zeromq: ZeroMQKind) -> None:
     watcher.run(acts.send, 0, [Connected(1)])
     contents, peer, told = watcher.run(acts.receive_until_lost)
     assert (contents, peer) == ([], 0)
-    assert "it does not take the secret" in told
+    assert "it does not accept the secret" in told
     assert stranger.run(acts.receive_quietly) == []

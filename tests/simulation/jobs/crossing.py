@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import malstrom_py as mp
 from malstrom_py.builder.regions import regions_of
-from malstrom_py.rescale.moves.receiving_machine import Phase
+from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.simulator.coverage import Witness
@@ -98,7 +98,7 @@ class Ledger(Witness):
         super().stepped(worker)
         for stage, region in self._regions.items():
             feed = worker.feed(region)
-            moving = feed.machine.phase is not Phase.STEADY
+            moving = feed.machine.phase is not ReceivingPhase.STEADY
             now = _Look(feed.machine.version + moving, worker.rows_in(stage), feed.keys_moved, feed.held_rows)
             before = self._before.get((worker.id, stage), _Look())
             if before.version == now.version:  # else some were taken before the first marker, and some behind it

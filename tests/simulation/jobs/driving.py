@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import malstrom_py as mp
 from malstrom_py.errors import MalstromError
-from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.simulator.coverage import Witness
 from malstrom_py.workers.simulator.random_schedule import Chance
@@ -105,7 +105,7 @@ class Driven:
         self._batching = batching
         self._checks = checks
         self._case = Case("driven", layout, feds, slots)
-        self._keeping = None if snapshots is None else Keeping(snapshots)
+        self._keeping = None if snapshots is None else SnapshotUse(snapshots)
         self._dead_writes: list[Work] = []
         self.plan = self._case.job(kept=snapshots is not None).plan()
         self.crew = self._started(workers, {})

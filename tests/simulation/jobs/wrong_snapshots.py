@@ -19,10 +19,10 @@ from malstrom_py.snapshot.log import Claim, next_incarnation
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator import recovery as beginning
-from malstrom_py.workers.coordinator.recovery import Resumption
+from malstrom_py.workers.coordinator.recovery import RestorePoint
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
-from malstrom_py.workers.coordinator.snapshot_coordinator import Snapshotting
-from malstrom_py.workers.engine.region_input import Feed
+from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
+from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.runtime import local_workers as crew
 from malstrom_py.workers.simulator import simulated_workers as simulated_crew
@@ -213,22 +213,22 @@ def stopped_early(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 WRONG: Final = {
-    "a barrier is aligned on one channel only": Wrong(Feed, "_arrived", barrier_of_one_channel, 0, "two-inputs"),
-    "a barrier is let in while a step holds epochs": Wrong(Feed, "_maybe_pass", epochs_held, 10, "enriched"),
+    "a barrier is aligned on one channel only": Wrong(RegionInput, "_arrived", barrier_of_one_channel, 0, "two-inputs"),
+    "a barrier is let in while a step holds epochs": Wrong(RegionInput, "_maybe_pass", epochs_held, 10, "enriched"),
     "timers are left out": Wrong(KeyedState, "_take_in", without_timers, 17, "windows-of-windows"),
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
     "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
-    "sinks commit before the manifest": Wrong(Snapshotting, "_store", committed_early, 35),
+    "sinks commit before the manifest": Wrong(SnapshotCoordinator, "_store", committed_early, 35),
     "payloads of a leaver are lost": Wrong(crew, "pre_committed", leaver_forgotten, 292),
     "frontiers are not restored": Wrong(Worker, "continue_at", nothing, 5, "ttl"),
     "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),
-    "states of parts are not restored": Wrong(Resumption, "_kept", no_state, 90, "linear"),
+    "states of parts are not restored": Wrong(RestorePoint, "_kept", no_state, 90, "linear"),
     "the claim is omitted": Wrong(StoreCheckpointer, "claim", claim_omitted, 0),
     "sinks discard what stands": Wrong(SinkCommits, "recover", all_discarded, 4),
     "what stands is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(Collect, "install", none_in_flight, 2, "collect"),
-    "workers go on behind the last barrier": Wrong(Feed, "at_sources", last_forgotten, 9),
-    "a job stops before its last snapshot stands": Wrong(Snapshotting, "ask_last", stopped_early, 6),
+    "workers go on behind the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
+    "a job stops before its last snapshot stands": Wrong(SnapshotCoordinator, "ask_last", stopped_early, 6),
 }
 """What is done wrong, where, and the first seed that shows it: not much behind it another must."""

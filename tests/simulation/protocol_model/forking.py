@@ -6,11 +6,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from malstrom_py.rescale.moves.receiving_machine import Phase, RegionMachine, _Side
-from malstrom_py.rescale.moves.sending_machine import Phase as SwitchPhase
-from malstrom_py.rescale.moves.sending_machine import SwitchMachine
-from malstrom_py.workers.coordinator.machine import CoordinatorMachine
-from malstrom_py.workers.coordinator.machine import Phase as CoordinatorPhase
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine, ReceivingPhase, _Side
+from malstrom_py.rescale.moves.sending_machine import SendingMachine, SendingPhase
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase
 from tests.simulation.protocol_model.channel import Channel
 from tests.simulation.protocol_model.counting import Counting, KeyState
 from tests.simulation.protocol_model.oracle import Oracle
@@ -25,7 +23,7 @@ SHARED = {"net", "shape", "_shape", "machines", "_topology", "_plan_moves", "_pa
 
 INTERNED = "interned"
 
-ATOMS = {int, str, bool, bytes, tuple, frozenset, type(None), Phase, SwitchPhase, CoordinatorPhase}
+ATOMS = {int, str, bool, bytes, tuple, frozenset, type(None), ReceivingPhase, SendingPhase, CoordinatorPhase}
 """Never copied. So is whatever has no copier."""
 
 
@@ -59,8 +57,8 @@ def _copied_list(thing: Any) -> Any:
 
 
 OBJECTS = (
-    RegionMachine,
-    SwitchMachine,
+    ReceivingMachine,
+    SendingMachine,
     CoordinatorMachine,
     Counting,
     KeyState,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.rescale.moves.protocol import Report
-from malstrom_py.rescale.moves.receiving_machine import RegionMachine
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from tests.simulation.protocol_model.counting import Counting
 from tests.simulation.protocol_model.oracle import Oracle
 from tests.simulation.protocol_model.reading import Reading
@@ -38,7 +38,7 @@ class Promising:
     shape: Shape
     reading: Reading
     state: dict[str, Counting]
-    regions: dict[str, RegionMachine]
+    regions: dict[str, ReceivingMachine]
     sent: dict[str, int]
     idle: dict[str, bool]
     gained: dict[PartName, Part]

@@ -115,7 +115,7 @@ class Run:
         world = self.world
         match request.when:
             case "moving":
-                return world.coordinator.phase is not cm.Phase.STEADY
+                return world.coordinator.phase is not cm.CoordinatorPhase.STEADY
             case "pressure":
                 return any(channel.backlog for channel in world.channels.values())
             case "quiet":
@@ -151,7 +151,7 @@ class Run:
     @property
     def moving(self) -> bool:
         """Whether a move is in flight."""
-        return self.world.coordinator.phase is cm.Phase.MOVING
+        return self.world.coordinator.phase is cm.CoordinatorPhase.MOVING
 
     def strike(self, fault: Fault) -> None:
         """Break something."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from malstrom_py.rescale.moves.placement import plan_moves
-from malstrom_py.rescale.moves.receiving_machine import RegionMachine
-from malstrom_py.rescale.moves.sending_machine import SwitchMachine
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
+from malstrom_py.rescale.moves.sending_machine import SendingMachine
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine
 from tests.simulation.protocol_model.channel import Channel
 from tests.simulation.protocol_model.counting import Counting
@@ -23,8 +23,8 @@ from tests.simulation.protocol_model.worker import ModelWorker
 class Machines:
     """The classes under test; a wrong protocol replaces some."""
 
-    region: Callable[..., Any] = RegionMachine
-    switch: Callable[..., Any] = SwitchMachine
+    region: Callable[..., Any] = ReceivingMachine
+    switch: Callable[..., Any] = SendingMachine
     coordinator: Callable[..., Any] = CoordinatorMachine
     plan: Callable[..., Any] = plan_moves
     worker: Callable[..., Any] = ModelWorker

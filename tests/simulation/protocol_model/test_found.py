@@ -15,7 +15,7 @@ from tests.simulation.protocol_model.setups import Machines
 from tests.simulation.protocol_model.shapes import SHAPES
 
 
-class FlushesOnceOnly(sm.SwitchMachine):
+class FlushesOnceOnly(sm.SendingMachine):
     """As it was: what regions gather while parts are awaited is not sent before the switch."""
 
     def _part(self, part: PartHandedOver) -> list[sm.Effect]:

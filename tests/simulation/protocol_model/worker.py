@@ -13,16 +13,17 @@ from malstrom_py.rescale.moves.protocol import (
     InBand,
     Leave,
     Marker,
-    Move,
     OpenSlots,
-    Parcel,
     PartHandedOver,
     PollParts,
-    Rescale,
+    RescaleMove,
+    SendReport,
     Shipped,
+    StartMove,
+    StateChunk,
     Table,
 )
-from malstrom_py.rescale.moves.receiving_machine import Phase
+from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from tests.simulation.protocol_model.counting import HeldRows
 from tests.simulation.protocol_model.promising import Net, Promising
 from tests.simulation.protocol_model.records import ChannelKey, EpochItem, Item, Part, PartName, Record, Rows
@@ -64,7 +65,7 @@ class ModelWorker(Promising):
         self.chunk = chunk
         self.started = worker in members
         self.gone = False
-        self.switch: sm.SwitchMachine = machines.switch(worker, version=version)
+        self.switch: sm.SendingMachine = machines.switch(worker, version=version)
         self.regions = {
             name: machines.region(
                 name,
@@ -105,7 +106,7 @@ class ModelWorker(Promising):
 
     def in_move(self) -> bool:
         """Whether a region here is in the middle of a move."""
-        return any(machine.phase is not Phase.STEADY for machine in self.regions.values())
+        return any(machine.phase is not ReceivingPhase.STEADY for machine in self.regions.values())
 
     def ship(self, region: str) -> None:
         """Send one parcel: the next slots on their way to one owner."""
@@ -115,7 +116,7 @@ class ModelWorker(Promising):
         version = self.regions[region].moving_version
         if len(states) < len(chunk):
             self.net.hit("empty slot shipped")
-        self.net.mail(self.id, owner, Parcel(region, version, self.id, chunk, states))
+        self.net.mail(self.id, owner, StateChunk(region, version, self.id, chunk, states))
         self.shipping[region] = tuple(pair for pair in slots if pair[0] not in chunk)
         if self.shipping[region]:
             self.net.hit("slots shipped in chunks")
@@ -176,7 +177,7 @@ class ModelWorker(Promising):
             case EpochItem():
                 self.net.free(key, 1)
                 effects = machine.handle(re.EpochTaken(key.exchange, key.sender, item.time, item.idle))
-                if not effects and machine.phase is not Phase.STEADY:
+                if not effects and machine.phase is not ReceivingPhase.STEADY:
                     self.net.hit("epoch held")
             case _:
                 effects = machine.handle(re.InBandTaken(key.exchange, key.sender, item))
@@ -185,11 +186,11 @@ class ModelWorker(Promising):
     def take_mail(self, message: object) -> None:
         """Take what comes outside the channels."""
         match message:
-            case Parcel():
+            case StateChunk():
                 machine = self.regions[message.region]
-                if machine.phase is Phase.STEADY:
+                if machine.phase is ReceivingPhase.STEADY:
                     self.net.hit("parcel before a marker")
-                self.apply(message.region, machine.handle(re.ParcelTaken(message)))
+                self.apply(message.region, machine.handle(re.StateTaken(message)))
             case OpenSlots():
                 effects = self.regions[message.region].handle(re.OpenTaken(message))
                 if any(isinstance(effect, re.Release) for effect in effects):
@@ -197,7 +198,7 @@ class ModelWorker(Promising):
                 self.apply(message.region, effects)
             case PartHandedOver():
                 self.switched(self.switch.handle(sm.PartCame(message)))
-            case Rescale():
+            case StartMove():
                 self.switched(self.switch.handle(sm.RescaleOrdered(message)))
             case PollParts():
                 self.switched(self.switch.handle(sm.PollOrdered(message)))
@@ -223,7 +224,7 @@ class ModelWorker(Promising):
                         part.polled = True
                 case sm.SayBye():
                     self.say_bye()
-                case sm.Tell():
+                case SendReport():
                     self.net.report(self.id, effect.report)
 
     def hand_over(self, effect: sm.HandOver) -> None:
@@ -241,7 +242,7 @@ class ModelWorker(Promising):
             self.net.hit("part waiting for release")
         self.gained[came.move.source, came.move.part] = replace(part, polled=False)
 
-    def switch_exchanges(self, move: Move) -> None:
+    def switch_exchanges(self, move: RescaleMove) -> None:
         """R2: all exchanges at once, and a marker on every channel."""
         if not self.started and not self.gained:
             self.net.hit("joiner without part")
@@ -251,7 +252,7 @@ class ModelWorker(Promising):
         for exchange in self.shape.exchanges:
             self.mark(exchange, move)
 
-    def mark(self, exchange: str, move: Move) -> None:
+    def mark(self, exchange: str, move: RescaleMove) -> None:
         """Promise on one exchange what is promised from here on, in a marker."""
         before, after, idle = self.promise_anew(exchange)
         self.send_in_band(exchange, move.everyone, Marker(move, before, after, idle))
@@ -285,7 +286,7 @@ class ModelWorker(Promising):
                     assert move is not None
                     for exchange in self.shape.fed_by(region):
                         self.send_in_band(exchange, move.everyone, Shipped(effect.version))
-                case re.Tell():
+                case SendReport():
                     self.net.report(self.id, effect.report)
 
     def let_in(self, region: str, key: ChannelKey, records: tuple[Record, ...], held: frozenset[int]) -> None:

@@ -9,8 +9,8 @@ from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PeerError
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
-from malstrom_py.rescale.moves.protocol import InBand, Marker, Report, Rescale
-from malstrom_py.rescale.moves.receiving_machine import Phase
+from malstrom_py.rescale.moves.protocol import InBand, Marker, Report, StartMove
+from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
 from malstrom_py.workers.transport.messages import Connected
@@ -253,7 +253,7 @@ class World:
         if not self.is_current(incarnation, receiver):
             self.hit("stale letter dropped")
         elif receiver == COORDINATOR:
-            self.coordinate(message if isinstance(message, Connected) else ce.Reported(message))  # type: ignore[arg-type]
+            self.coordinate(message if isinstance(message, Connected) else ce.ReportReceived(message))  # type: ignore[arg-type]
         else:
             worker = self.worker_for(receiver)
             worker.take_mail(message)
@@ -278,10 +278,10 @@ class World:
 
     def request(self, members: tuple[int, ...]) -> None:
         """Ask for a rescale."""
-        if self.coordinator.phase is not cm.Phase.STEADY:
+        if self.coordinator.phase is not cm.CoordinatorPhase.STEADY:
             self.hit("rescale coalesced")
         self.wanted = members
-        self.coordinate(ce.Requested(members))
+        self.coordinate(ce.RescaleRequested(members))
 
     def coordinate(self, event: ce.Event) -> None:
         """Let the coordinator take an event, and do what it asks for."""
@@ -293,7 +293,7 @@ class World:
                         self.workers[worker] = self.new_worker(worker, effect.members, effect.table, effect.version)
                         self.mail(worker, COORDINATOR, Connected(worker))
                 case ce.Send():
-                    if isinstance(effect.order, Rescale):
+                    if isinstance(effect.order, StartMove):
                         ways = {(part.giver, part.taker) for part in effect.order.move.parts}
                         if any((taker, giver) in ways for giver, taker in ways):
                             self.hit("parts handed over both ways")
@@ -343,7 +343,7 @@ class World:
                     if table[key] != worker.id or (name, key) in counts:
                         raise Violation(f"worker {worker.id} holds slot {key} of {name}, which is {table[key]}'s")
                     counts[name, key] = kept.count
-        if self.coordinator.phase is not cm.Phase.STEADY:
+        if self.coordinator.phase is not cm.CoordinatorPhase.STEADY:
             raise Violation(f"the coordinator is still {self.coordinator.phase}: nothing goes on (P8)")
         self.oracle.require(self.coordinator.members == self.wanted, f"{self.wanted} were asked for (R9)")
         self.oracle.require(
@@ -356,7 +356,7 @@ class World:
     def _check_region(self, worker: ModelWorker, name: str) -> None:
         where = f"region {name} on worker {worker.id}"
         phase, state = worker.regions[name].phase, worker.state[name]
-        self.oracle.require(phase is Phase.STEADY, f"{where} is still {phase}: nothing goes on (P8)")
+        self.oracle.require(phase is ReceivingPhase.STEADY, f"{where} is still {phase}: nothing goes on (P8)")
         self.oracle.require(state.epoch == MAX_EPOCH, f"{where} never saw the end, but {state.epoch} (T5)")
         self.oracle.require(not state.held, f"{where} still holds rows")
 

@@ -11,11 +11,11 @@ from malstrom_py.rescale.moves.protocol import (
     ByeTaken,
     Leave,
     MarkersIn,
-    Move,
     PartMove,
     PartsPolled,
     RegionDone,
     Report,
+    RescaleMove,
     ShippedIn,
     Table,
 )
@@ -44,7 +44,7 @@ class RequestLost(Coordinator):
 
     def handle(self, event: ce.Event) -> list[ce.Effect]:
         """Drop it."""
-        if isinstance(event, ce.Requested) and self.phase is not cm.Phase.STEADY:
+        if isinstance(event, ce.RescaleRequested) and self.phase is not cm.CoordinatorPhase.STEADY:
             return []
         return super().handle(event)
 
@@ -54,7 +54,11 @@ class FirstRequestWins(Coordinator):
 
     def handle(self, event: ce.Event) -> list[ce.Effect]:
         """Keep the first."""
-        if isinstance(event, ce.Requested) and self.phase is not cm.Phase.STEADY and self._wanted is not None:
+        if (
+            isinstance(event, ce.RescaleRequested)
+            and self.phase is not cm.CoordinatorPhase.STEADY
+            and self._wanted is not None
+        ):
             return []
         return super().handle(event)
 
@@ -154,7 +158,7 @@ class EndsBeforeBye(Coordinator):
 
     def _maybe_end(self) -> list[ce.Effect]:
         effects = super()._maybe_end()
-        return effects + self._all_gone() if self.phase is cm.Phase.LEAVING else effects
+        return effects + self._all_gone() if self.phase is cm.CoordinatorPhase.LEAVING else effects
 
 
 class ByeOfOneExchange(Coordinator):
@@ -194,7 +198,7 @@ def dealt_anew(
     parts: Mapping[tuple[str, str], int],
     wanted: Sequence[int],
     **options: Any,
-) -> list[Move]:
+) -> list[RescaleMove]:
     """R10: all slots are dealt anew, whoever had them."""
     moves = list(plan_moves(version, members, table, parts, wanted, **options))
     new = first_table(len(table), sorted(wanted))
@@ -208,9 +212,9 @@ def unbalanced(
     parts: Mapping[tuple[str, str], int],
     wanted: Sequence[int],
     **options: Any,
-) -> list[Move]:
+) -> list[RescaleMove]:
     """R10: what a leaver had goes to one worker, and nobody else gives anything."""
     heir = min(wanted)
     new = tuple(owner if owner in wanted else heir for owner in table)
     moved = tuple(PartMove(*name, owner, heir) for name, owner in parts.items() if owner not in wanted)
-    return [Move(version + 1, tuple(members), tuple(sorted(wanted)), new, moved)]
+    return [RescaleMove(version + 1, tuple(members), tuple(sorted(wanted)), new, moved)]

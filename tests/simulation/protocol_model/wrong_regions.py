@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from malstrom_py.data.messages import MIN_EPOCH
-from malstrom_py.rescale.moves.protocol import Marker, Move, Parcel, RegionDone, Shipped, ShippedIn
+from malstrom_py.rescale.moves.protocol import (
+    Marker,
+    RegionDone,
+    RescaleMove,
+    SendReport,
+    Shipped,
+    ShippedIn,
+    StateChunk,
+)
 from malstrom_py.rescale.moves.receiving_machine import (
     Advance,
     Effect,
     EpochTaken,
     Pass,
-    Phase,
-    RegionMachine,
+    ReceivingMachine,
+    ReceivingPhase,
     RowsTaken,
     SendShipped,
     Ship,
-    Tell,
 )
 
 
-class Region(RegionMachine):
+class Region(ReceivingMachine):
     """A region that notices nothing."""
 
     def check(self) -> None:
@@ -46,7 +53,7 @@ class EpochHeldUntilMarkersOnly(Region):
     """R3: an epoch waits for all markers, not for gained slots."""
 
     def _epoch(self, event: EpochTaken) -> list[Effect]:
-        waits = self.phase is Phase.MOVING and self._pending
+        waits = self.phase is ReceivingPhase.MOVING and self._pending
         return self._let_in(event) if waits else super()._epoch(event)
 
 
@@ -60,7 +67,7 @@ class MovedSlotsNotFrozen(Region):
 class NoCut(Region):
     """R3: F(v) is not emitted."""
 
-    def _cut(self, move: Move) -> list[Effect]:
+    def _cut(self, move: RescaleMove) -> list[Effect]:
         for side in self._sides.values():
             side.before = dict.fromkeys(side.before, MIN_EPOCH)
         return super()._cut(move)
@@ -69,7 +76,7 @@ class NoCut(Region):
 class CutOfFrontiersAfter(Region):
     """R3: F(v) is the minimum of what is promised behind the markers."""
 
-    def _cut(self, move: Move) -> list[Effect]:
+    def _cut(self, move: RescaleMove) -> list[Effect]:
         for side in self._sides.values():
             side.before = {sender: time for sender, (time, _) in side.after.items()}
         return super()._cut(move)
@@ -78,7 +85,7 @@ class CutOfFrontiersAfter(Region):
 class CutIsTheMaximum(Region):
     """R3: F(v) is the largest epoch before a marker."""
 
-    def _cut(self, move: Move) -> list[Effect]:
+    def _cut(self, move: RescaleMove) -> list[Effect]:
         for side in self._sides.values():
             side.before = dict.fromkeys(side.before, max(side.before[sender] for sender in move.old))
         return super()._cut(move)
@@ -87,7 +94,7 @@ class CutIsTheMaximum(Region):
 class FrontierGoesBack(Region):
     """R3: from the cut on the frontier is what the frontiers after say, lower or not."""
 
-    def _after_shipping(self, move: Move) -> list[Effect]:
+    def _after_shipping(self, move: RescaleMove) -> list[Effect]:
         for side in self._sides.values():
             side.emitted = min(side.emitted, *side.frontier.values())
         return super()._after_shipping(move)
@@ -109,7 +116,7 @@ class JoinerEmitsBeforeItsCut(Region):
 class JoinerOwnsAtOnce(Region):
     """R1: a joiner is built as if it had always owned its slots."""
 
-    def _begin(self, move: Move) -> None:
+    def _begin(self, move: RescaleMove) -> None:
         super()._begin(move)
         if self.worker not in move.old:
             self._pending, self._awaited = frozenset(), set()
@@ -121,7 +128,7 @@ class OneInputAligned(Region):
     def _marker(self, exchange: str, sender: int, marker: Marker) -> list[Effect]:
         effects = super()._marker(exchange, sender, marker)
         aligned = self._sides[exchange].before.keys() >= self._everyone
-        if self.phase is not Phase.MARKING or not aligned:
+        if self.phase is not ReceivingPhase.MARKING or not aligned:
             return effects
         for side in self._sides.values():
             for worker in marker.move.everyone:
@@ -136,7 +143,7 @@ class ShipsBeforeDrained(Region):
 
     def _marker(self, exchange: str, sender: int, marker: Marker) -> list[Effect]:
         lost: tuple[tuple[int, int], ...] = ()
-        if self.phase is Phase.STEADY:
+        if self.phase is ReceivingPhase.STEADY:
             self._begin(marker.move)
             lost, self._lost = self._lost, ()
         early: list[Effect] = [Ship(marker.move.version, lost)] if lost else []
@@ -156,15 +163,15 @@ class RowsNotHeld(Region):
 class ParcelInstalledBeforeTheCut(Region):
     """R5: a parcel is installed before F(v) has been let in."""
 
-    def _parcel(self, parcel: Parcel) -> list[Effect]:
-        return self._installed(parcel) if self.phase is Phase.MARKING else super()._parcel(parcel)
+    def _parcel(self, parcel: StateChunk) -> list[Effect]:
+        return self._installed(parcel) if self.phase is ReceivingPhase.MARKING else super()._parcel(parcel)
 
 
 class EarlyParcelLost(Region):
     """R5: a parcel before any marker is dropped."""
 
-    def _parcel(self, parcel: Parcel) -> list[Effect]:
-        return [] if self.phase is Phase.STEADY else super()._parcel(parcel)
+    def _parcel(self, parcel: StateChunk) -> list[Effect]:
+        return [] if self.phase is ReceivingPhase.STEADY else super()._parcel(parcel)
 
 
 class OpensBeforeStateIsHere(Region):
@@ -187,7 +194,7 @@ class ShippedOfOneSender(Region):
     """R6: Shipped of the first sender counts for all."""
 
     def _shipped(self, exchange: str, sender: int, message: Shipped) -> list[Effect]:
-        return [Tell(ShippedIn(message.version, self.worker, exchange))]
+        return [SendReport(ShippedIn(message.version, self.worker, exchange))]
 
 
 class ShippedTooEarly(Region):
@@ -198,25 +205,27 @@ class ShippedTooEarly(Region):
         mine = sender == self.worker and exchange == next(iter(self._sides))
         return [SendShipped(marker.move.version), *effects] if mine and self._feeds_exchanges else effects
 
-    def _after_shipping(self, move: Move) -> list[Effect]:
+    def _after_shipping(self, move: RescaleMove) -> list[Effect]:
         return self._maybe_done()
 
 
 class DoneBeforeOpen(Region):
     """R7: the region is reported done at the cut, while slots are pending."""
 
-    def _cut(self, move: Move) -> list[Effect]:
-        done = Tell(RegionDone(move.version, self.worker, self.region))
+    def _cut(self, move: RescaleMove) -> list[Effect]:
+        done = SendReport(RegionDone(move.version, self.worker, self.region))
         return [done, *super()._cut(move)]
 
     def _maybe_done(self) -> list[Effect]:
-        return [e for e in super()._maybe_done() if not (isinstance(e, Tell) and isinstance(e.report, RegionDone))]
+        return [
+            e for e in super()._maybe_done() if not (isinstance(e, SendReport) and isinstance(e.report, RegionDone))
+        ]
 
 
 class LeaverDroppedAtTheCut(Region):
     """R8: a leaver does not count from the cut on, though its regions have yet to send."""
 
-    def _after_shipping(self, move: Move) -> list[Effect]:
+    def _after_shipping(self, move: RescaleMove) -> list[Effect]:
         for side in self._sides.values():
             side.frontier = {sender: time for sender, time in side.frontier.items() if sender in move.new}
         return super()._after_shipping(move)
@@ -229,7 +238,7 @@ class LeaverNeverDropped(Region):
         kept = dict(self._sides[exchange].frontier)
         effects = super()._bye(exchange, sender)
         self._sides[exchange].frontier = kept
-        return [effect for effect in effects if isinstance(effect, Tell)]
+        return [effect for effect in effects if isinstance(effect, SendReport)]
 
 
 class FrontierIsTheMaximum(Region):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.rescale.moves import receiving_machine as re
 from malstrom_py.rescale.moves import sending_machine as sm
-from malstrom_py.rescale.moves.protocol import InBand, Marker, Move, PartHandedOver, Table
+from malstrom_py.rescale.moves.protocol import InBand, Marker, PartHandedOver, RescaleMove, Table
 from tests.simulation.protocol_model.channel import Channel, Frame
 from tests.simulation.protocol_model.counting import Counting
 from tests.simulation.protocol_model.records import ChannelKey, EpochItem, Record
@@ -15,7 +15,7 @@ from tests.simulation.protocol_model.worker import ModelWorker
 from tests.simulation.protocol_model.world import COORDINATOR, World
 
 
-class Switch(sm.SwitchMachine):
+class Switch(sm.SendingMachine):
     """A sending side that notices nothing."""
 
     def check(self) -> None:
@@ -31,7 +31,7 @@ class PollsWhileAwaiting(Switch):
     @property
     def may_poll(self) -> bool:
         """Always but at the end."""
-        return self.phase is not sm.Phase.GONE
+        return self.phase is not sm.SendingPhase.GONE
 
 
 class WaitsBeforeHandingOver(Switch):
@@ -39,14 +39,14 @@ class WaitsBeforeHandingOver(Switch):
 
     _kept: tuple[sm.Effect, ...] = ()
 
-    def _rescale(self, move: Move) -> list[sm.Effect]:
+    def _rescale(self, move: RescaleMove) -> list[sm.Effect]:
         effects = super()._rescale(move)
-        if self.phase is not sm.Phase.AWAITING:
+        if self.phase is not sm.SendingPhase.AWAITING:
             return effects
         self._kept = tuple(effect for effect in effects if isinstance(effect, sm.HandOver))
         return [effect for effect in effects if not isinstance(effect, sm.HandOver)]
 
-    def _switch(self, move: Move) -> list[sm.Effect]:
+    def _switch(self, move: RescaleMove) -> list[sm.Effect]:
         kept, self._kept = self._kept, ()
         return [*kept, *super()._switch(move)]
 
@@ -104,9 +104,9 @@ class ExchangesOneByOne(ModelWorker):
     late: tuple[str, ...] = ()
     waited: int = 0
     old: tuple[tuple[int, ...], Table, int] = ((), (), 0)
-    move: Move | None = None
+    move: RescaleMove | None = None
 
-    def switch_exchanges(self, move: Move) -> None:
+    def switch_exchanges(self, move: RescaleMove) -> None:
         """The first exchange."""
         self.started = True
         self.take_in_parts()
@@ -195,7 +195,7 @@ class PartWithoutItsFrontier(ModelWorker):
 class ByeBehindTheMarker(ModelWorker):
     """R8: a leaver says Bye as soon as it has switched, and its regions go on."""
 
-    def switch_exchanges(self, move: Move) -> None:
+    def switch_exchanges(self, move: RescaleMove) -> None:
         """And Bye."""
         super().switch_exchanges(move)
         if self.id not in move.new:
@@ -246,7 +246,7 @@ class MarkerOfTheRegion(ModelWorker):
 
     mine = "regions"
 
-    def mark(self, exchange: str, move: Move) -> None:
+    def mark(self, exchange: str, move: RescaleMove) -> None:
         """One of them speaks for both."""
         feeders = self.shape.exchanges[exchange]
         own = tuple(name for name in feeders if name in getattr(self.shape, self.mine))

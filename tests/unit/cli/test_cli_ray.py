@@ -136,7 +136,7 @@ def test_a_detached_job_that_was_stopped_meanwhile_has_not_failed(
 
     runtime: Any = Stops(snapshots=mp.Snapshots(str(tmp_path)))
     start_detached(runtime, job(), address=None, quiet=False)
-    assert "job endless has stopped; it can go on from snapshot 2" in capsys.readouterr().err
+    assert "job endless has stopped; it can resume from snapshot 2" in capsys.readouterr().err
     lost: Any = Stops()
     lost.start = lambda job, control: stopped_without(job)
     with pytest.raises(mp.JobEnded, match="nothing was committed"):

@@ -52,7 +52,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, busy: Busy, *options: str) -> Any:
 def test_it_waits_for_a_savepoint(monkeypatch: pytest.MonkeyPatch, passing: None) -> None:
     busy = Busy(4)
     done = stopped(monkeypatch, busy)
-    assert (done.exit_code, done.stdout) == (0, f"job busy has stopped; it can go on from snapshot {LAST}\n")
+    assert (done.exit_code, done.stdout) == (0, f"job busy has stopped; it can resume from snapshot {LAST}\n")
     assert busy.waits == pytest.approx([120.0, 119.9, 119.8, 119.7, 119.6])
 
 

@@ -107,7 +107,7 @@ def test_a_stream_joined_with_itself_comes_twice() -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("rows_max", [1, 7, 100])
-def test_t1_generate_epochs_may_stand_behind_branches_that_were_joined_again(workers: int, rows_max: int) -> None:
+def test_t1_generate_epochs_may_be_durable_behind_branches_that_were_joined_again(workers: int, rows_max: int) -> None:
     """A part comes on both ways: it has ended only when it has ended on both."""
     job, out, late_out = mp.Job("a"), sinks.Memory(), sinks.Memory()
     even, odd = timed(job, "in", list(range(60)), parts=4).branch("even", lambda n: n % 2 == 0)

@@ -43,12 +43,12 @@ def test_the_vector_of_the_caller_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("beyond", [2**63, -(2**63) - 1, 10**400])
-def test_integers_beyond_64_bits_may_stand_among_others(beyond: int) -> None:
+def test_integers_beyond_64_bits_may_be_durable_among_others(beyond: int) -> None:
     keys = [*range(50), beyond, *range(50)]
     assert slots_of(keys, 1024) == [slot_of(key, 1024) for key in keys]
 
 
-def test_bools_may_stand_among_integers() -> None:
+def test_bools_may_be_durable_among_integers() -> None:
     keys = [True, False, *range(50)]
     assert slots_of(keys, 1024) == [slot_of(int(key), 1024) for key in keys]
 
@@ -107,7 +107,7 @@ def test_f4_an_illegal_key_is_refused_naming_the_step(call: str) -> None:
     }
     with pytest.raises(CodecError) as raised:
         calls[call]()
-    assert str(raised.value) == "step 'carrier': a key is of type list, which is no key: make it a tuple."
+    assert str(raised.value) == "step 'carrier': a key is of type list, which is not a legal key: make it a tuple."
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1.0, "8", None, SLOTS_MAX + 1])

@@ -241,6 +241,6 @@ def test_new_files_without_snapshots_reads_all_again_with_one_warning(
     for _ in range(2):
         assert mp.run(nightly(new_files=True), 2, progress=False).read == 1
         (warned,) = caplog.messages
-        assert "source 'in' is to read what is new" in warned
+        assert "source 'in' should read only new input" in warned
         assert "snapshots=mp.Snapshots" in warned
         caplog.clear()

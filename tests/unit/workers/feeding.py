@@ -24,14 +24,14 @@ from malstrom_py.rescale.channels.channel import (
     PlacedEpoch,
 )
 from malstrom_py.rescale.channels.router import Router
-from malstrom_py.rescale.moves.protocol import Marker, Move, OpenSlots, Parcel, Report
-from malstrom_py.rescale.moves.receiving_machine import RegionMachine
+from malstrom_py.rescale.moves.protocol import Marker, OpenSlots, Report, RescaleMove, StateChunk
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from malstrom_py.testing.lone_step import OpenEnd, Recorder
-from malstrom_py.workers.engine.exchange import Inbox, SendToExchange
+from malstrom_py.workers.engine.exchange import InputGate, SendToExchange
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
-from malstrom_py.workers.engine.region_input import Entry, Feed
-from malstrom_py.workers.engine.state_transfer import Keyed, Shipping
+from malstrom_py.workers.engine.region_input import ExchangeEntry, RegionInput
+from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 CODEC = Codec()
@@ -74,7 +74,7 @@ class Region:
     ) -> None:
         self.remote = {name: ChannelOut(ChannelId(name, 1, 0), 1, credit) for name in ("left", "right")}
         self.local = {name: Loopback(credit) for name in ("left", "right")}
-        self.inboxes = {name: Inbox(name, 0, self.local[name], CODEC.decode_batch, 1) for name in ("left", "right")}
+        self.inboxes = {name: InputGate(name, 0, self.local[name], CODEC.decode_batch, 1) for name in ("left", "right")}
         for inbox in self.inboxes.values():
             inbox.connect(1)
         self._versions = dict.fromkeys(CHANNELS, 0)
@@ -86,13 +86,13 @@ class Region:
         self.letters: list[Outgoing] = []
         self.clock = VirtualClock()
         self.sent: list[Frame] = []
-        self.machine = RegionMachine(
+        self.machine = ReceivingMachine(
             "R", 0, exchanges=("left", "right"), feeds_exchanges=feeds_exchanges, members=(0, 1), table=table
         )
-        self.shipping = Shipping(
-            "R", 0, self.executor, [Keyed([kept], slots_of, ("left", "right"))], keys_first=keys_first
+        self.shipping = StateTransfer(
+            "R", 0, self.executor, [KeyedSteps([kept], slots_of, ("left", "right"))], keys_first=keys_first
         )
-        self.feed = Feed(
+        self.feed = RegionInput(
             self.executor,
             entries,
             [2] if source else [],
@@ -104,7 +104,7 @@ class Region:
             clock=self.clock,
         )
 
-    def _graph(self, *, source: bool) -> tuple[Executor, list[Entry], int]:
+    def _graph(self, *, source: bool) -> tuple[Executor, list[ExchangeEntry], int]:
         specs = [NodeSpec("left", None), NodeSpec("right", None)]
         inputs: tuple[tuple[int, int], ...] = ((0, 0), (1, 0))
         if source:
@@ -117,7 +117,7 @@ class Region:
         send = SendToExchange(StepContext("test", "exit"), router=self.router)
         specs.append(NodeSpec("exit", send, ((kept, 0),), ()))
         entries = [
-            Entry(self.inboxes[name], node, lambda batch: slots_of(batch.keys or []))
+            ExchangeEntry(self.inboxes[name], node, lambda batch: slots_of(batch.keys or []))
             for node, name in enumerate(("left", "right"))
         ]
         return Executor(specs), entries, kept
@@ -205,13 +205,13 @@ def _router(credit: int) -> Router:
 
 # A region that gains or loses slots.
 
-GAIN = Move(1, (0, 1), (0, 1), (0, 0, 0, 0))
+GAIN = RescaleMove(1, (0, 1), (0, 1), (0, 0, 0, 0))
 """Worker 0 gains slots 1 and 3."""
 
 BEFORE_GAIN = (0, 1, 0, 1)
-LOSE = Move(1, (0, 1), (0, 1), (0, 1, 0, 1))
+LOSE = RescaleMove(1, (0, 1), (0, 1), (0, 1, 0, 1))
 MARK_GAIN, MARK_LOSE = Marker(GAIN, 5, 5), Marker(LOSE, 5, 5)
-EMPTY = Parcel("R", 1, 1, (1, 3))
+EMPTY = StateChunk("R", 1, 1, (1, 3))
 
 
 def gaining(**options: Any) -> Region:
@@ -229,7 +229,7 @@ def rest_marked(region: Region, marker: Marker, *, first: tuple[str, int] = ("le
     region.give(region.take())
 
 
-def open_up(region: Region, parcel: Parcel = EMPTY) -> list[Grant]:
+def open_up(region: Region, parcel: StateChunk = EMPTY) -> list[Grant]:
     """Bring the state, and the word that slots may be opened: the credit that this frees."""
     region.feed.receive(parcel)
     region.feed.receive(OpenSlots(1, "R"))

@@ -15,12 +15,12 @@ from malstrom_py.data.messages import Epoch
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.moves.placement import first_table
-from malstrom_py.rescale.moves.protocol import Marker, Move, PartHandedOver, PartMove, Rescale
+from malstrom_py.rescale.moves.protocol import Marker, PartHandedOver, PartMove, RescaleMove, StartMove
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, build_graph
-from malstrom_py.workers.engine.routing_switch import Position, Switching
+from malstrom_py.workers.engine.routing_switch import PartPosition, RoutingSwitch
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 BOUND = 0
@@ -101,7 +101,7 @@ class OneWorker:
             if isinstance(operator, WriteSink):
                 operator.open()
         self.letters: list[Outgoing] = self.graph.letters
-        self.switching = Switching(self.graph, member, self.letters)
+        self.switching = RoutingSwitch(self.graph, member, self.letters)
         self.sources = [self._source(f"in{number}") for number in range(len(source))]
         if worker in members:
             for number, one in enumerate(source):
@@ -130,8 +130,8 @@ class OneWorker:
         self.clock.advance(IDLE_AFTER_S + 1)
         return self.poll(9)
 
-    def order(self, move: Move) -> OneWorker:
-        self.switching.receive(Rescale(move))
+    def order(self, move: RescaleMove) -> OneWorker:
+        self.switching.receive(StartMove(move))
         self.switching.check()
         return self
 
@@ -173,8 +173,10 @@ def no_barrier(message: object, frontiers: object, let_in: object) -> None:
     raise AssertionError
 
 
-def move_of(*parts: PartMove, old: tuple[int, ...] = (0, 1), new: tuple[int, ...] = (0, 1), version: int = 1) -> Move:
-    return Move(version, old, new, first_table(SLOTS, new), parts)
+def move_of(
+    *parts: PartMove, old: tuple[int, ...] = (0, 1), new: tuple[int, ...] = (0, 1), version: int = 1
+) -> RescaleMove:
+    return RescaleMove(version, old, new, first_table(SLOTS, new), parts)
 
 
 def given(part: str, source: str = "in0") -> PartMove:
@@ -188,4 +190,4 @@ def gained(part: str, source: str = "in0") -> PartMove:
 def came(part: str, at: int, epoch: int | None, *, source: str = "in0", step: str = "epochs") -> PartHandedOver:
     """A part as worker 1 hands it over, at its ``epoch``; None: it is finished."""
     state = None if epoch is None else {step: epoch}
-    return PartHandedOver(1, gained(part, source), Position(at, epoch is None), state)
+    return PartHandedOver(1, gained(part, source), PartPosition(at, epoch is None), state)

@@ -9,11 +9,11 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Acquire, Collect, Epoch, Interrogate, StateMessage
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator
-from malstrom_py.rescale.moves.protocol import Parcel
+from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
 from malstrom_py.testing.lone_step import Recorder
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
-from malstrom_py.workers.engine.state_transfer import Keyed, Shipping
+from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
 
 SLOTS = 8
 
@@ -81,8 +81,8 @@ class Region:
             for rank, operator in enumerate([*self.operators, self.recorder])
         ]
         self.executor = Executor(specs)
-        keyed = [Keyed(range(len(kinds)), slots_of, ("in",))]
-        self.shipping = Shipping("R", worker, self.executor, keyed, **options)
+        keyed = [KeyedSteps(range(len(kinds)), slots_of, ("in",))]
+        self.shipping = StateTransfer("R", worker, self.executor, keyed, **options)
 
     def push(self, keys: Sequence[Any], values: Iterable[Any]) -> Region:
         if keys:
@@ -90,7 +90,7 @@ class Region:
             self.executor.run()
         return self
 
-    def ship(self, owners: Mapping[int, int], version: int = 1) -> list[tuple[int, Parcel]]:
+    def ship(self, owners: Mapping[int, int], version: int = 1) -> list[tuple[int, StateChunk]]:
         """Send the slots to their new ``owners``: each parcel, and whose it is."""
         self.shipping.start(Ship(version, tuple(sorted(owners.items()))))
         parcels = []
@@ -107,7 +107,7 @@ class Region:
         return [value for message in self.recorder.take() if isinstance(message, Batch) for value in message.values]
 
 
-def keys_in(parcel: Parcel) -> set[Any]:
+def keys_in(parcel: StateChunk) -> set[Any]:
     """The keys of a parcel, as its receiver finds them."""
     receiver = Region(Kept)
     receiver.shipping.install(parcel)

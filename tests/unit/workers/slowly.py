@@ -9,7 +9,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.coordinator.recovery import Keeping
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.runtime.local_workers import Crew
 
@@ -65,7 +65,7 @@ class Slowly:
         self.largest = 0
         job = mp.Job("slowly")
         build(job.source("in", source or endless()), self)
-        keeping = Keeping(mp.Snapshots(MemoryStore(), interval_s=interval_s))
+        keeping = SnapshotUse(mp.Snapshots(MemoryStore(), interval_s=interval_s))
         batching = mp.Batching(rows_max=rows_max)
         self.crew = PromptCrew(job.plan(), workers=workers, batching=batching, clock=self.clock, keeping=keeping)
         self.crew.begin()

@@ -17,7 +17,7 @@ from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.slots import slots_of
 from malstrom_py.testing import strategies
-from malstrom_py.workers.engine.exchange import Lane
+from malstrom_py.workers.engine.exchange import InputChannel
 
 SLOTS = 64
 CODEC = Codec()
@@ -42,7 +42,8 @@ class Exchange:
             credit=Credit(),
         )
         self.lanes = {
-            member: Lane(ChannelIn(out.channel, 1), CODEC.decode_batch) for member, out in self.router.channels.items()
+            member: InputChannel(ChannelIn(out.channel, 1), CODEC.decode_batch)
+            for member, out in self.router.channels.items()
         }
 
     def owner(self, key: Any) -> int:

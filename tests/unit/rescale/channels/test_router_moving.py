@@ -17,7 +17,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import Barrier, Credit, Frame, Grant
 from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves.placement import rebalanced
-from malstrom_py.rescale.moves.protocol import Bye, Marker, Move, Shipped
+from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove, Shipped
 
 SLOTS = 6
 CODEC = Codec()
@@ -48,10 +48,10 @@ def router_of(
     )
 
 
-def move_of(old: tuple[int, ...], new: tuple[int, ...], *, version: int = 1, owner: int | None = None) -> Move:
+def move_of(old: tuple[int, ...], new: tuple[int, ...], *, version: int = 1, owner: int | None = None) -> RescaleMove:
     """From ``old`` to ``new`` members, all slots to ``owner``, or dealt."""
     table = tuple(new[slot % len(new)] for slot in range(SLOTS)) if owner is None else (owner,) * SLOTS
-    return Move(version, old, new, table)
+    return RescaleMove(version, old, new, table)
 
 
 def route(router: Router, *keys: int) -> None:
@@ -273,7 +273,7 @@ def test_r2_whatever_is_sent_goes_by_the_table_of_the_version_that_it_bears(step
                 expected[tables[-1][key % SLOTS]].append(("rows", key, len(tables) - 1))
         else:
             tables.append(step)
-            marker = Marker(Move(len(tables) - 1, (0, 1, 2), (0, 1, 2), step), 1, 2)
+            marker = Marker(RescaleMove(len(tables) - 1, (0, 1, 2), (0, 1, 2), step), 1, 2)
             router.switch(marker.move, before=1, after=2, idle=False)
             for items in expected.values():
                 items.append(("control", marker, 0))

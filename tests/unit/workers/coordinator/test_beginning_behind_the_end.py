@@ -114,7 +114,7 @@ def test_a_run_with_nothing_new_reads_nothing_and_says_so(tmp_path: Path, caplog
         caplog.clear()
         result = run(totals(tmp_path), tmp_path, 2)
         assert (result.read, result.written, result.snapshots) == (0, 0, 1)
-        assert "nothing is new since snapshot" in caplog.text
+        assert "no new input since snapshot" in caplog.text
     wrote(tmp_path / "in", 2)
     run(totals(tmp_path), tmp_path)
     check(tmp_path, [1, 2])

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import InternalError, JobEnded
-from malstrom_py.workers.coordinator.command_queue import Rescaling, Saving, future
+from malstrom_py.workers.coordinator.command_queue import RescaleCommand, SnapshotCommand, future
 
 
 def test_a_command_says_what_the_job_was_to_be() -> None:
-    assert Rescaling(3, future(), future()).what == "rescaled to 3"
-    assert Saving(None, future()).what == "saved in a snapshot"
-    assert Saving("s3://there", future()).what == "saved to s3://there"
+    assert RescaleCommand(3, future(), future()).what == "rescaled to 3"
+    assert SnapshotCommand(None, future()).what == "saved in a snapshot"
+    assert SnapshotCommand("s3://there", future()).what == "saved to s3://there"
 
 
 def test_an_answer_stays_as_it_was_given_first() -> None:
-    asked = Rescaling(3, future(), future())
+    asked = RescaleCommand(3, future(), future())
     asked.taken.set_result(None)
     asked.refuse(JobEnded("it has"))
     asked.refuse(InternalError("again"))

@@ -150,7 +150,7 @@ def test_a_sink_that_cannot_hold_what_was_pre_committed_is_named_and_it_is_disca
     ledger = Unkept()
     stayer = write(writers(0, a=ledger), 1)
     commit = SinkCommits("job", stayer, 0.0)
-    with pytest.raises(SinkError, match="sink 'a' could not keep what was pre-committed"):
+    with pytest.raises(SinkError, match="sink 'a' could not keep its pre-committed output"):
         leave(commit, stayer)
     commit.abort()
     assert ledger.staged == {}

@@ -17,7 +17,7 @@ from malstrom_py.errors import (
     SnapshotError,
 )
 from malstrom_py.workers.coordinator import command_queue as controls_module
-from malstrom_py.workers.coordinator.command_queue import Controls, SnapshotDone, WakefulClock
+from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone, WakefulClock
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.job_status import Ending, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
@@ -75,14 +75,14 @@ def workers() -> Workers:
 
 
 @pytest.fixture
-def controls() -> Controls:
-    made = Controls("a")
+def controls() -> CommandQueue:
+    made = CommandQueue("a")
     made.enter("opening", NOTHING, 1)
     made.loop()
     return made
 
 
-def obey(controls: Controls, workers: Workers) -> None:
+def obey(controls: CommandQueue, workers: Workers) -> None:
     controls.obey(workers, lambda: NOTHING)
 
 
@@ -90,7 +90,7 @@ def finished() -> Ending:
     return Ending.of(NOTHING, None)
 
 
-def test_a_command_wakes_the_run_and_is_taken_once(controls: Controls, workers: Workers) -> None:
+def test_a_command_wakes_the_run_and_is_taken_once(controls: CommandQueue, workers: Workers) -> None:
     assert not controls.pending
     asked = controls.rescale(3)
     assert controls.pending
@@ -108,7 +108,7 @@ def test_a_command_wakes_the_run_and_is_taken_once(controls: Controls, workers: 
     assert asked.done.result().members == (0, 1, 2)
 
 
-def test_r9_requests_are_passed_on_in_order_and_each_gets_its_report(controls: Controls, workers: Workers) -> None:
+def test_r9_requests_are_passed_on_in_order_and_each_gets_its_report(controls: CommandQueue, workers: Workers) -> None:
     first, second = controls.rescale(3), controls.rescale(5)
     obey(controls, workers)
     assert workers.told == ["rescale 3", "rescale 5"]
@@ -118,7 +118,7 @@ def test_r9_requests_are_passed_on_in_order_and_each_gets_its_report(controls: C
     assert second.done.result().superseded_by is None
 
 
-def test_a_rescale_that_is_called_off_tells_who_asked_and_the_job_goes_on(controls: Controls, workers: Workers) -> None:
+def test_an_abandoned_rescale_is_reported_and_the_job_continues(controls: CommandQueue, workers: Workers) -> None:
     late, waits = controls.rescale(3), controls.rescale(2)
     obey(controls, workers)
     assert late.taken.result() is None
@@ -132,14 +132,14 @@ def test_a_rescale_that_is_called_off_tells_who_asked_and_the_job_goes_on(contro
 
 
 @pytest.mark.parametrize("size", [0, -1, 129, 2.0, "2", None, True], ids=repr)
-def test_an_impossible_size_is_refused_before_the_run_hears_of_it(size: Any, controls: Controls) -> None:
+def test_an_impossible_size_is_refused_before_the_run_hears_of_it(size: Any, controls: CommandQueue) -> None:
     with pytest.raises(PlanError, match="workers is a whole number from 1 to 128"):
         controls.rescale(size)
     assert not controls.pending
 
 
 def test_what_the_workers_refuse_is_told_to_who_asked_and_the_others_go_on(
-    controls: Controls, workers: Workers
+    controls: CommandQueue, workers: Workers
 ) -> None:
     refused, fine = controls.rescale(13), controls.rescale(2)
     obey(controls, workers)
@@ -150,7 +150,7 @@ def test_what_the_workers_refuse_is_told_to_who_asked_and_the_others_go_on(
     assert fine.done.result().members == (0, 1)
 
 
-def test_when_a_command_breaks_the_run_everyone_is_answered_all_the_same(controls: Controls, workers: Workers) -> None:
+def test_every_command_is_answered_when_one_ends_the_run(controls: CommandQueue, workers: Workers) -> None:
     asked = [controls.rescale(size) for size in (2, 99, 4)]
     status = controls.status()
     with pytest.raises(InternalError):
@@ -163,7 +163,7 @@ def test_when_a_command_breaks_the_run_everyone_is_answered_all_the_same(control
     assert status.result().state == "failed"
 
 
-def test_commands_that_nobody_takes_are_bounded(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_nobody_takes_are_bounded(controls: CommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls_module, "ASKED_MAX", 3)
     for _ in range(3):
         controls.rescale(2)
@@ -171,7 +171,7 @@ def test_commands_that_nobody_takes_are_bounded(controls: Controls, monkeypatch:
         controls.rescale(2)
 
 
-def test_a_stop_with_drain_is_told_once_however_often_it_is_asked_for(controls: Controls, workers: Workers) -> None:
+def test_a_stop_with_drain_is_told_once_however_often_it_is_asked_for(controls: CommandQueue, workers: Workers) -> None:
     controls.stop(drain=True)
     obey(controls, workers)
     controls.stop(drain=True)
@@ -182,14 +182,14 @@ def test_a_stop_with_drain_is_told_once_however_often_it_is_asked_for(controls: 
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_a_stop_in_the_other_way_is_refused_while_one_runs(drain: bool, controls: Controls) -> None:
+def test_a_stop_in_the_other_way_is_refused_while_one_runs(drain: bool, controls: CommandQueue) -> None:
     controls.stop(drain=drain)
     with pytest.raises(OperationInProgress, match="is being stopped") as raised:
         controls.stop(drain=not drain)
     assert raised.value.operation == "stop"
 
 
-def test_without_drain_the_run_ends_once_all_workers_are_suspended(controls: Controls, workers: Workers) -> None:
+def test_without_drain_the_run_ends_once_all_workers_are_suspended(controls: CommandQueue, workers: Workers) -> None:
     controls.stop(drain=False)
     obey(controls, workers)
     obey(controls, workers)
@@ -202,7 +202,7 @@ def test_without_drain_the_run_ends_once_all_workers_are_suspended(controls: Con
 
 
 def test_workers_that_take_too_long_to_be_suspended_are_not_waited_for(
-    controls: Controls, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    controls: CommandQueue, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controls.stop(drain=False)
     obey(controls, workers)
@@ -212,7 +212,7 @@ def test_workers_that_take_too_long_to_be_suspended_are_not_waited_for(
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_who_is_being_stopped_begins_no_move_any_more(drain: bool, controls: Controls, workers: Workers) -> None:
+def test_who_is_being_stopped_begins_no_move_any_more(drain: bool, controls: CommandQueue, workers: Workers) -> None:
     controls.stop(drain=drain)
     asked = controls.rescale(2)
     obey(controls, workers)
@@ -222,14 +222,14 @@ def test_who_is_being_stopped_begins_no_move_any_more(drain: bool, controls: Con
         asked.done.result()
 
 
-def test_a_job_that_is_done_before_it_is_suspended_does_not_commit(controls: Controls) -> None:
+def test_a_job_that_is_done_before_it_is_suspended_does_not_commit(controls: CommandQueue) -> None:
     controls.refuse_if_stopped()
     controls.stop(drain=False)
     with pytest.raises(JobEnded, match="without drain"):
         controls.refuse_if_stopped()
 
 
-def test_an_abandoned_run_ends_at_once_whatever_else_was_asked(controls: Controls, workers: Workers) -> None:
+def test_an_abandoned_run_ends_at_once_whatever_else_was_asked(controls: CommandQueue, workers: Workers) -> None:
     controls.stop(drain=True)
     controls.rescale(2)
     controls.abandon("the lights went out")
@@ -241,7 +241,7 @@ def test_an_abandoned_run_ends_at_once_whatever_else_was_asked(controls: Control
         controls.refuse_if_stopped()
 
 
-def test_all_who_ask_how_the_job_stands_before_it_answers_get_one_answer(controls: Controls, workers: Workers) -> None:
+def test_concurrent_status_requests_get_one_answer(controls: CommandQueue, workers: Workers) -> None:
     first, second = controls.status(), controls.status()
     assert first is second
     obey(controls, workers)
@@ -250,7 +250,7 @@ def test_all_who_ask_how_the_job_stands_before_it_answers_get_one_answer(control
 
 
 def test_a_run_that_does_not_come_by_answers_with_what_is_known() -> None:
-    controls = Controls("a")
+    controls = CommandQueue("a")
     controls.enter("opening", NOTHING, 3)
     status = controls.status().result()
     assert (status.phase, status.workers, status.age_s) == ("opening", 3, 0.0)
@@ -261,14 +261,14 @@ def test_a_run_that_does_not_come_by_answers_with_what_is_known() -> None:
     assert (waiting.result().phase, waiting.result().workers) == ("committing", 4)
 
 
-def test_figures_that_the_run_does_not_renew_grow_old(controls: Controls) -> None:
+def test_figures_that_the_run_does_not_renew_grow_old(controls: CommandQueue) -> None:
     ages = [controls.known().age_s for _ in range(2)]
     assert 0 < ages[0] < ages[1]
     controls.end(finished())
     assert controls.known().age_s == 0.0
 
 
-def test_a_job_that_has_ended_answers_everyone_at_once(controls: Controls) -> None:
+def test_a_job_that_has_ended_answers_everyone_at_once(controls: CommandQueue) -> None:
     waiting, ended = controls.status(), controls.stop(drain=True)
     controls.end(finished())
     assert (waiting.result().state, waiting.result().phase) == ("finished", "ended")
@@ -280,26 +280,26 @@ def test_a_job_that_has_ended_answers_everyone_at_once(controls: Controls) -> No
     assert raised.value.how == "finished"
 
 
-def test_nobody_who_waits_can_cancel_what_others_wait_for(controls: Controls) -> None:
+def test_nobody_who_waits_can_cancel_what_others_wait_for(controls: CommandQueue) -> None:
     assert not controls.ended.cancel()
     assert not controls.rescale(2).done.cancel()
     controls.end(finished())
 
 
-def test_the_error_of_a_failed_job_stands_in_its_status(controls: Controls) -> None:
+def test_the_error_of_a_failed_job_stands_in_its_status(controls: CommandQueue) -> None:
     controls.end(Ending.of(NOTHING, OperatorError("step 'a' failed")))
     assert (controls.known().state, controls.known().error) == ("failed", "step 'a' failed")
 
 
 def test_threads_that_ask_while_the_run_ends_are_all_answered() -> None:
     for _ in range(50):
-        controls = Controls("a")
+        controls = CommandQueue("a")
         answers: list[str] = []
         controls.enter("opening", NOTHING, 1)
         controls.loop()
         start = threading.Barrier(4)
 
-        def ask(controls: Controls = controls, start: Any = start, answers: list[str] = answers) -> None:
+        def ask(controls: CommandQueue = controls, start: Any = start, answers: list[str] = answers) -> None:
             start.wait(5)
             try:
                 controls.rescale(2).done.result(5)
@@ -318,7 +318,7 @@ def test_threads_that_ask_while_the_run_ends_are_all_answered() -> None:
 
 
 def test_sleep_ends_when_a_command_comes_and_the_next_one_does_not() -> None:
-    controls = Controls("a")
+    controls = CommandQueue("a")
     clock = WakefulClock(controls)
     controls.wake.set()
     clock.sleep_s(3600)

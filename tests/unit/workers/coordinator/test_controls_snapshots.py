@@ -9,7 +9,7 @@ import pytest
 from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperationInProgress, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator import command_queue as controls_module
-from malstrom_py.workers.coordinator.command_queue import Controls, SnapshotDone
+from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.job_status import Ending, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
@@ -61,18 +61,18 @@ def workers() -> Workers:
 
 
 @pytest.fixture
-def controls() -> Controls:
-    made = Controls("a")
+def controls() -> CommandQueue:
+    made = CommandQueue("a")
     made.enter("opening", NOTHING, 1)
     made.loop()
     return made
 
 
-def obey(controls: Controls, workers: Workers) -> None:
+def obey(controls: CommandQueue, workers: Workers) -> None:
     controls.obey(workers, lambda: NOTHING)
 
 
-def test_a_snapshot_is_asked_for_once_and_answered_with_its_id(controls: Controls, workers: Workers) -> None:
+def test_a_snapshot_is_asked_for_once_and_answered_with_its_id(controls: CommandQueue, workers: Workers) -> None:
     asked = controls.save()
     assert controls.pending
     assert controls.wake.is_set()
@@ -87,7 +87,7 @@ def test_a_snapshot_is_asked_for_once_and_answered_with_its_id(controls: Control
 
 
 def test_why_there_is_no_snapshot_is_told_to_who_asked_and_the_job_goes_on(
-    controls: Controls, workers: Workers
+    controls: CommandQueue, workers: Workers
 ) -> None:
     failed, fine = controls.save(), controls.save()
     obey(controls, workers)
@@ -103,7 +103,7 @@ def test_why_there_is_no_snapshot_is_told_to_who_asked_and_the_job_goes_on(
     assert not controls.save("somewhere").done.done(), "the one that was refused is not in the way"
 
 
-def test_another_savepoint_and_a_stop_wait_for_a_savepoint(controls: Controls, workers: Workers) -> None:
+def test_another_savepoint_and_a_stop_wait_for_a_savepoint(controls: CommandQueue, workers: Workers) -> None:
     asked = controls.save("there")
     for taken in (False, True):
         if taken:
@@ -121,7 +121,7 @@ def test_another_savepoint_and_a_stop_wait_for_a_savepoint(controls: Controls, w
 
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("uri", [None, "there"])
-def test_who_is_being_stopped_makes_no_snapshot_on_demand(uri: str | None, drain: bool, controls: Controls) -> None:
+def test_who_is_being_stopped_makes_no_snapshot_on_demand(uri: str | None, drain: bool, controls: CommandQueue) -> None:
     controls.stop(drain=drain)
     with pytest.raises(OperationInProgress, match="is being stopped, so there can be no") as raised:
         controls.save(uri)
@@ -131,7 +131,7 @@ def test_who_is_being_stopped_makes_no_snapshot_on_demand(uri: str | None, drain
         controls.save(uri)
 
 
-def test_a_job_that_ends_answers_who_waits_for_a_snapshot(controls: Controls, workers: Workers) -> None:
+def test_a_job_that_ends_answers_who_waits_for_a_snapshot(controls: CommandQueue, workers: Workers) -> None:
     taken = controls.save()
     obey(controls, workers)
     waiting = controls.save("there")
@@ -141,7 +141,7 @@ def test_a_job_that_ends_answers_who_waits_for_a_snapshot(controls: Controls, wo
             asked.done.result(timeout=0)
 
 
-def test_commands_that_nobody_takes_are_bounded(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_nobody_takes_are_bounded(controls: CommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls_module, "ASKED_MAX", 2)
     controls.rescale(2)
     controls.save()
@@ -151,36 +151,36 @@ def test_commands_that_nobody_takes_are_bounded(controls: Controls, monkeypatch:
 
 
 def test_s3_a_stop_without_drain_waits_for_the_last_snapshot_and_tells_it(
-    controls: Controls, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    controls: CommandQueue, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controls_module, "SUSPEND_S", 0.0)
     controls.stop(drain=False)
     obey(controls, workers)
     assert (workers.told, controls.pending) == (["suspend"], True)
     workers.snapshots, workers.suspended = SnapshotStatus(ID, 1.5, 1), True
-    with pytest.raises(JobEnded, match=f"was stopped without drain: it can go on from snapshot {ID}") as raised:
+    with pytest.raises(JobEnded, match=f"was stopped without drain: it can resume from snapshot {ID}") as raised:
         obey(controls, workers)
     assert raised.value.how == "stopped"
 
 
 def test_a_last_snapshot_that_takes_too_long_leaves_the_one_before(
-    controls: Controls, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    controls: CommandQueue, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controls_module, "SAVE_S", 0.0)
     workers.snapshots = SnapshotStatus(ID, 1.5, 1)
     controls.stop(drain=False)
-    with pytest.raises(JobEnded, match=f"it can go on from snapshot {ID}. No last snapshot was made"):
+    with pytest.raises(JobEnded, match=f"it can resume from snapshot {ID}. No last snapshot was made"):
         obey(controls, workers)
 
 
 def test_a_stop_without_a_last_snapshot_says_from_which_one_the_job_goes_on(
-    controls: Controls, caplog: pytest.LogCaptureFixture
+    controls: CommandQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     controls.note_snapshots(SnapshotStatus(ID, 1.5, 1))
     controls.note_snapshots(None)  # a run that has not got as far
     controls.refuse_if_stopped()
     controls.stop(drain=False)
-    told = f"it can go on from snapshot {ID}. No last snapshot was made: what is in no snapshot comes again"
+    told = f"it can resume from snapshot {ID}. No last snapshot was made: records that are in no snapshot are processed again"
     with pytest.raises(JobEnded, match=told):
         controls.refuse_if_stopped()
     assert "No last snapshot" in caplog.text
@@ -189,13 +189,13 @@ def test_a_stop_without_a_last_snapshot_says_from_which_one_the_job_goes_on(
 
 def test_only_a_stop_that_is_accepted_is_told_of() -> None:
     accepted: list[bool] = []
-    controls = Controls("a", accepted=accepted.append)
+    controls = CommandQueue("a", accepted=accepted.append)
     controls.loop()
     controls.save("/copy")
     with pytest.raises(OperationInProgress, match="is making a savepoint"):
         controls.stop(drain=False)
     assert accepted == []
-    controls = Controls("a", accepted=accepted.append)
+    controls = CommandQueue("a", accepted=accepted.append)
     controls.stop(drain=True)
     controls.stop(drain=True)
     with pytest.raises(OperationInProgress, match="is being stopped with drain"):
@@ -203,7 +203,7 @@ def test_only_a_stop_that_is_accepted_is_told_of() -> None:
     assert accepted == [True]
 
 
-def test_without_a_snapshot_nothing_was_committed(controls: Controls, workers: Workers) -> None:
+def test_without_a_snapshot_nothing_was_committed(controls: CommandQueue, workers: Workers) -> None:
     controls.save()
     obey(controls, workers)
     controls.abandon("the lights went out")
@@ -211,7 +211,7 @@ def test_without_a_snapshot_nothing_was_committed(controls: Controls, workers: W
         obey(controls, workers)
 
 
-def test_s6_what_is_not_done_is_asked_of_those_who_come_after_a_recovery(controls: Controls, workers: Workers) -> None:
+def test_s6_pending_commands_are_repeated_after_a_recovery(controls: CommandQueue, workers: Workers) -> None:
     done, moving, saving = controls.save(), controls.rescale(3), controls.save("there")
     obey(controls, workers)
     workers.finish()
@@ -243,7 +243,7 @@ class PeerGone(MalstromError):
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_s6_a_stop_goes_on_behind_a_recovery(drain: bool, controls: Controls, workers: Workers) -> None:
+def test_s6_a_stop_goes_on_behind_a_recovery(drain: bool, controls: CommandQueue, workers: Workers) -> None:
     controls.stop(drain=drain)
     obey(controls, workers)
     controls.recover(NOTHING, 1)

@@ -17,14 +17,14 @@ from malstrom_py.rescale.moves.protocol import (
     InjectBarrier,
     Leave,
     MarkersIn,
-    Move,
     OpenSlots,
     PartsPolled,
     PollParts,
     RegionDone,
     Report,
-    Rescale,
+    RescaleMove,
     ShippedIn,
+    StartMove,
     Switched,
 )
 from malstrom_py.workers.coordinator import machine as ce
@@ -48,14 +48,14 @@ def made(members: tuple[int, ...], table: tuple[int, ...], *, slots_max: int) ->
 
 
 def told(machine: cm.CoordinatorMachine, *reports: Report) -> list[ce.Effect]:
-    return [effect for report in reports for effect in machine.handle(ce.Reported(report))]
+    return [effect for report in reports for effect in machine.handle(ce.ReportReceived(report))]
 
 
-def move_of(effects: list[ce.Effect]) -> Move:
-    return next(e.order.move for e in effects if isinstance(e, ce.Send) and isinstance(e.order, Rescale))
+def move_of(effects: list[ce.Effect]) -> RescaleMove:
+    return next(e.order.move for e in effects if isinstance(e, ce.Send) and isinstance(e.order, StartMove))
 
 
-def all_reports(move: Move) -> list[Report]:
+def all_reports(move: RescaleMove) -> list[Report]:
     """Everything that the workers report of a move, in an order that may be."""
     reports: list[Report] = [Switched(move.version, worker) for worker in move.everyone]
     reports += [MarkersIn(move.version, worker, exchange) for worker in move.everyone for exchange in ("A", "B")]
@@ -65,7 +65,7 @@ def all_reports(move: Move) -> list[Report]:
 
 
 def request(machine: cm.CoordinatorMachine, *members: int) -> list[ce.Effect]:
-    return machine.handle(ce.Requested(members))
+    return machine.handle(ce.RescaleRequested(members))
 
 
 def test_r1_joiners_are_started_from_the_old_table_before_the_first_move(coordinator: cm.CoordinatorMachine) -> None:
@@ -98,7 +98,7 @@ def test_r7_a_move_ends_with_the_last_report_whichever_it_is(number: int) -> Non
     reports = all_reports(move_of(request(machine, 0)))
     last = reports.pop(number)
     told(machine, *reports)
-    assert machine.phase is cm.Phase.MOVING
+    assert machine.phase is cm.CoordinatorPhase.MOVING
     assert ce.Send(1, Leave()) in told(machine, last)
     machine.check()
 
@@ -140,7 +140,7 @@ def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
     effects = machine.handle(Connected(1))
     taken: list[int] = []
     pauses_s = [0.01, 0.1]
-    while machine.phase is cm.Phase.MOVING:
+    while machine.phase is cm.CoordinatorPhase.MOVING:
         move, before = move_of(effects), machine.table
         pause_s = pauses_s.pop(0) if pauses_s else 0.0
         # The slowest region of the slowest worker counts.
@@ -163,7 +163,7 @@ def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
     assert sum(was != now for was, now in zip(machine.table, first.table, strict=True)) == 16
 
 
-def opening_ended(machine: cm.CoordinatorMachine, opening: Move) -> Move:
+def opening_ended(machine: cm.CoordinatorMachine, opening: RescaleMove) -> RescaleMove:
     """The move behind one that has moved nothing."""
     reports: list[Any] = []
     for worker in opening.everyone:
@@ -181,8 +181,8 @@ def test_r1_a_rescale_whose_joiners_do_not_come_up_is_called_off_and_nothing_has
     before = (coordinator.members, coordinator.table, coordinator.version, coordinator.parts)
     request(coordinator, 0, 1, 2, 3)
     coordinator.handle(Connected(2))
-    assert coordinator.handle(ce.CalledOff(LATE)) == [ce.Ended((0, 1), 0, LATE)]
-    assert coordinator.phase is cm.Phase.STEADY
+    assert coordinator.handle(ce.RescaleCalledOff(LATE)) == [ce.Ended((0, 1), 0, LATE)]
+    assert coordinator.phase is cm.CoordinatorPhase.STEADY
     assert (coordinator.members, coordinator.table, coordinator.version, coordinator.parts) == before
     assert (coordinator.target, coordinator.waiting_for()) == ((0, 1), "nothing")
 
@@ -191,11 +191,11 @@ def test_r1_a_joiner_that_connects_after_its_rescale_was_called_off_is_ignored(
     coordinator: cm.CoordinatorMachine,
 ) -> None:
     request(coordinator, 0, 1, 2)
-    coordinator.handle(ce.CalledOff(LATE))
+    coordinator.handle(ce.RescaleCalledOff(LATE))
     assert coordinator.handle(Connected(2)) == []
     assert request(coordinator, 0, 1, 3) == [ce.StartWorkers((3,), (0, 1), (0, 1, 0, 1), 0)]
     assert coordinator.handle(Connected(2)) == []
-    assert coordinator.phase is cm.Phase.JOINING
+    assert coordinator.phase is cm.CoordinatorPhase.JOINING
     assert move_of(coordinator.handle(Connected(3))).everyone == (0, 1, 3)
     assert coordinator.handle(Connected(2)) == []
 
@@ -206,7 +206,7 @@ def test_r9_the_request_that_waits_begins_when_the_one_before_it_is_called_off(
     request(coordinator, 0, 1, 2)
     request(coordinator, 0, 1, 3)
     request(coordinator, 0)
-    ended, *orders = coordinator.handle(ce.CalledOff(LATE))
+    ended, *orders = coordinator.handle(ce.RescaleCalledOff(LATE))
     assert ended == ce.Ended((0, 1), 0, LATE)
     assert move_of(orders).new == (0,)
 
@@ -219,7 +219,7 @@ def test_only_what_joins_can_be_called_off(phase: str) -> None:
         told(machine, *(all_reports(move) if phase == "leaving" else ()))
     assert machine.phase == phase
     with pytest.raises(InternalError, match=f"coordinator, {phase}: called off is not expected"):
-        machine.handle(ce.CalledOff(LATE))
+        machine.handle(ce.RescaleCalledOff(LATE))
 
 
 def test_r9_the_last_of_several_requests_wins(coordinator: cm.CoordinatorMachine) -> None:
@@ -270,7 +270,7 @@ def test_r8_without_exchanges_leavers_go_at_once() -> None:
 def test_r7_it_says_what_it_waits_for_and_first_what_other_things_wait_for() -> None:
     coordinator = made((0, 1), (0, 1, 0, 1), slots_max=8)
     assert coordinator.waiting_for() == "nothing"
-    coordinator.handle(ce.Requested((0, 12, 2)))
+    coordinator.handle(ce.RescaleRequested((0, 12, 2)))
     assert coordinator.waiting_for() == "worker 2 to connect, worker 12 to connect"
     coordinator.handle(Connected(2))
     assert coordinator.waiting_for() == "worker 12 to connect"
@@ -283,16 +283,16 @@ def test_r7_it_says_what_it_waits_for_and_first_what_other_things_wait_for() -> 
     told(coordinator, *(MarkersIn(1, worker, "A") for worker in move.everyone))
     told(coordinator, *(MarkersIn(1, worker, "B") for worker in (0, 2, 12)))
     assert coordinator.waiting_for().startswith(
-        "all markers on exchange 'B' at worker 1, Shipped of everyone on exchange 'B' at worker 0, "
+        "all markers on exchange 'B' at worker 1, Shipped of all workers on exchange 'B' at worker 0, "
     )
 
 
 def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
     coordinator = made((0,), (0, 0, 0, 0), slots_max=8)
-    coordinator.handle(ce.Requested((0, 1)))
+    coordinator.handle(ce.RescaleRequested((0, 1)))
     reports = all_reports(move_of(coordinator.handle(Connected(1))))
     told(coordinator, *reports[:-3])
-    last = "worker 1 to read on the parts of 'S' that it gains"
+    last = "worker 1 to read the parts of 'S' that it gains"
     assert coordinator.waiting_for() == f"region 'Q' on worker 1, region 'R' on worker 1, {last}"
     told(coordinator, *reports[-3:-1])
     assert coordinator.waiting_for() == last
@@ -302,7 +302,7 @@ def test_r7_what_is_waited_for_is_what_has_not_been_reported() -> None:
 
 def test_r8_byes_are_named_with_who_says_them_and_who_takes_them() -> None:
     coordinator = made((0, 1, 2), (0, 1, 2, 0), slots_max=8)
-    move = move_of(coordinator.handle(ce.Requested((0, 1))))
+    move = move_of(coordinator.handle(ce.RescaleRequested((0, 1))))
     told(coordinator, *all_reports(move), ByeTaken(0, "A", 2), ByeTaken(0, "B", 2), ByeTaken(1, "B", 2))
     assert coordinator.waiting_for() == "Bye of worker 2 on exchange 'A' at worker 1"
 
@@ -310,10 +310,10 @@ def test_r8_byes_are_named_with_who_says_them_and_who_takes_them() -> None:
 def test_r9_the_target_is_that_of_the_rescale_under_way_until_it_has_ended() -> None:
     coordinator = made((0, 1), (0, 1, 0, 1), slots_max=8)
     seen: list[tuple[int, ...]] = [coordinator.target]
-    coordinator.handle(ce.Requested((0, 1, 2)))
+    coordinator.handle(ce.RescaleRequested((0, 1, 2)))
     seen.append(coordinator.target)
     move = move_of(coordinator.handle(Connected(2)))
-    coordinator.handle(ce.Requested((0,)))
+    coordinator.handle(ce.RescaleRequested((0,)))
     seen.append(coordinator.target)
     told(coordinator, *all_reports(move))
     seen.append(coordinator.target)
@@ -332,7 +332,7 @@ def test_s1_the_barrier_of_a_snapshot_goes_to_all_members(coordinator: cm.Coordi
     begun, *orders = coordinator.handle(ce.SnapshotWanted("one", "zero"))
     assert begun == ce.BarrierBegun("one", (0, 1))
     assert orders == [ce.Send(worker, InjectBarrier("one", "zero")) for worker in (0, 1)]
-    assert coordinator.phase is cm.Phase.BARRIER
+    assert coordinator.phase is cm.CoordinatorPhase.BARRIER
     assert told(coordinator, *passed("one", 0)) == []
     assert told(coordinator, *passed("one", 1)) == [ce.CutMade("one", 0.5)]
     assert str(coordinator.phase) == "steady"
@@ -342,15 +342,15 @@ def test_r9_a_rescale_that_is_asked_for_while_a_barrier_passes_begins_behind_it(
     coordinator: cm.CoordinatorMachine,
 ) -> None:
     coordinator.handle(ce.SnapshotWanted("one"))
-    assert coordinator.handle(ce.Requested((0,))) == []
+    assert coordinator.handle(ce.RescaleRequested((0,))) == []
     assert coordinator.target == (0, 1), "nothing moves yet"
     made, *orders = told(coordinator, *passed("one", 0, 1))
     assert isinstance(made, ce.CutMade)
-    assert [type(order.order) for order in orders if isinstance(order, ce.Send)] == [Rescale, Rescale]
+    assert [type(order.order) for order in orders if isinstance(order, ce.Send)] == [StartMove, StartMove]
 
 
 def test_r7_a_barrier_waits_for_joiners_and_for_the_end_of_a_move(coordinator: cm.CoordinatorMachine) -> None:
-    coordinator.handle(ce.Requested((0, 1, 2)))
+    coordinator.handle(ce.RescaleRequested((0, 1, 2)))
     assert coordinator.handle(ce.SnapshotWanted("one")) == []
     effects = coordinator.handle(Connected(2))
     assert not any(isinstance(effect, ce.BarrierBegun) for effect in effects)
@@ -361,23 +361,23 @@ def test_r7_a_barrier_waits_for_joiners_and_for_the_end_of_a_move(coordinator: c
 def test_s3_behind_the_last_barrier_nothing_begins(coordinator: cm.CoordinatorMachine) -> None:
     _, *orders = coordinator.handle(ce.SnapshotWanted("one", last=True))
     assert orders == [ce.Send(worker, InjectBarrier("one", last=True)) for worker in (0, 1)]
-    assert coordinator.handle(ce.Requested((0,))) == []
+    assert coordinator.handle(ce.RescaleRequested((0,))) == []
     assert told(coordinator, *passed("one", 0, 1)) == [ce.CutMade("one", 0.5)]
-    assert coordinator.handle(ce.Requested((0, 1, 2))) == []
-    assert coordinator.phase is cm.Phase.STEADY
+    assert coordinator.handle(ce.RescaleRequested((0, 1, 2))) == []
+    assert coordinator.phase is cm.CoordinatorPhase.STEADY
 
 
 def test_s3_the_last_barrier_waits_for_the_end_of_a_rescale() -> None:
     machine = made((0, 1), (0, 1, 0, 1), slots_max=1)
-    move = move_of(machine.handle(ce.Requested((0,))))
+    move = move_of(machine.handle(ce.RescaleRequested((0,))))
     machine.handle(ce.SnapshotWanted("one", last=True))
     phases = []
-    while machine.phase is cm.Phase.MOVING:
+    while machine.phase is cm.CoordinatorPhase.MOVING:
         effects = told(machine, *all_reports(move))
         phases.append(machine.phase)
-        if machine.phase is cm.Phase.MOVING:
+        if machine.phase is cm.CoordinatorPhase.MOVING:
             move = move_of(effects)
-    assert phases == [cm.Phase.MOVING, cm.Phase.LEAVING]
+    assert phases == [cm.CoordinatorPhase.MOVING, cm.CoordinatorPhase.LEAVING]
     byes = [ByeTaken(0, exchange, 1) for exchange in ("A", "B")]
     effects = told(machine, *byes)
     assert ce.Send(0, InjectBarrier("one", last=True)) in effects

@@ -12,7 +12,7 @@ from malstrom_py import partitioners, sinks, sources
 from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, StepImage, artefact_path
-from malstrom_py.workers.coordinator.job_upgrades import Fit, fitted, plan_image
+from malstrom_py.workers.coordinator.job_upgrades import UpgradedState, fitted, plan_image
 
 ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
 
@@ -79,7 +79,7 @@ def snapshot(of: mp.Job, **fields: Any) -> Manifest:
     )
 
 
-def fit(now: mp.Job, before: Manifest | None = None, **options: Any) -> Fit:
+def fit(now: mp.Job, before: Manifest | None = None, **options: Any) -> UpgradedState:
     return fitted(snapshot(job()) if before is None else before, now.plan(), **options)
 
 
@@ -87,7 +87,7 @@ def told(now: mp.Job, before: Manifest | None = None, **options: Any) -> str:
     with pytest.raises(SnapshotError) as raised:
         fit(now, before, **options)
     text = str(raised.value)
-    assert text.startswith(f"job 'shop' cannot go on from snapshot {ID}, for it has changed:\n  - ")
+    assert text.startswith(f"job 'shop' cannot resume from snapshot {ID}, because the job has changed:\n  - ")
     return text.split("\n  - ", 1)[1]
 
 
@@ -198,7 +198,7 @@ def test_steps_without_state_come_and_go() -> None:
         (lambda: job(total="sum"), "step 'total' (sum, its keyed state)"),
         (lambda: job(source="sales"), "step 'orders' (source, how far it had read)"),
         (lambda: job(epochs="time"), "step 'epochs' (generate_epochs, how far event time had come in each part)"),
-        (lambda: job(sink="files"), "step 'out' (sink, output that it had yet to commit)"),
+        (lambda: job(sink="files"), "step 'out' (sink, its uncommitted output)"),
         (
             lambda: job(total="sum", source="sales"),
             "step 'orders' (source, how far it had read); step 'total' (sum, its keyed state)",
@@ -208,7 +208,7 @@ def test_steps_without_state_come_and_go() -> None:
 )
 def test_what_would_be_lost_is_named_unless_that_is_allowed(now: Callable[[], mp.Job], gone: str) -> None:
     said = told(now())
-    assert said.startswith(f"gone, with what they kept: {gone}. Put them back, say renamed_from=")
+    assert said.startswith(f"steps with state were removed: {gone}. Restore them, give renamed_from=")
     found = fit(now(), allow_dropped_state=True)
     assert found.dropped
     assert not set(found.dropped) & set(found.former.values())
@@ -234,7 +234,7 @@ def test_a_step_that_keeps_nothing_any_more_has_lost_its_state() -> None:
 
 def test_slots_stay() -> None:
     assert told(job(slots=16)) == (
-        "its keys fell into 8 slots, and now into 16; slots stay for a job's life: use mp.Job('shop', slots=8)"
+        "the snapshot has 8 slots, the job 16; the number of slots cannot change: use mp.Job('shop', slots=8)"
     )
 
 
@@ -252,7 +252,7 @@ def as_a_maximum(**options: Any) -> mp.Job:
 
 def test_state_of_another_kind_of_step_has_to_be_migrated() -> None:
     assert told(as_a_maximum()).startswith(
-        "step 'total' was a sum and is a max, whose state is another: say with migrate="
+        "step 'total' was a sum and is a max, whose state differs: give a function migrate="
     )
     assert fit(as_a_maximum(migrate=in_cents)).migrate == {"total": in_cents}
 
@@ -285,7 +285,7 @@ def test_a_step_that_starts_empty_has_nothing_to_migrate() -> None:
 def test_f3_keys_stay_in_their_slots(partitioner: Any, called: str) -> None:
     now = job(key_={"partitioner": partitioner})
     assert told(now).startswith(
-        f"step 'total': its key_by had the partitioner StableHash and has {called}, by which keys fall into other slots"
+        f"step 'total': its key_by had the partitioner StableHash and has {called}, which maps keys to other slots"
     )
     assert fit(now, snapshot(now)).chains
     assert fit(job(key_={"partitioner": partitioners.stable_hash})).chains, "which is the default"

@@ -10,7 +10,7 @@ from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import BarrierPassed, PartsPolled, Switched
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
-from malstrom_py.workers.coordinator.rescale_requests import Rescales
+from malstrom_py.workers.coordinator.rescale_requests import RescaleRequests
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
 from malstrom_py.workers.transport.messages import Connected
 
@@ -30,7 +30,7 @@ class Requests:
             parts=parts,
             pacing=Pacing.fixed(2),
         )
-        self.rescales = Rescales(self.machine)
+        self.rescales = RescaleRequests(self.machine)
         self.reports: list[tuple[str, RescaleReport]] = []
         self.errors: list[tuple[str, MalstromError]] = []
         self.joins = True
@@ -38,7 +38,7 @@ class Requests:
 
     def ask(self, name: str, *members: int) -> Requests:
         self.rescales.asked(members, self.now_s, partial(self._done, name))
-        return self._handle(ce.Requested(members))
+        return self._handle(ce.RescaleRequested(members))
 
     def _done(self, name: str, ended: RescaleReport | MalstromError) -> None:
         if isinstance(ended, MalstromError):
@@ -47,7 +47,7 @@ class Requests:
             self.reports.append((name, ended))
 
     def call_off(self, error: MalstromError) -> Requests:
-        return self._handle(ce.CalledOff(error))
+        return self._handle(ce.RescaleCalledOff(error))
 
     def go_on(self) -> Requests:
         """Until the rescale under way has ended, or another one joins."""
@@ -60,7 +60,7 @@ class Requests:
         """All that the move under way waits for."""
         for report in list(self.machine._missing):
             assert isinstance(report, Switched | PartsPolled)
-            self._handle(ce.Reported(report))
+            self._handle(ce.ReportReceived(report))
 
     def snapshot(self, snapshot: str) -> Requests:
         """A barrier goes as soon as it may."""
@@ -69,7 +69,7 @@ class Requests:
     def barrier_passed(self, snapshot: str) -> Requests:
         """Everywhere."""
         for worker in self.machine.members:
-            self._handle(ce.Reported(BarrierPassed(snapshot, worker)))
+            self._handle(ce.ReportReceived(BarrierPassed(snapshot, worker)))
         return self
 
     def _handle(self, event: ce.Event) -> Requests:
@@ -147,7 +147,7 @@ def test_r9_requests_that_come_while_a_barrier_passes_end_with_the_last_of_them(
 
 def test_r9_requests_that_come_while_a_barrier_passes_between_moves_wait_for_the_rescale() -> None:
     requests = Requests().ask("running", 0, 1).snapshot("s1")
-    while requests.machine.phase is not cm.Phase.BARRIER:
+    while requests.machine.phase is not cm.CoordinatorPhase.BARRIER:
         requests.report()
     requests.ask("overtaken", 0, 1, 2).ask("last", 0)
     requests.barrier_passed("s1").go_on()
@@ -165,7 +165,7 @@ def test_r9_who_is_told_may_ask_for_more() -> None:
         requests.ask("second", 0, 1, 2)
 
     requests.rescales.asked((0, 1), requests.now_s, more)
-    requests._handle(ce.Requested((0, 1)))
+    requests._handle(ce.RescaleRequested((0, 1)))
     requests.go_on()
     assert [name for name, _ in requests.reports] == ["first"]
     requests.go_on()
@@ -200,7 +200,7 @@ def test_how_far_a_rescale_has_come_can_be_seen_while_it_moves() -> None:
     assert requests.rescales.moving == Moving(1, slots=0, of_slots=4, keys=0, bytes=0)
     for report in list(requests.machine._missing):
         assert isinstance(report, Switched | PartsPolled)
-        requests._handle(ce.Reported(report))
+        requests._handle(ce.ReportReceived(report))
     assert requests.rescales.moving == Moving(2, slots=2, of_slots=4, keys=0, bytes=0)
     requests.go_on()
     assert requests.rescales.moving is None

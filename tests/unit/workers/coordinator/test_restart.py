@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.coordinator.restart_policy import NEVER, Failures, Restart, restart_of
+from malstrom_py.workers.coordinator.restart_policy import NEVER, Restart, RestartBudget, restart_of
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    failures = Failures(Restart(max_restarts=10, backoff_s=1.0, backoff_max_s=5.0))
+    failures = RestartBudget(Restart(max_restarts=10, backoff_s=1.0, backoff_max_s=5.0))
     assert [failures.pause_s(float(second)) for second in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 def test_one_failure_more_than_allowed_is_the_last() -> None:
-    failures = Failures(Restart(max_restarts=2))
+    failures = RestartBudget(Restart(max_restarts=2))
     assert [failures.pause_s(0.0) is None for _ in range(3)] == [False, False, True]
 
 
 def test_failures_that_are_long_ago_do_not_count() -> None:
-    failures = Failures(Restart(max_restarts=1, window_s=10.0, backoff_s=1.0))
+    failures = RestartBudget(Restart(max_restarts=1, window_s=10.0, backoff_s=1.0))
     assert failures.pause_s(0.0) == 1.0
     assert failures.pause_s(5.0) is None
     assert failures.pause_s(10.5) == 1.0
@@ -49,5 +49,5 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 
 
 def test_to_begin_again_takes_snapshots() -> None:
-    with pytest.raises(PlanError, match="needs a snapshot to go back to"):
+    with pytest.raises(PlanError, match="needs a snapshot to resume from"):
         restart_of(Restart(), kept=False)

@@ -39,7 +39,7 @@ def saved(
 
 
 def begun(made: sm.SnapshotMachine, snapshot: SnapshotId, *members: int) -> list[sm.Effect]:
-    wanted = made.handle(sm.Wanted(snapshot))
+    wanted = made.handle(sm.SnapshotStarted(snapshot))
     made.handle(BarrierBegun(snapshot, members))
     return wanted
 
@@ -75,14 +75,14 @@ def test_s3_sinks_commit_behind_the_manifest_and_nothing_goes_before_they_have()
         made.handle(sm.SinksCommitted())
     assert made.handle(sm.ManifestStored()) == [sm.CommitSinks(ONE)]
     with pytest.raises(InternalError, match="wanted is not expected"):
-        made.handle(sm.Wanted(TWO))
+        made.handle(sm.SnapshotStarted(TWO))
     assert made.handle(sm.SinksCommitted()) == [sm.Completed(ONE, ())]
-    assert made.handle(sm.Wanted(TWO)) == [SnapshotWanted(TWO, ONE)]
+    assert made.handle(sm.SnapshotStarted(TWO)) == [SnapshotWanted(TWO, ONE)]
 
 
 def test_s3_the_barrier_of_a_stop_is_the_last() -> None:
     made = machine()
-    assert made.handle(sm.Wanted(ONE, last=True)) == [SnapshotWanted(ONE, None, last=True)]
+    assert made.handle(sm.SnapshotStarted(ONE, last=True)) == [SnapshotWanted(ONE, None, last=True)]
 
 
 def test_s2_the_parent_is_the_last_that_stands() -> None:
@@ -117,7 +117,7 @@ def test_s2_a_full_artefact_begins_a_chain_anew() -> None:
 
 
 def test_s2_a_delta_needs_what_it_goes_by() -> None:
-    with pytest.raises(InternalError, match="without what it goes by"):
+    with pytest.raises(InternalError, match="without the artefact before it"):
         completed(machine(), ONE, saved(ONE, 0, "delta"))
 
 
@@ -165,4 +165,4 @@ def test_s1_images_that_do_not_fit_each_other_are_no_snapshot(images: tuple[Save
 
 
 def test_every_change_of_phase_is_in_the_table() -> None:
-    assert {phase for phase, _ in sm.TRANSITIONS} == set(sm.TRANSITIONS.values()) == set(sm.Phase)
+    assert {phase for phase, _ in sm.TRANSITIONS} == set(sm.TRANSITIONS.values()) == set(sm.SnapshotPhase)

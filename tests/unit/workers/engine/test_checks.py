@@ -11,7 +11,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CodecError, OperatorError
 from malstrom_py.operators.base import Operator, StepContext
-from malstrom_py.workers.engine.test_mode import Checked
+from malstrom_py.workers.engine.test_mode import CheckedStep
 
 
 def stream_of(*items: Any) -> mp.StreamBuilder[None, Any]:
@@ -157,5 +157,5 @@ def test_s5_a_step_that_is_watched_is_told_where_epochs_go_on() -> None:
         def continue_at(self, epoch: int) -> None:
             told.append(epoch)
 
-    Checked(Told(StepContext("test", "told")), Codec()).continue_at(7)
+    CheckedStep(Told(StepContext("test", "told")), Codec()).continue_at(7)
     assert told == [7]

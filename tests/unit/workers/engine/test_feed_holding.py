@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from malstrom_py.rescale.moves.receiving_machine import RegionMachine
+from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.engine.region_input import Feed
-from malstrom_py.workers.engine.state_transfer import Shipping
+from malstrom_py.workers.engine.region_input import RegionInput
+from malstrom_py.workers.engine.state_transfer import StateTransfer
 
 
 @dataclass
@@ -18,15 +18,15 @@ class Limit:
     backlogged: bool = False
 
 
-def feed(exits: list[Any], holding: list[Any]) -> Feed:
+def feed(exits: list[Any], holding: list[Any]) -> RegionInput:
     graph: Any = None
 
     def pass_barrier(message: object, frontiers: object, let_in: object) -> None:
         raise AssertionError
 
-    machine = RegionMachine("R", 0, exchanges=(), feeds_exchanges=bool(exits), members=(0,), table=(0,))
-    shipping = Shipping("R", 0, graph, [])
-    return Feed(
+    machine = ReceivingMachine("R", 0, exchanges=(), feeds_exchanges=bool(exits), members=(0,), table=(0,))
+    shipping = StateTransfer("R", 0, graph, [])
+    return RegionInput(
         graph,
         [],
         [0],

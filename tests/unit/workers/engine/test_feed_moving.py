@@ -15,12 +15,12 @@ from malstrom_py.rescale.moves.protocol import (
     ByeTaken,
     Marker,
     MarkersIn,
-    Move,
     OpenSlots,
-    Parcel,
     RegionDone,
+    RescaleMove,
     Shipped,
     ShippedIn,
+    StateChunk,
 )
 from tests.unit.workers.feeding import (
     BEFORE_GAIN,
@@ -89,11 +89,11 @@ def test_r5_the_state_is_in_before_the_rows_that_waited_for_it() -> None:
     while giver.feed.ship():
         pass
     ((owner, parcel),) = [letter for letter in giver.letters if letter[0] == 1]
-    assert (owner, type(parcel)) == (1, Parcel)
+    assert (owner, type(parcel)) == (1, StateChunk)
     taker = gaining()
     taker.send("left", 1, [1])
     rest_marked(taker, MARK_GAIN)
-    assert isinstance(parcel, Parcel)
+    assert isinstance(parcel, StateChunk)
     open_up(taker, parcel)
     assert taker.kept.state.values == {1: [1, 1, 1], 3: [3]}
     assert (giver.kept.state.values, giver.shipping.keys_moved) == ({}, 2)
@@ -205,11 +205,11 @@ def test_r4_parcels_are_sent_one_at_a_time_and_the_region_goes_on_between_them()
     region.send("left", 1, [2])
     region.take()
     assert region.kept.state.values[2] == [2, 2]
-    assert [receiver for receiver, letter in region.letters if isinstance(letter, Parcel)] == [1]
+    assert [receiver for receiver, letter in region.letters if isinstance(letter, StateChunk)] == [1]
     while region.feed.ship():
         pass
     assert not region.feed.ready
-    parcels = [letter for receiver, letter in region.letters if receiver == 1 and isinstance(letter, Parcel)]
+    parcels = [letter for receiver, letter in region.letters if receiver == 1 and isinstance(letter, StateChunk)]
     assert [slot for parcel in parcels for slot in parcel.slots] == [1, 3]
     assert set(region.kept.state.values) == {2}
 
@@ -267,7 +267,7 @@ def test_what_leaves_is_looked_for_from_the_order_on_while_rows_come() -> None:
     region.take()
     while region.feed.ship():
         pass
-    parcels = [letter for receiver, letter in region.letters if isinstance(letter, Parcel)]
+    parcels = [letter for receiver, letter in region.letters if isinstance(letter, StateChunk)]
     assert sorted(slot for parcel in parcels for slot in parcel.slots) == [1, 3]
     assert region.shipping.keys_moved == 3
     assert set(region.kept.state.values) == {2}
@@ -297,7 +297,7 @@ def test_r6_shipped_goes_out_behind_what_was_sent_before_and_once_all_is_shipped
 
 def test_r6_shipped_goes_to_those_that_leave_too() -> None:
     region = Region(table=BEFORE_GAIN)
-    move = Move(1, (0, 1), (0,), (0, 0, 0, 0))
+    move = RescaleMove(1, (0, 1), (0,), (0, 0, 0, 0))
     for exchange, worker in CHANNELS:
         region.send(exchange, worker, Marker(move, 5, 5))
     region.take()
@@ -328,7 +328,7 @@ def test_r5_a_parcel_that_comes_before_any_marker_is_put_in_at_the_cut() -> None
     giver = losing(1)
     giver.feed.ship()
     (parcel,) = [letter for receiver, letter in giver.letters if receiver == 1]
-    assert isinstance(parcel, Parcel)
+    assert isinstance(parcel, StateChunk)
     region.feed.receive(parcel)
     assert region.kept.state.values == {}
     for exchange, worker in CHANNELS:

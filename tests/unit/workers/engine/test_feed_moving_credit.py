@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.rescale.channels.channel import ChannelId, Credit
-from malstrom_py.rescale.moves.protocol import OpenSlots, Parcel
-from malstrom_py.rescale.moves.receiving_machine import Phase
+from malstrom_py.rescale.moves.protocol import OpenSlots, StateChunk
+from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.testing import strategies
 from tests.unit.workers.feeding import (
     BEFORE_GAIN,
@@ -100,11 +100,19 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
 ) -> None:
     """Rows before and behind the markers, state at any moment, leave to open behind the cut: all go in, none twice."""
     region = Region(table=BEFORE_GAIN, credit=Credit(rows=rows, size=1))
-    letters: list[Parcel | OpenSlots] = [Parcel("R", 1, 1, (1,)), OpenSlots(1, "R"), Parcel("R", 1, 1, (3,))]
+    letters: list[StateChunk | OpenSlots] = [
+        StateChunk("R", 1, 1, (1,)),
+        OpenSlots(1, "R"),
+        StateChunk("R", 1, 1, (3,)),
+    ]
     expected: dict[tuple[int, int], list[Any]] = {}
     for turn in [*schedule, *(number for _ in range(20) for number in range(5))]:
         # The coordinator lets slots be opened when everybody has sent Shipped, so behind the cut.
-        if turn == 4 and letters and (region.machine.phase is Phase.MOVING or isinstance(letters[0], Parcel)):
+        if (
+            turn == 4
+            and letters
+            and (region.machine.phase is ReceivingPhase.MOVING or isinstance(letters[0], StateChunk))
+        ):
             region.feed.receive(letters.pop(0))
         elif turn < 4 and scripts[turn]:
             region.send(*CHANNELS[turn], numbered(scripts[turn].pop(0), turn, expected))

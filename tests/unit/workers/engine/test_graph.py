@@ -22,7 +22,7 @@ from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.moves import receiving_machine as events
 from malstrom_py.testing import VirtualClock, as_step
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.graph_builder import Graph, Membership, build_graph, deal_parts
+from malstrom_py.workers.engine.graph_builder import Membership, WorkerGraph, build_graph, deal_parts
 from malstrom_py.workers.ray.job_config import pack_plan, unpack_plan
 
 
@@ -53,7 +53,7 @@ class Told(Operator):
         out.forward(message)
 
 
-def graph_of(job: mp.Job) -> Graph:
+def graph_of(job: mp.Job) -> WorkerGraph:
     """Worker 0 of two."""
 
     def pass_barrier(message: object, frontiers: object, let_in: object) -> None:

@@ -16,10 +16,10 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Acquire, Collect, Epoch, Interrogate
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
-from malstrom_py.rescale.moves.protocol import Parcel
+from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
-from malstrom_py.workers.engine.state_transfer import Keyed, Shipping
+from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
 from tests.unit.workers.shipped import SLOTS, Heard, Holding, Kept, Region, keys_in, slots_of
 
 
@@ -31,7 +31,7 @@ def blob(number: int) -> bytes:
 def test_r4_slots_without_any_state_are_shipped_too_in_one_parcel_per_owner() -> None:
     region = Region(Kept)
     parcels = region.ship({6: 2, 1: 1, 3: 2, 0: 1})
-    assert parcels == [(1, Parcel("R", 1, 0, (0, 1))), (2, Parcel("R", 1, 0, (3, 6)))]
+    assert parcels == [(1, StateChunk("R", 1, 0, (0, 1))), (2, StateChunk("R", 1, 0, (3, 6)))]
     assert [parcel.states for _, parcel in parcels] == [{}, {}]
 
 
@@ -119,7 +119,7 @@ def test_r5_what_is_held_back_goes_before_state_is_put_in_also_where_a_step_gets
 def test_r4_each_step_is_told_once_of_each_message() -> None:
     region = Region(Heard, Kept, Heard, keys_first=1).push([1, 9], "ab")
     ((_, first), (_, second)) = region.ship({1: 1})
-    region.shipping.install(Parcel("R", 2, 1, (1,), first.states))
+    region.shipping.install(StateChunk("R", 2, 1, (1,), first.states))
     for rank in (0, 2):
         operator = region.operators[rank]
         assert isinstance(operator, Heard)
@@ -156,7 +156,7 @@ def test_r5_state_that_comes_onto_state_is_our_bug() -> None:
 
 def test_a_place_without_a_step_is_our_bug() -> None:
     executor = Executor([NodeSpec("nothing", None)])
-    shipping = Shipping("R", 0, executor, [Keyed([0], slots_of)])
+    shipping = StateTransfer("R", 0, executor, [KeyedSteps([0], slots_of)])
     with pytest.raises(InternalError, match="region 'R' has no step at node 0"):
         shipping.start(Ship(1, ((0, 1),)))
 
@@ -164,8 +164,8 @@ def test_a_place_without_a_step_is_our_bug() -> None:
 def test_r4_steps_with_keys_of_different_partitioners_each_go_by_their_own() -> None:
     first, second = (Kept(StepContext("test", name, keyed=True)) for name in ("first", "second"))
     executor = Executor([NodeSpec("first", first), NodeSpec("second", second)])
-    groups = [Keyed([0], slots_of), Keyed([1], lambda keys: [(key + 1) % SLOTS for key in keys])]
-    shipping = Shipping("R", 0, executor, groups)
+    groups = [KeyedSteps([0], slots_of), KeyedSteps([1], lambda keys: [(key + 1) % SLOTS for key in keys])]
+    shipping = StateTransfer("R", 0, executor, groups)
     for node in (0, 1):
         executor.push(node, Batch(["a", "b"], keys=[1, 2]))
     executor.run()

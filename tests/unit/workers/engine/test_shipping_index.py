@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import AnyOf, Interrogate, every_key
 from malstrom_py.workers.engine import state_transfer as shipping
-from malstrom_py.workers.engine.state_transfer import Keyed
+from malstrom_py.workers.engine.state_transfer import KeyedSteps
 from tests.unit.workers.shipped import SLOTS, Heard, Kept, Region, keys_in, slots_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_r4_keys_are_put_into_the_index_in_portions_and_the_rest_when_it_is_need
         return slots_of(keys)
 
     region = Region(Kept, keys_indexed=10).push(range(32), ["x"] * 32)
-    region.shipping._keyed = [Keyed([0], counted, ("in",))]
+    region.shipping._keyed = [KeyedSteps([0], counted, ("in",))]
     region.shipping.prepare()
     region.shipping.index()
     seen(region, [5, 100], "yz")

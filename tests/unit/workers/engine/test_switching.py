@@ -21,14 +21,14 @@ from malstrom_py.rescale.moves.protocol import (
     PartHandedOver,
     PartsPolled,
     PollParts,
-    Rescale,
+    StartMove,
     Switched,
 )
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, build_graph
-from malstrom_py.workers.engine.routing_switch import Position, Switching
+from malstrom_py.workers.engine.routing_switch import PartPosition, RoutingSwitch
 from malstrom_py.workers.transport.messages import COORDINATOR
 from tests.unit.workers.sending import (
     SLOTS,
@@ -103,9 +103,9 @@ def test_r2_a_part_goes_with_its_position_and_epoch_before_anything_is_switched(
     worker = OneWorker(by_key, Silent({"a": [10, 30], "b": [20]}), here=["a", "b"]).poll(2)
     worker.sent()
     worker.order(move_of(given("a")))
-    assert worker.handed() == [(1, PartHandedOver(1, given("a"), Position(1, False), {"epochs": 9}))]
+    assert worker.handed() == [(1, PartHandedOver(1, given("a"), PartPosition(1, False), {"epochs": 9}))]
     ((_, part),) = worker.handed()
-    assert (part.position, part.state) == (Position(1, is_finished=False), {"epochs": 9})
+    assert (part.position, part.state) == (PartPosition(1, is_finished=False), {"epochs": 9})
     assert worker.sources[0].parts_left == ["b"]
     assert worker.letters[-1] == (COORDINATOR, Switched(1, 0))
 
@@ -143,7 +143,7 @@ def test_r2_a_finished_part_is_given_as_such() -> None:
     worker = OneWorker(by_key, Silent({"a": [10], "b": [20]}, ends=["a"]), here=["a", "b"]).poll(2)
     worker.order(move_of(given("a")))
     ((_, part),) = worker.handed()
-    assert (part.position, part.state) == (Position(1, is_finished=True), None)
+    assert (part.position, part.state) == (PartPosition(1, is_finished=True), None)
 
 
 # Gaining.
@@ -201,7 +201,7 @@ def test_t5_a_finished_part_is_kept_by_its_position_and_holds_nothing_back() -> 
     worker.order(move_of(gained("b"))).comes(came("b", 1, None))
     assert (worker.marker().after, worker.sources[0].finished) == (MAX_EPOCH, True)
     worker.order(move_of(given("b"), version=2))
-    assert worker.handed()[-1][1].position == Position(1, is_finished=True)
+    assert worker.handed()[-1][1].position == PartPosition(1, is_finished=True)
 
 
 def test_t2_idle_parts_that_are_kept_are_raised_first_and_never_to_the_maximum() -> None:
@@ -288,7 +288,7 @@ def test_r2_a_joiner_that_gains_a_part_promises_what_the_part_has_reached() -> N
     worker = OneWorker(by_key, Silent({"a": [10, 30]}), worker=1, members=(0,))
     worker.order(move_of(given("a"), old=(0,), new=(0, 1)))
     assert (worker.switching.may_poll, worker.sent()) == (False, [])
-    worker.comes(PartHandedOver(1, given("a"), Position(1, False), {"epochs": 9}))
+    worker.comes(PartHandedOver(1, given("a"), PartPosition(1, False), {"epochs": 9}))
     marker = worker.marker()
     assert (marker.before, marker.after, marker.idle) == (MIN_EPOCH, 9, False)
     assert worker.switching.may_poll
@@ -312,10 +312,10 @@ def test_a_source_without_exchanges_gives_and_takes_too() -> None:
     worker.order(move_of(given("a"), gained("b")))
     worker.switching.receive(PollParts(1, "in0"))
     assert worker.told() == []
-    worker.comes(PartHandedOver(1, gained("b"), Position(0, False), {}))
+    worker.comes(PartHandedOver(1, gained("b"), PartPosition(0, False), {}))
     assert worker.told() == [Switched(1, 0), PartsPolled(1, 0, "in0")]
     assert worker.poll().sources[0].counters.rows_in == 2
-    assert worker.handed()[0][1].position == Position(1, is_finished=False)
+    assert worker.handed()[0][1].position == PartPosition(1, is_finished=False)
 
 
 def test_parts_of_whole_sources_stay() -> None:
@@ -329,11 +329,11 @@ def test_parts_of_whole_sources_stay() -> None:
     graph = build_graph(
         job.plan(), member, batching=Batching(), codec=Codec(), clock=VirtualClock(), pass_barrier=no_barrier
     )
-    switching = Switching(graph, member, graph.letters)
+    switching = RoutingSwitch(graph, member, graph.letters)
     source = graph.operators["in0"]
     assert isinstance(source, ReadSource)
     graph.executor.call(graph.nodes["in0"], partial(source.open, parts=[Part("worker-0")]))
-    switching.receive(Rescale(move_of()))
+    switching.receive(StartMove(move_of()))
     assert (source.parts_left, source.finished) == (["worker-0"], False)
 
 

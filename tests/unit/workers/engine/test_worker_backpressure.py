@@ -20,7 +20,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.rescale.channels.channel import Credit, Frame
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.engine.exchange import Inbox, Lane
+from malstrom_py.workers.engine.exchange import InputChannel, InputGate
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker
@@ -98,9 +98,9 @@ class SlowCrew:
                     peaks.items = max(peaks.items, len(inbox) + len(router._gathering[member].epochs))
 
 
-def untaken_of(inbox: Inbox, sender: int) -> int:
+def untaken_of(inbox: InputGate, sender: int) -> int:
     lane = inbox.lanes[sender]
-    assert isinstance(lane, Lane)
+    assert isinstance(lane, InputChannel)
     return rows_of(lane._items) + rows_of(lane.channel._queue)
 
 

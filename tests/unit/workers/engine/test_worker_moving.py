@@ -20,14 +20,14 @@ from malstrom_py.rescale.moves.protocol import (
     Leave,
     Marker,
     MarkersIn,
-    Move,
     OpenSlots,
-    Parcel,
     PartsPolled,
     PollParts,
     RegionDone,
-    Rescale,
+    RescaleMove,
     Shipped,
+    StartMove,
+    StateChunk,
     Switched,
 )
 from malstrom_py.testing import VirtualClock
@@ -138,8 +138,8 @@ def rows(*keys: int) -> Batch:
 
 
 SAME = (0, 1)
-GAIN = Move(1, SAME, SAME, (0, 0))
-LOSE = Move(1, SAME, SAME, (1, 1))
+GAIN = RescaleMove(1, SAME, SAME, (0, 0))
+LOSE = RescaleMove(1, SAME, SAME, (1, 1))
 
 
 def test_r6_nothing_is_sent_on_a_schedule_while_slots_move() -> None:
@@ -147,13 +147,13 @@ def test_r6_nothing_is_sent_on_a_schedule_while_slots_move() -> None:
     worker = OneOfTwo().send("key", rows(0, 2)).step(after_s=LINGER_S)
     calls = worker.pulse.called
     assert calls > 0
-    worker.order(Rescale(GAIN)).step(after_s=LINGER_S)
+    worker.order(StartMove(GAIN)).step(after_s=LINGER_S)
     assert worker.pulse.called == calls  # its own marker has been taken, the other's has not come
     for exchange in ("key", "again"):
         worker.send(exchange, Marker(GAIN, MIN_EPOCH, MIN_EPOCH))
     worker.step(after_s=5 * LINGER_S)
     assert worker.pulse.called == calls
-    worker.order(Parcel("pulse", 1, 1, (1,)), Parcel("out", 1, 1, (1,)))
+    worker.order(StateChunk("pulse", 1, 1, (1,)), StateChunk("out", 1, 1, (1,)))
     worker.step(after_s=5 * LINGER_S)
     assert worker.pulse.called == calls
     worker.order(OpenSlots(1, "pulse")).step(after_s=LINGER_S)
@@ -161,7 +161,7 @@ def test_r6_nothing_is_sent_on_a_schedule_while_slots_move() -> None:
 
 
 def test_r7_a_worker_reports_each_thing_once_and_in_order() -> None:
-    worker = OneOfTwo().order(Rescale(LOSE)).step()
+    worker = OneOfTwo().order(StartMove(LOSE)).step()
     assert worker.told() == [Switched(1, 0)]
     worker.send("key", Marker(LOSE, 5, 5)).step()
     assert worker.told() == [MarkersIn(1, 0, "key"), RegionDone(1, 0, "pulse")]
@@ -172,7 +172,7 @@ def test_r7_a_worker_reports_each_thing_once_and_in_order() -> None:
 
 def test_r4_the_state_of_lost_slots_is_sent_to_their_new_owner() -> None:
     worker = OneOfTwo().send("key", rows(0, 2, 0)).step()
-    worker.order(Rescale(LOSE)).send("key", Marker(LOSE, 5, 5)).send("again", Marker(LOSE, 5, 5)).step()
+    worker.order(StartMove(LOSE)).send("key", Marker(LOSE, 5, 5)).send("again", Marker(LOSE, 5, 5)).step()
     parcels = [letter for to, letter in worker.letters if to == 1]
     assert [(parcel.region, parcel.slots, set(parcel.states)) for parcel in parcels] == [
         ("out", (0,), set()),
@@ -186,7 +186,7 @@ def test_r2_a_worker_switches_when_it_knows_which_keys_leave_and_goes_on_until_t
     worker.send("key", Epoch(MAX_EPOCH)).send("again", Epoch(MAX_EPOCH)).step()
     worker.got("again")
     worker.got("key")
-    worker.order(Rescale(LOSE), PollParts(1, "in")).step(times=1)
+    worker.order(StartMove(LOSE), PollParts(1, "in")).step(times=1)
     assert (worker.told(), worker.got("key"), worker.worker.finished) == ([], [], False)
     assert worker.worker.ready
     worker.step()
@@ -199,7 +199,7 @@ def test_r2_a_worker_switches_when_it_knows_which_keys_leave_and_goes_on_until_t
 
 def test_r2_rows_that_come_before_the_switch_are_of_the_old_version() -> None:
     worker = OneOfTwo(keys_per_parcel=1).send("key", rows(0, 2, 4)).step()
-    worker.order(Rescale(LOSE)).send("key", rows(6)).step()
+    worker.order(StartMove(LOSE)).send("key", rows(6)).step()
     assert worker.worker.counts()["pulse"].keys == 4
     worker.send("key", Marker(LOSE, 5, 5)).send("again", Marker(LOSE, 5, 5)).step(times=12)
     assert sum(bool(letter.states) for to, letter in worker.letters if to == 1) == 2
@@ -209,13 +209,13 @@ def test_r2_rows_that_come_before_the_switch_are_of_the_old_version() -> None:
 def test_r2_a_worker_is_not_finished_while_slots_move() -> None:
     worker = OneOfTwo().send("key", Epoch(MAX_EPOCH)).send("again", Epoch(MAX_EPOCH)).step()
     assert worker.worker.finished
-    worker.order(Rescale(GAIN)).step()
+    worker.order(StartMove(GAIN)).step()
     assert not worker.worker.finished
     for exchange in ("key", "again"):
         worker.send(exchange, Marker(GAIN, MAX_EPOCH, MAX_EPOCH))
     worker.step()
     assert not worker.worker.finished
-    worker.order(Parcel("pulse", 1, 1, (1,)), Parcel("out", 1, 1, (1,)), OpenSlots(1, "pulse")).step()
+    worker.order(StateChunk("pulse", 1, 1, (1,)), StateChunk("out", 1, 1, (1,)), OpenSlots(1, "pulse")).step()
     worker.send("again", Shipped(1)).step()
     assert worker.worker.finished
 
@@ -225,8 +225,8 @@ def test_r1_a_joiner_says_nothing_before_its_marker_whatever_comes() -> None:
     joiner.send("again", Epoch(5)).step(after_s=LINGER_S)
     assert (joiner.got("key"), joiner.got("again"), joiner.letters) == ([], [], [])
     assert joiner.worker.counts()["out"].epoch is None
-    move = Move(1, (0,), (0, 1), (0, 1))
-    joiner.order(Rescale(move)).step()
+    move = RescaleMove(1, (0,), (0, 1), (0, 1))
+    joiner.order(StartMove(move)).step()
     (on_key,), (on_again,) = joiner.got("key"), joiner.got("again")
     assert on_key == Marker(move, MIN_EPOCH, MAX_EPOCH)
     assert on_again == Marker(move, MIN_EPOCH, MIN_EPOCH)
@@ -240,12 +240,12 @@ def test_f1_a_row_of_a_joiner_before_its_marker_is_our_bug() -> None:
 
 
 def test_r8_a_leaver_says_bye_and_its_channels_are_dropped_when_it_has_been_taken() -> None:
-    move = Move(1, SAME, (0,), (0, 0))
-    worker = OneOfTwo().order(Rescale(move))
+    move = RescaleMove(1, SAME, (0,), (0, 0))
+    worker = OneOfTwo().order(StartMove(move))
     for exchange in ("key", "again"):
         worker.send(exchange, Marker(move, 5, 5))
     worker.step()
-    worker.order(Parcel("pulse", 1, 1, (1,)), Parcel("out", 1, 1, (1,)), OpenSlots(1, "pulse"))
+    worker.order(StateChunk("pulse", 1, 1, (1,)), StateChunk("out", 1, 1, (1,)), OpenSlots(1, "pulse"))
     worker.send("again", Shipped(1)).send("key", Bye()).step().told()
     assert worker.send("again", Bye()).step().told() == [ByeTaken(0, "again", 1)]
     worker.worker.disconnect(1)
@@ -271,8 +271,8 @@ def test_r8_credit_for_one_that_has_left_is_forgotten() -> None:
 
 
 def test_r8_who_leaves_sends_what_its_regions_reach_until_its_bye() -> None:
-    move = Move(1, SAME, (1,), (1, 1))
-    leaver = OneOfTwo().order(Rescale(move)).step()
+    move = RescaleMove(1, SAME, (1,), (1, 1))
+    leaver = OneOfTwo().order(StartMove(move)).step()
     for exchange in ("key", "again"):
         leaver.send(exchange, Marker(move, 5 if exchange == "key" else MIN_EPOCH, 5))
     leaver.step()

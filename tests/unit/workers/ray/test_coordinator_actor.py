@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.errors import JobEnded, OperatorError
-from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.ray.coordinator_actor import CoordinatorActor
 from malstrom_py.workers.reports.result import RunResult
 
@@ -27,7 +27,7 @@ class Raising:
 
 def logged(error: Exception, caplog: pytest.LogCaptureFixture) -> list[str]:
     actor: Any = CoordinatorActor.__new__(CoordinatorActor)
-    actor._controls = Controls("job", kept=True)
+    actor._controls = CommandQueue("job", kept=True)
     actor._conduct(Raising(error))
     return [record.levelname for record in caplog.records]
 

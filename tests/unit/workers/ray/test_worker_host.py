@@ -18,7 +18,7 @@ from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import Membership, build_sinks
 from malstrom_py.workers.ray.worker_server import ORDERS, WorkerHost
 from malstrom_py.workers.reports.error_transfer import unpack
-from malstrom_py.workers.transport.messages import COORDINATOR, Standing, Tally
+from malstrom_py.workers.transport.messages import COORDINATOR, WorkerCounts, WorkerStatus
 from tests.unit.workers.rescaling import Ledger
 from tests.unit.workers.streams import Streams
 
@@ -68,8 +68,10 @@ def test_it_reads_to_the_end_and_says_how_it_stands() -> None:
     driven.go(10)
     assert [answer.exception() for answer in driven.answers] == [None] * 4
     told = driven.streams.sent[COORDINATOR]
-    assert [news for news in told if isinstance(news, Standing)][-1] == Standing(0, 0, finished=True, suspended=False)
-    tallies = [news for news in told if isinstance(news, Tally)]
+    assert [news for news in told if isinstance(news, WorkerStatus)][-1] == WorkerStatus(
+        0, 0, finished=True, suspended=False
+    )
+    tallies = [news for news in told if isinstance(news, WorkerCounts)]
     assert tallies
     assert driven.streams.closed
 

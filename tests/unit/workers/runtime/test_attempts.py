@@ -16,7 +16,7 @@ from malstrom_py.errors import (
 )
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.coordinator.command_queue import Controls
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.restart_policy import Restart
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
@@ -58,7 +58,7 @@ class Runs:
 
 def attempts(make: Runs, restart: Restart | None = None) -> tuple[Attempts[Played], VirtualClock]:
     clock = VirtualClock()
-    return Attempts(make, Controls("job"), restart or Restart(max_restarts=3, backoff_s=1.0), clock), clock
+    return Attempts(make, CommandQueue("job"), restart or Restart(max_restarts=3, backoff_s=1.0), clock), clock
 
 
 def test_s6_a_run_that_fails_is_followed_by_one_from_the_last_snapshot_at_the_size_it_had() -> None:
@@ -97,7 +97,7 @@ def test_a_run_that_has_not_taken_over_the_job_is_not_followed_by_another() -> N
 
 
 def test_a_stop_without_drain_ends_the_job_in_the_pause_before_it_begins_again() -> None:
-    make, controls = Runs(OperatorError("first"), FINE), Controls("job")
+    make, controls = Runs(OperatorError("first"), FINE), CommandQueue("job")
     clock = Stopping(controls, drain=False)
     with pytest.raises(JobEnded, match="stopped without drain"):
         Attempts(make, controls, Restart(backoff_s=1_000.0), clock).execute()
@@ -109,7 +109,7 @@ def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_no
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for failure, told in ((OperatorError("by zero"), "by zero"), (ZeroDivisionError("secret"), "ZeroDivisionError")):
-        make, controls = Runs(failure, FINE), Controls("job", kept=True)  # type: ignore[arg-type]
+        make, controls = Runs(failure, FINE), CommandQueue("job", kept=True)  # type: ignore[arg-type]
         controls.stop(drain=False)
         with pytest.raises(JobEnded, match=r"nothing was committed\. No last snapshot was made") as raised:
             Attempts(make, controls, Restart(), VirtualClock()).execute()
@@ -122,16 +122,16 @@ def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_no
 
 def test_a_job_that_is_stopped_while_it_goes_back_ends_with_the_snapshot_it_goes_back_to() -> None:
     last = SnapshotId("20261122T042242123456Z-1a2b3c4d")
-    controls = Controls("job", kept=True)
+    controls = CommandQueue("job", kept=True)
     controls.note_snapshots(SnapshotStatus(last, 1.0, 1))
     with pytest.raises(JobEnded) as raised:
         Attempts(Runs(OperatorError("first"), FINE), controls, Restart(), Stopping(controls, drain=False)).execute()
-    assert str(raised.value) == f"job 'job' was stopped without drain: it can go on from snapshot {last}"
+    assert str(raised.value) == f"job 'job' was stopped without drain: it can resume from snapshot {last}"
     assert raised.value.snapshot == last
 
 
 def test_a_stop_with_drain_cuts_the_pause_short() -> None:
-    make, controls = Runs(OperatorError("first"), FINE), Controls("job")
+    make, controls = Runs(OperatorError("first"), FINE), CommandQueue("job")
     clock = Stopping(controls, drain=True)
     assert Attempts(make, controls, Restart(backoff_s=1_000.0), clock).execute() == FINE
     assert clock.monotonic_s() < 1
@@ -140,7 +140,7 @@ def test_a_stop_with_drain_cuts_the_pause_short() -> None:
 class Stopping(VirtualClock):
     """Somebody stops the job as soon as time passes."""
 
-    def __init__(self, controls: Controls, *, drain: bool) -> None:
+    def __init__(self, controls: CommandQueue, *, drain: bool) -> None:
         super().__init__()
         self._controls = controls
         self._drain = drain
@@ -152,7 +152,7 @@ class Stopping(VirtualClock):
 
 def test_status_tells_that_it_recovers_and_how_often() -> None:
     make = Runs(OperatorError("first"), FINE)
-    clock, controls = VirtualClock(), Controls("job")
+    clock, controls = VirtualClock(), CommandQueue("job")
     runs = Attempts(make, controls, Restart(backoff_s=0.0), clock)
     runs.execute()
     status = controls.known()

@@ -43,7 +43,7 @@ class Stopped:
 
     def lasted_s(self) -> float:
         """How long the stop took, by the job's clock, once the job has ended."""
-        with pytest.raises(JobEnded, match="can go on from snapshot"):
+        with pytest.raises(JobEnded, match="can resume from snapshot"):
             self.handle.wait(timeout_s=PATIENCE_S)
         assert self._asked_at_s is not None
         return self.clock.monotonic_s() - self._asked_at_s

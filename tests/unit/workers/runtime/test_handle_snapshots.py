@@ -98,7 +98,7 @@ def test_a_stop_leaves_a_job_with_snapshots_to_be_gone_on_with() -> None:
         assert last is not None
         assert handle.stop() == handle.stop(drain=False) == last, "to ask again is nothing new"
         assert handle.status().state == "stopped"
-        with pytest.raises(JobEnded, match=f"can go on from snapshot {last}") as raised:
+        with pytest.raises(JobEnded, match=f"can resume from snapshot {last}") as raised:
             handle.wait()
         assert raised.value.snapshot == last
         with pytest.raises(JobEnded, match="cannot be stopped with drain: it has been stopped"):

@@ -169,7 +169,7 @@ def test_where_there_are_snapshots_it_says_what_they_have_committed() -> None:
     pressed[0] = True
     with pytest.raises(KeyboardInterrupt) as raised:
         runtime.run(job)
-    said = f"its sinks have committed what is in its last snapshot; it can go on from snapshot {last}; so far job"
+    said = f"its sinks have committed what is in its last snapshot; it can resume from snapshot {last}; so far job"
     assert said in raised.value.__notes__[0]
 
 

@@ -13,7 +13,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.coordinator.recovery import Pinned
+from malstrom_py.workers.coordinator.recovery import PinnedInputs
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.source_pinning import Pins
 
@@ -151,7 +151,7 @@ def test_a_job_that_goes_on_pins_what_it_had_pinned_and_new_sources_behind_that(
     told: list[str] = []
     new, old = Held(told=told), Held(told=told)
     pins = Pins(job_over(new, old, old).plan(), VirtualClock())
-    pins.pin(Pinned({"in2": "pin-7", "in9": "of a step that is gone"}))
+    pins.pin(PinnedInputs({"in2": "pin-7", "in9": "of a step that is gone"}))
     assert told == ["pin pins as pin-7", "pin pins"]
     assert pins.records() == {name: {"read": 2} for name in ("in0", "in1", "in2")}
     pins.unpin()

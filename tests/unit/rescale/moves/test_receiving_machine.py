@@ -17,24 +17,25 @@ from malstrom_py.rescale.moves.protocol import (
     InBand,
     Marker,
     MarkersIn,
-    Move,
     OpenSlots,
-    Parcel,
     RegionDone,
+    RescaleMove,
+    SendReport,
     Shipped,
     ShippedIn,
+    StateChunk,
 )
-from malstrom_py.rescale.moves.receiving_machine import TRANSITIONS, Phase, RegionMachine
+from malstrom_py.rescale.moves.receiving_machine import TRANSITIONS, ReceivingMachine, ReceivingPhase
 
-MOVE = Move(1, (0, 1), (0, 1), (0, 1))
-JOIN = Move(1, (0,), (0, 1), (0, 1))
-LEAVE = Move(1, (0, 1), (0,), (0, 0))
+MOVE = RescaleMove(1, (0, 1), (0, 1), (0, 1))
+JOIN = RescaleMove(1, (0,), (0, 1), (0, 1))
+LEAVE = RescaleMove(1, (0, 1), (0,), (0, 0))
 
 
 class Region:
     """A machine under test, and every machine that a test made: `check()` is called on all of them at its end."""
 
-    made: list[RegionMachine]
+    made: list[ReceivingMachine]
 
     def __init__(self) -> None:
         self.made = []
@@ -47,8 +48,8 @@ class Region:
         feeds_exchanges: bool = False,
         members: tuple[int, ...] = (0, 1),
         table: tuple[int, ...] = (0, 0),
-    ) -> RegionMachine:
-        machine = RegionMachine(
+    ) -> ReceivingMachine:
+        machine = ReceivingMachine(
             "R", worker, exchanges=exchanges, feeds_exchanges=feeds_exchanges, members=members, table=table
         )
         self.made.append(machine)
@@ -63,17 +64,17 @@ def region() -> Iterator[Region]:
         machine.check()
 
 
-def take(machine: RegionMachine, sender: int, message: InBand, exchange: str = "A") -> list[re.Effect]:
+def take(machine: ReceivingMachine, sender: int, message: InBand, exchange: str = "A") -> list[re.Effect]:
     return machine.handle(re.InBandTaken(exchange, sender, message))
 
 
 def epoch(
-    machine: RegionMachine, sender: int, time: int, *, idle: bool = False, exchange: str = "A"
+    machine: ReceivingMachine, sender: int, time: int, *, idle: bool = False, exchange: str = "A"
 ) -> list[re.Effect]:
     return machine.handle(re.EpochTaken(exchange, sender, time, idle))
 
 
-def marked(machine: RegionMachine, move: Move, **epochs: int) -> list[re.Effect]:
+def marked(machine: ReceivingMachine, move: RescaleMove, **epochs: int) -> list[re.Effect]:
     """All markers of ``move``, in order, each before=after=5 unless said; the effects of the last."""
     effects: list[re.Effect] = []
     for sender in move.everyone:
@@ -82,7 +83,7 @@ def marked(machine: RegionMachine, move: Move, **epochs: int) -> list[re.Effect]
     return effects
 
 
-PARCEL = Parcel("R", 1, 0, (1,), {"1": b"state"})
+PARCEL = StateChunk("R", 1, 0, (1,), {"1": b"state"})
 
 
 def test_t3_the_frontier_is_the_minimum_over_the_senders(region: Region) -> None:
@@ -123,7 +124,7 @@ def test_t2_finished_senders_are_not_followed(region: Region) -> None:
     )
 )
 def test_t3_a_receiver_waits_for_every_sender_idle_or_not(epochs: list[tuple[int, int, bool]]) -> None:
-    machine = RegionMachine("R", 1, exchanges=("A",), feeds_exchanges=False, members=(0, 1, 2), table=(0,))
+    machine = ReceivingMachine("R", 1, exchanges=("A",), feeds_exchanges=False, members=(0, 1, 2), table=(0,))
     reached, idle, merged = [MIN_EPOCH] * 3, [False] * 3, MIN_EPOCH
     for sender, time, at_rest in epochs:
         effects = epoch(machine, sender, time, idle=at_rest)
@@ -143,24 +144,24 @@ def test_t2_the_flag_travels_with_the_marker_and_with_held_epochs(region: Region
     assert machine.active("A") == 6
     epoch(machine, 1, 9, idle=True)
     assert machine.active("A") == 6
-    machine.handle(re.ParcelTaken(PARCEL))
+    machine.handle(re.StateTaken(PARCEL))
     assert machine.active("A") is None
 
 
 def test_r2_a_joiner_that_sends_before_its_marker_is_an_internal_error(region: Region) -> None:
-    with pytest.raises(InternalError, match="an epoch of worker 1, no member"):
+    with pytest.raises(InternalError, match="an epoch of worker 1, which is not a member"):
         epoch(region(0, members=(0,)), 1, 3)
 
 
 def test_r2_rows_of_a_version_that_has_no_marker_are_an_internal_error(region: Region) -> None:
-    with pytest.raises(InternalError, match="rows of version 1 where 0 stands"):
+    with pytest.raises(InternalError, match="rows of version 1, expected 0"):
         region().handle(re.RowsTaken("A", 0, 1, "rows"))
 
 
 def test_r2_rows_of_the_old_version_behind_a_marker_are_an_internal_error(region: Region) -> None:
     machine = region()
     take(machine, 0, Marker(MOVE, 5, 5))
-    with pytest.raises(InternalError, match="rows of version 0 where 1 stands"):
+    with pytest.raises(InternalError, match="rows of version 0 expected 1"):
         machine.handle(re.RowsTaken("A", 0, 0, "rows"))
 
 
@@ -177,14 +178,14 @@ def test_r3_an_epoch_behind_a_marker_waits_for_all_markers_and_open_slots(region
     assert epoch(machine, 0, 8) == []
     take(machine, 1, Marker(MOVE, 5, 9))
     assert machine.frontier("A") == 5
-    effects = machine.handle(re.ParcelTaken(PARCEL))
-    assert effects == [re.Install(PARCEL), re.Release(), re.Advance("A", 8), re.Tell(RegionDone(1, 1, "R"))]
+    effects = machine.handle(re.StateTaken(PARCEL))
+    assert effects == [re.Install(PARCEL), re.Release(), re.Advance("A", 8), SendReport(RegionDone(1, 1, "R"))]
 
 
 def test_r3_the_cut_is_the_minimum_of_the_old_senders_last_epochs(region: Region) -> None:
     machine = region(members=(0,))
     effects = marked(machine, JOIN, before0=6, before1=2, after0=6, after1=MAX_EPOCH)
-    assert effects == [re.Tell(MarkersIn(1, 1, "A")), re.Advance("A", 6)]
+    assert effects == [SendReport(MarkersIn(1, 1, "A")), re.Advance("A", 6)]
 
 
 def test_r3_the_frontier_does_not_go_back_behind_the_cut(region: Region) -> None:
@@ -207,7 +208,7 @@ def test_r3_a_joiner_emits_nothing_before_its_cut(region: Region) -> None:
 
 def test_r4_all_inputs_of_the_region_are_aligned(region: Region) -> None:
     machine = region(0, exchanges=("A", "B"))
-    assert marked(machine, MOVE) == [re.Tell(MarkersIn(1, 0, "A"))]
+    assert marked(machine, MOVE) == [SendReport(MarkersIn(1, 0, "A"))]
     take(machine, 0, Marker(MOVE, 3, 3), "B")
     last = take(machine, 1, Marker(MOVE, 3, 3), "B")
     assert last[-1] == re.Ship(1, ((1, 1),))
@@ -219,12 +220,12 @@ def test_r4_moved_slots_are_frozen_while_they_are_shipped(region: Region) -> Non
     marked(machine, MOVE)
     assert epoch(machine, 0, 9) == []
     assert epoch(machine, 1, 9) == []
-    assert machine.handle(re.ShippingEnded(1)) == [re.Advance("A", 9), re.Tell(RegionDone(1, 0, "R"))]
+    assert machine.handle(re.ShippingEnded(1)) == [re.Advance("A", 9), SendReport(RegionDone(1, 0, "R"))]
 
 
 def test_r4_slots_without_state_are_asked_for_too(region: Region) -> None:
     machine = region(0, table=(0, 0))
-    assert marked(machine, Move(1, (0, 1), (0, 1), (1, 1)))[-1] == re.Ship(1, ((0, 1), (1, 1)))
+    assert marked(machine, RescaleMove(1, (0, 1), (0, 1), (1, 1)))[-1] == re.Ship(1, ((0, 1), (1, 1)))
 
 
 def test_r5_rows_of_slots_that_are_not_here_yet_are_held(region: Region) -> None:
@@ -236,14 +237,14 @@ def test_r5_rows_of_slots_that_are_not_here_yet_are_held(region: Region) -> None
 
 def test_r5_a_parcel_before_any_marker_is_kept_until_the_cut(region: Region) -> None:
     machine = region()
-    assert machine.handle(re.ParcelTaken(PARCEL)) == []
+    assert machine.handle(re.StateTaken(PARCEL)) == []
     assert marked(machine, MOVE)[1:4] == [re.Advance("A", 5), re.Install(PARCEL), re.Release()]
 
 
 def test_r5_a_parcel_between_markers_waits_for_the_cut(region: Region) -> None:
     machine = region()
     take(machine, 0, Marker(MOVE, 5, 5))
-    assert machine.handle(re.ParcelTaken(PARCEL)) == []
+    assert machine.handle(re.StateTaken(PARCEL)) == []
     assert re.Install(PARCEL) in take(machine, 1, Marker(MOVE, 5, 5))
 
 
@@ -251,34 +252,34 @@ def test_r5_state_of_a_slot_that_is_not_awaited_is_an_internal_error(region: Reg
     machine = region()
     marked(machine, MOVE)
     with pytest.raises(InternalError, match="not awaited"):
-        machine.handle(re.ParcelTaken(Parcel("R", 1, 0, (0,))))
+        machine.handle(re.StateTaken(StateChunk("R", 1, 0, (0,))))
 
 
 def test_r5_a_parcel_of_another_move_is_an_internal_error(region: Region) -> None:
     machine = region()
     marked(machine, MOVE)
     with pytest.raises(InternalError, match="another move"):
-        machine.handle(re.ParcelTaken(Parcel("R", 2, 0, (1,))))
+        machine.handle(re.StateTaken(StateChunk("R", 2, 0, (1,))))
 
 
 def test_r6_a_region_that_feeds_exchanges_opens_its_slots_when_it_may(region: Region) -> None:
     machine = region(feeds_exchanges=True)
     assert re.SendShipped(1) in marked(machine, MOVE)
-    assert machine.handle(re.ParcelTaken(PARCEL)) == [re.Install(PARCEL)]
-    assert machine.handle(re.OpenTaken(OpenSlots(1, "R"))) == [re.Release(), re.Tell(RegionDone(1, 1, "R"))]
+    assert machine.handle(re.StateTaken(PARCEL)) == [re.Install(PARCEL)]
+    assert machine.handle(re.OpenTaken(OpenSlots(1, "R"))) == [re.Release(), SendReport(RegionDone(1, 1, "R"))]
 
 
 def test_r6_leave_to_open_may_come_before_the_state(region: Region) -> None:
     machine = region(feeds_exchanges=True)
     marked(machine, MOVE)
     assert machine.handle(re.OpenTaken(OpenSlots(1, "R"))) == []
-    assert re.Release() in machine.handle(re.ParcelTaken(PARCEL))
+    assert re.Release() in machine.handle(re.StateTaken(PARCEL))
 
 
 def test_r6_a_region_that_gains_nothing_does_not_wait(region: Region) -> None:
     machine = region(0, feeds_exchanges=True)
     marked(machine, MOVE)
-    assert machine.handle(re.ShippingEnded(1)) == [re.SendShipped(1), re.Tell(RegionDone(1, 0, "R"))]
+    assert machine.handle(re.ShippingEnded(1)) == [re.SendShipped(1), SendReport(RegionDone(1, 0, "R"))]
     assert machine.handle(re.OpenTaken(OpenSlots(1, "R"))) == []
 
 
@@ -286,7 +287,7 @@ def test_r6_shipped_is_reported_when_it_has_come_from_all_senders(region: Region
     machine = region(0)
     marked(machine, MOVE)
     assert take(machine, 0, Shipped(1)) == []
-    assert take(machine, 1, Shipped(1)) == [re.Tell(ShippedIn(1, 0, "A"))]
+    assert take(machine, 1, Shipped(1)) == [SendReport(ShippedIn(1, 0, "A"))]
 
 
 def test_r6_shipped_of_another_version_is_an_internal_error(region: Region) -> None:
@@ -298,12 +299,12 @@ def test_r7_a_second_move_while_one_goes_on_is_an_internal_error(region: Region)
     machine = region()
     take(machine, 0, Marker(MOVE, 5, 5))
     with pytest.raises(InternalError, match="another move"):
-        take(machine, 1, Marker(Move(1, (0, 1), (0, 1), (1, 1)), 5, 5))
+        take(machine, 1, Marker(RescaleMove(1, (0, 1), (0, 1), (1, 1)), 5, 5))
 
 
 def test_r7_a_marker_of_a_version_that_is_not_next_is_an_internal_error(region: Region) -> None:
     with pytest.raises(InternalError, match="a marker of version 2 at 0"):
-        take(region(), 0, Marker(Move(2, (0, 1), (0, 1), (0, 1)), 5, 5))
+        take(region(), 0, Marker(RescaleMove(2, (0, 1), (0, 1), (0, 1)), 5, 5))
 
 
 def test_r7_a_second_marker_of_one_sender_is_an_internal_error(region: Region) -> None:
@@ -320,25 +321,25 @@ def test_r7_an_end_of_shipping_that_nobody_asked_for_is_an_internal_error(region
 
 def test_r7_who_neither_gains_nor_loses_is_done_at_the_cut(region: Region) -> None:
     machine = region(2, members=(0, 1, 2))
-    move = Move(1, (0, 1, 2), (0, 1, 2), (0, 1))
-    assert marked(machine, move)[-1] == re.Tell(RegionDone(1, 2, "R"))
-    assert machine.phase is Phase.STEADY
+    move = RescaleMove(1, (0, 1, 2), (0, 1, 2), (0, 1))
+    assert marked(machine, move)[-1] == SendReport(RegionDone(1, 2, "R"))
+    assert machine.phase is ReceivingPhase.STEADY
 
 
 def test_r8_a_leaver_counts_until_its_bye(region: Region) -> None:
     machine = region(0, table=(0, 1))
     marked(machine, LEAVE)
-    machine.handle(re.ParcelTaken(Parcel("R", 1, 1, (1,))))
+    machine.handle(re.StateTaken(StateChunk("R", 1, 1, (1,))))
     assert epoch(machine, 0, 9) == []
-    assert take(machine, 1, Bye()) == [re.Advance("A", 9), re.Tell(ByeTaken(0, "A", 1))]
+    assert take(machine, 1, Bye()) == [re.Advance("A", 9), SendReport(ByeTaken(0, "A", 1))]
 
 
 def test_r8_an_epoch_behind_bye_is_an_internal_error(region: Region) -> None:
     machine = region(0, table=(0, 1))
     marked(machine, LEAVE)
-    machine.handle(re.ParcelTaken(Parcel("R", 1, 1, (1,))))
+    machine.handle(re.StateTaken(StateChunk("R", 1, 1, (1,))))
     take(machine, 1, Bye())
-    with pytest.raises(InternalError, match="an epoch of worker 1, no member"):
+    with pytest.raises(InternalError, match="an epoch of worker 1, which is not a member"):
         epoch(machine, 1, 9)
 
 
@@ -348,7 +349,12 @@ def test_all_transitions_lead_through_a_whole_move(region: Region) -> None:
     for step in (Marker(MOVE, 5, 5), Marker(MOVE, 5, 5)):
         take(machine, len(phases) - 1, step)
         phases.append(machine.phase)
-    machine.handle(re.ParcelTaken(PARCEL))
-    assert [*phases, machine.phase] == [Phase.STEADY, Phase.MARKING, Phase.MOVING, Phase.STEADY]
-    assert set(TRANSITIONS.values()) == set(Phase)
+    machine.handle(re.StateTaken(PARCEL))
+    assert [*phases, machine.phase] == [
+        ReceivingPhase.STEADY,
+        ReceivingPhase.MARKING,
+        ReceivingPhase.MOVING,
+        ReceivingPhase.STEADY,
+    ]
+    assert set(TRANSITIONS.values()) == set(ReceivingPhase)
     assert machine.moving_version == machine.version == 1
