@@ -24,7 +24,7 @@ from malstrom_py.snapshot import summary
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.local_store import LocalStore
-from malstrom_py.snapshot.log import LATEST, NONE, faults_told
+from malstrom_py.snapshot.log import LATEST, NONE, joined_faults
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.selection import missing_in, newest_noted
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -136,7 +136,7 @@ def verify(
         if chosen is not None and job is None:
             having = [one for one in found_jobs if chosen in one.list_checkpoints()]
             if not having:  # unless it is one of those that cannot be read
-                told = faults_told(entry for one in found_jobs for entry in one.entries())
+                told = joined_faults(entry for one in found_jobs for entry in one.entries())
                 raise SnapshotError(
                     f"there is no snapshot {chosen} in {uri}{told}: see `malstrom snapshots list {uri}`"
                 )
@@ -239,7 +239,7 @@ def _the_manifest(checkpointer: StoreCheckpointer, snapshot: str | None) -> Mani
         return checkpointer.load_manifest(_an_id(snapshot))
     manifests = summary.manifests_of(checkpointer)
     if not manifests:
-        faults = faults_told(checkpointer.entries())
+        faults = joined_faults(checkpointer.entries())
         raise SnapshotError(f"job {checkpointer.job!r} has no snapshot yet in {place_of(checkpointer.store)}{faults}")
     return manifests[-1]
 

@@ -27,9 +27,16 @@ from typing import Any, Final
 import msgpack
 from msgpack import ExtType, Timestamp
 
+from malstrom_py.codec.encoding_errors import (
+    Limits,
+    NotDecodable,
+    NotEncodable,
+    decode_error,
+    encode_error,
+    not_encodable,
+)
 from malstrom_py.codec.extensions import FROZENSET, MARKS, OBJECT, SET, TUPLE, extension_of, value_of
-from malstrom_py.codec.refusal import Limits, Malformed, Refused, cannot_decode, cannot_encode, refusal_of
-from malstrom_py.codec.types import Registered, TypeTable
+from malstrom_py.codec.types import ClassCodec, TypeTable
 from malstrom_py.errors import CodecError
 
 PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
@@ -44,7 +51,7 @@ def sweep(items: Sequence[Any], items_max: int) -> int:
     """How many values are in ``items``, at any depth of lists and dicts.
 
     Raises:
-        Refused: one is of a type that msgpack mistakes for another, or there are more than ``items_max``, which a
+        NotEncodable: one is of a type that msgpack mistakes for another, or there are more than ``items_max``, which a
             list inside itself has, too.
     """
     count = len(items)
@@ -67,20 +74,20 @@ def sweep(items: Sequence[Any], items_max: int) -> int:
     return count
 
 
-def too_deep(kind: type) -> Refused:
+def too_deep(kind: type) -> NotEncodable:
     """How nesting without end is refused."""
-    return Refused(kind, "it is nested too deep, or contains itself. Store it flat")
+    return NotEncodable(kind, "it is nested too deep, or contains itself. Store it flat")
 
 
-def too_many(kind: type, items_max: int) -> Refused:
+def too_many(kind: type, items_max: int) -> NotEncodable:
     """How a value of too many parts is refused."""
-    return Refused(kind, f"there are more than {items_max:,} values in it. Split it into several keys")
+    return NotEncodable(kind, f"there are more than {items_max:,} values in it. Split it into several keys")
 
 
-def _refusal(kind: type) -> Refused:
+def _refusal(kind: type) -> NotEncodable:
     if kind is ExtType or kind is Timestamp:
-        return Refused(kind, "it belongs to msgpack itself. Store its parts, or a datetime")
-    return refusal_of(kind)
+        return NotEncodable(kind, "it belongs to msgpack itself. Store its parts, or a datetime")
+    return not_encodable(kind)
 
 
 def _containers(items: Sequence[Any], kinds: set[type]) -> list[Any]:
@@ -124,7 +131,7 @@ class AtRestEncoder:
         self._limits = limits
         self._flags = 0
         self._count = 0
-        self._classes: dict[type, tuple[int, Registered]] = {}
+        self._classes: dict[type, tuple[int, ClassCodec]] = {}
         self._last_table: tuple[tuple[type, ...], bytes] = ((), b"")
         self._packer = self._new_packer(None)
 
@@ -132,11 +139,11 @@ class AtRestEncoder:
         """``value`` in its stored form. `CodecError` if it, or a value in it, has none."""
         try:
             packed = self._pack(value)
-        except Refused as refused:
-            raise cannot_encode(refused, step=step, key=key, action="stored") from None
+        except NotEncodable as refused:
+            raise encode_error(refused, step=step, key=key, action="stored") from None
         if len(packed) > self._limits.bytes_max:
             why = f"it takes {len(packed):,} bytes, and the limit is {self._limits.bytes_max:,}"
-            raise cannot_encode(Refused(type(value), why), step=step, key=key, action="stored")
+            raise encode_error(NotEncodable(type(value), why), step=step, key=key, action="stored")
         return packed
 
     def encode_each(self, values: Sequence[Any], *, step: str, keys: Sequence[Any]) -> list[bytes]:
@@ -246,7 +253,7 @@ class AtRestEncoder:
                 return msgpack.ExtType(*extension)
             entry = self._types.of_type(kind)
             if entry is None:
-                raise refusal_of(kind)
+                raise not_encodable(kind)
             known = self._classes[kind] = len(self._classes), entry
         index, entry = known
         return self._marked(OBJECT, value, entry.take_apart(value), index)
@@ -257,10 +264,12 @@ class AtRestEncoder:
         return [_MARKS[code], *before, *contents]
 
 
-def _over_limit(kind: type, error: ValueError) -> Refused:
+def _over_limit(kind: type, error: ValueError) -> NotEncodable:
     if "recursion" in str(error):
         return too_deep(kind)
-    return Refused(kind, "a part of it is longer than the stored form can say (2**32 - 1). Split it into several keys")
+    return NotEncodable(
+        kind, "a part of it is longer than the stored form can say (2**32 - 1). Split it into several keys"
+    )
 
 
 class _Mark:
@@ -278,7 +287,7 @@ _MARK_OBJECTS: Final = {code: _Mark(code) for code in MARKS}
 class _Reader:
     """The hooks of one decoding: msgpack builds lists and asks, bottom-up, what they are to become."""
 
-    def __init__(self, classes: list[Registered]) -> None:
+    def __init__(self, classes: list[ClassCodec]) -> None:
         self._classes = classes
         self.open_marks = 0
 
@@ -287,7 +296,7 @@ class _Reader:
         if mark is None:
             return value_of(code, data)
         if data:
-            raise Malformed("a mark has contents")
+            raise NotDecodable("a mark has contents")
         self.open_marks += 1
         return mark
 
@@ -305,7 +314,7 @@ class _Reader:
 
     def _object(self, items: list[Any]) -> Any:
         if len(items) < 2 or type(items[1]) is not int or not 0 <= items[1] < len(self._classes):
-            raise Malformed("an object is of no known class")
+            raise NotDecodable("an object is of no known class")
         return self._classes[items[1]].put_together(items[2:])
 
 
@@ -317,11 +326,11 @@ def decode_at_rest(
         return _decode(memoryview(data), types, limits)
     except (CodecError, MemoryError):
         raise
-    except Malformed as error:
-        raise cannot_decode(str(error), step=step, key=key) from error
+    except NotDecodable as error:
+        raise decode_error(str(error), step=step, key=key) from error
     except Exception as error:
         # Whatever msgpack, a constructor or a hash makes of bytes that nobody wrote. Its text may hold values.
-        raise cannot_decode(f"it is damaged ({type(error).__name__})", step=step, key=key) from error
+        raise decode_error(f"it is damaged ({type(error).__name__})", step=step, key=key) from error
 
 
 def decode_each(
@@ -376,7 +385,7 @@ def _has_classes(head: bytes) -> bool:
 def _decode_run(head: bytes, forms: Sequence[bytes], types: TypeTable, limits: Limits) -> list[Any]:
     """The values of ``forms``, which all begin with ``head``, and each of which ends where its form does."""
     if len(max(forms, key=len)) > limits.bytes_max:
-        raise Malformed("one of them is too large")
+        raise NotDecodable("one of them is too large")
     flags, reader, start = _opened(memoryview(head), types, limits)
     bodies = [form[start:] for form in forms]
     raw = b"".join(bodies)
@@ -398,25 +407,25 @@ def _decode_run(head: bytes, forms: Sequence[bytes], types: TypeTable, limits: L
     for end in accumulate(map(len, bodies)):
         values.append(unpacker.unpack())
         if unpacker.tell() != end:
-            raise Malformed("it ends elsewhere than it should")
+            raise NotDecodable("it ends elsewhere than it should")
     if reader.open_marks or any(type(value) is _Mark for value in values):
-        raise Malformed("a mark stands where none may stand")
+        raise NotDecodable("a mark stands where none may stand")
     return values
 
 
 def _opened(data: memoryview, types: TypeTable, limits: Limits) -> tuple[int, _Reader, int]:
     """What stands before a value: the flags, a reader that knows the classes, and where the value begins."""
     if not data:
-        raise Malformed("it is empty")
+        raise NotDecodable("it is empty")
     flags = data[0] ^ VERSION
     if flags > FLAGS:
-        raise Malformed(f"its format {data[0]:#04x} is not one that this version knows")
+        raise NotDecodable(f"its format {data[0]:#04x} is not one that this version knows")
     if not flags & CLASSES:
         return flags, _Reader([]), 1
     start = 1 + SIZE.size
     end = start + SIZE.unpack_from(data, 1)[0]
     if end > len(data):
-        raise Malformed("it ends too soon")
+        raise NotDecodable("it ends too soon")
     return flags, _Reader(_classes_of(_unpack(data[start:end], limits), types)), end
 
 
@@ -431,14 +440,14 @@ def _hooks(flags: int, reader: _Reader) -> dict[str, Any]:
 
 def _decode(data: memoryview, types: TypeTable, limits: Limits) -> Any:
     if len(data) > limits.bytes_max:
-        raise Malformed(f"it has {len(data):,} bytes, and the limit is {limits.bytes_max:,}")
+        raise NotDecodable(f"it has {len(data):,} bytes, and the limit is {limits.bytes_max:,}")
     flags, reader, start = _opened(data, types, limits)
     body = data[start:]
     if not flags:
         return _unpack(body, limits, ext_hook=_no_extension)
     value = _unpack(body, limits, **_hooks(flags, reader))
     if reader.open_marks or type(value) is _Mark:
-        raise Malformed("a mark stands where none may stand")
+        raise NotDecodable("a mark stands where none may stand")
     return value
 
 
@@ -461,25 +470,25 @@ def _unpack(data: memoryview, limits: Limits, **options: Any) -> Any:
 
 
 def _no_extension(code: int, data: bytes) -> Any:
-    raise Malformed("an extension stands where none may stand")
+    raise NotDecodable("an extension stands where none may stand")
 
 
-def _classes_of(table: Any, types: TypeTable) -> list[Registered]:
+def _classes_of(table: Any, types: TypeTable) -> list[ClassCodec]:
     if type(table) is not list:
-        raise Malformed("its table of classes is none")
+        raise NotDecodable("its table of classes is none")
     classes = []
     for row in table:
         if type(row) is not list or len(row) < 2 or not all(type(text) is str for text in row):
-            raise Malformed("its table of classes is none")
+            raise NotDecodable("its table of classes is none")
         name, *shape = row
         entry = types.of_stored(name, tuple(shape))
         if entry is None:
-            raise Malformed(
+            raise NotDecodable(
                 f"it holds a value of class {name[:200]!r}, which is not registered. "
                 f"Call job.register_type(C) with that class before the job runs"
             )
         if entry.shape != tuple(shape):
-            raise Malformed(
+            raise NotDecodable(
                 f"class {name[:200]} was stored as {', '.join(shape)[:500]} and is now {', '.join(entry.shape)}"
             )
         classes.append(entry)

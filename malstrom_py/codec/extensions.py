@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.codec.refusal import Malformed, Refused
+from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,19 +104,19 @@ def timezone_from_bytes(data: bytes) -> dt.timezone:
 def zone_to_bytes(value: zoneinfo.ZoneInfo) -> bytes:
     """Its name."""
     if value.key is None or not _ZONE.fullmatch(value.key):
-        raise Refused(zoneinfo.ZoneInfo, "its zone has no name of the tz database. Use ZoneInfo('Area/City')")
+        raise NotEncodable(zoneinfo.ZoneInfo, "its zone has no name of the tz database. Use ZoneInfo('Area/City')")
     return value.key.encode()
 
 
 def zone_from_bytes(data: bytes) -> zoneinfo.ZoneInfo:
-    """The inverse of `zone_to_bytes`; `Malformed` if this machine does not know the zone."""
+    """The inverse of `zone_to_bytes`; `NotDecodable` if this machine does not know the zone."""
     name = data.decode()
     if not _ZONE.fullmatch(name):
-        raise Malformed("a time zone has an illegal name")
+        raise NotDecodable("a time zone has an illegal name")
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise Malformed(f"this machine does not know the time zone {name}; install tzdata") from None
+        raise NotDecodable(f"this machine does not know the time zone {name}; install tzdata") from None
 
 
 def _zone_to_bytes(value: dt.datetime | dt.time) -> bytes:
@@ -127,7 +127,7 @@ def _zone_to_bytes(value: dt.datetime | dt.time) -> bytes:
         return b"O" + timezone_to_bytes(zone)
     if type(zone) is zoneinfo.ZoneInfo:
         return b"Z" + zone_to_bytes(zone)
-    raise Refused(
+    raise NotEncodable(
         type(value), f"its time zone is a {type(zone).__module__}.{type(zone).__qualname__}. Use zoneinfo.ZoneInfo"
     )
 
@@ -139,7 +139,7 @@ def _zone_from_bytes(data: bytes) -> dt.tzinfo | None:
         return timezone_from_bytes(data[1:])
     if data[0] == ord("Z"):
         return zone_from_bytes(data[1:])
-    raise Malformed("a time zone of an unknown kind")
+    raise NotDecodable("a time zone of an unknown kind")
 
 
 # Numbers, bool, datetime64 and timedelta64 only: neither objects nor records, and nothing whose width differs from
@@ -178,7 +178,7 @@ def scalar_to_bytes(value: Any) -> bytes:
         return _named("S") + b"".join((value,))
     dtype = _dtype_to_store(value)
     if not isinstance(value, np.generic) or dtype.type is not type(value):
-        raise Refused(type(value), "its width depends on the machine. Store a numpy.int64 or numpy.float64")
+        raise NotEncodable(type(value), "its width depends on the machine. Store a numpy.int64 or numpy.float64")
     return _named(dtype.str) + value.tobytes()
 
 
@@ -193,14 +193,14 @@ def scalar_from_bytes(data: bytes) -> Any:
         return np.bytes_(raw)
     values = _from_buffer(raw, name)
     if len(values) != 1:
-        raise Malformed("a numpy scalar has another size than its type")
+        raise NotDecodable("a numpy scalar has another size than its type")
     return values[0]
 
 
 def array_to_bytes(value: np.ndarray[Any, Any]) -> bytes:
     """The dtype, the shape, then the items in C order."""
     if value.ndim > _DIMENSIONS_MAX:
-        raise Refused(type(value), f"it has more than {_DIMENSIONS_MAX} dimensions")
+        raise NotEncodable(type(value), f"it has more than {_DIMENSIONS_MAX} dimensions")
     shape = struct.pack(f"<{value.ndim}Q", *value.shape)
     return _named(_dtype_to_store(value).str) + _COUNT.pack(value.ndim) + shape + value.tobytes()
 
@@ -210,7 +210,7 @@ def array_from_bytes(data: bytes) -> np.ndarray[Any, Any]:
     name, rest = _split_name(data)
     count = _COUNT.unpack_from(rest)[0]
     if count > _DIMENSIONS_MAX:
-        raise Malformed("an array has too many dimensions")
+        raise NotDecodable("an array has too many dimensions")
     shape = struct.unpack_from(f"<{count}Q", rest, 1)
     return _from_buffer(rest[1 + 8 * count :], name).reshape(shape).copy()
 
@@ -218,7 +218,7 @@ def array_from_bytes(data: bytes) -> np.ndarray[Any, Any]:
 def _dtype_to_store(value: Any) -> np.dtype[Any]:
     dtype: np.dtype[Any] = value.dtype
     if not _DTYPE.fullmatch(dtype.str):
-        raise Refused(type(value), f"of numpy, numbers, bool and times can be stored, not dtype {dtype.str}")
+        raise NotEncodable(type(value), f"of numpy, numbers, bool and times can be stored, not dtype {dtype.str}")
     return _dtype(dtype.str)
 
 
@@ -236,7 +236,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     import numpy as np
 
     if not _DTYPE.fullmatch(name):
-        raise Malformed("an array of an unknown type")
+        raise NotDecodable("an array of an unknown type")
     return np.dtype(name)
 
 
@@ -343,7 +343,7 @@ def value_of(code: int, data: bytes) -> Any:
     """
     decode = _FROM_BYTES.get(code)
     if decode is None:
-        raise Malformed(f"extension type {code} is unknown")
+        raise NotDecodable(f"extension type {code} is unknown")
     return decode(data)
 
 

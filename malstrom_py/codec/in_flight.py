@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import xxhash
 
-from malstrom_py.codec.refusal import Malformed, Refused, cannot_decode, cannot_encode
+from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, decode_error, encode_error
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import CodecError
 
@@ -41,7 +41,7 @@ _PROTOCOL: Final = 5
 
 
 def dump(value: Any) -> bytes:
-    """``value`` as pickle. `Refused` if neither pickle nor cloudpickle takes it."""
+    """``value`` as pickle. `NotEncodable` if neither pickle nor cloudpickle takes it."""
     try:
         return pickle.dumps(value, _PROTOCOL)
     except Exception:
@@ -49,7 +49,7 @@ def dump(value: Any) -> bytes:
             return _by_cloudpickle(value)
         except Exception as error:
             why = f"neither pickle nor cloudpickle takes it ({type(error).__name__}). Send what it is made of instead"
-            raise Refused(type(value), why) from error
+            raise NotEncodable(type(value), why) from error
 
 
 def _by_cloudpickle(value: Any) -> bytes:
@@ -77,7 +77,7 @@ def first_refused(values: Sequence[Any]) -> int | None:
     for index, value in enumerate(values):
         try:
             dump(value)
-        except Refused:
+        except NotEncodable:
             return index
     return None
 
@@ -92,7 +92,7 @@ _NUL: Final = "\0"
 
 
 def encode_column(column: list[Any]) -> tuple[int, bytes]:
-    r"""The tag of a column, and its bytes. `Refused` if a value can be neither packed nor pickled.
+    r"""The tag of a column, and its bytes. `NotEncodable` if a value can be neither packed nor pickled.
 
     >>> encode_column(["UA", "B6"])
     (115, b'UA\x00B6')
@@ -128,9 +128,9 @@ def decode_column(tag: int, data: memoryview, rows: int) -> list[Any]:
     elif tag == PICKLED:
         column = load(data)
     else:
-        raise Malformed(f"columns of kind {tag} are unknown")
+        raise NotDecodable(f"columns of kind {tag} are unknown")
     if type(column) is not list or len(column) != rows:
-        raise Malformed("a column has another length than its batch")
+        raise NotDecodable("a column has another length than its batch")
     return column
 
 
@@ -154,7 +154,7 @@ def decode_arrow(data: memoryview, rows: int) -> pa.RecordBatch:
         batch = reader.read_next_batch()
     batch.validate()
     if batch.num_rows != rows:
-        raise Malformed("a column has another length than its batch")
+        raise NotDecodable("a column has another length than its batch")
     return batch
 
 
@@ -177,16 +177,16 @@ def close_frame(kind: int, parts: Sequence[bytes]) -> bytes:
 
 
 def open_frame(kind: int, frame: bytes | memoryview) -> memoryview:
-    """What is in a frame, without a copy. `Malformed` if it is not what a worker like this one has closed."""
+    """What is in a frame, without a copy. `NotDecodable` if it is not what a worker like this one has closed."""
     data = memoryview(frame)
     if len(data) < HEADER_BYTES:
-        raise Malformed("it ends too soon")
+        raise NotDecodable("it ends too soon")
     version, found, checksum = _HEADER.unpack_from(data)
     if version != _VERSION or found != kind:
-        raise Malformed("it was made by another version, for another purpose, or on a machine of another byte order")
+        raise NotDecodable("it was made by another version, for another purpose, or on a machine of another byte order")
     body = data[HEADER_BYTES:]
     if xxhash.xxh3_64_intdigest(body) != checksum:
-        raise Malformed("its checksum is wrong")
+        raise NotDecodable("its checksum is wrong")
     return body
 
 
@@ -233,7 +233,7 @@ def _encoded(batch: Batch, column: Any, step: str) -> tuple[int, bytes]:
         return ARROW, encode_arrow(column)
     try:
         return encode_column(column)
-    except Refused as refused:
+    except NotEncodable as refused:
         raise _blame(batch, column, refused, step) from refused
 
 
@@ -279,8 +279,8 @@ def encode_in_flight(value: Any, *, step: str, key: Any = None) -> bytes:
     """Any one value (keyed state that moves) for another worker of this job. `CodecError` if it has no pickle."""
     try:
         return close_frame(_VALUE, [dump(value)])
-    except Refused as refused:
-        raise cannot_encode(refused, step=step, key=key, action="sent to another worker") from refused
+    except NotEncodable as refused:
+        raise encode_error(refused, step=step, key=key, action="sent to another worker") from refused
 
 
 def decode_in_flight(data: bytes | memoryview, *, step: str = "", key: Any = None) -> Any:
@@ -291,15 +291,17 @@ def decode_in_flight(data: bytes | memoryview, *, step: str = "", key: Any = Non
         raise _unreadable(error, step, key) from error
 
 
-def _blame(batch: Batch, column: list[Any], refused: Refused, step: str) -> CodecError:
+def _blame(batch: Batch, column: list[Any], refused: NotEncodable, step: str) -> CodecError:
     """Which row it was. Only now is a row looked at on its own."""
     index = first_refused(column)
     if index is None:
-        return cannot_encode(refused, step=step, key=None, action="sent to another worker")
+        return encode_error(refused, step=step, key=None, action="sent to another worker")
     key = batch.keys[index] if batch.keys is not None and column is not batch.keys else None
-    return cannot_encode(Refused(type(column[index]), refused.why), step=step, key=key, action="sent to another worker")
+    return encode_error(
+        NotEncodable(type(column[index]), refused.why), step=step, key=key, action="sent to another worker"
+    )
 
 
 def _unreadable(error: Exception, step: str, key: Any = None) -> CodecError:
-    why = str(error) if isinstance(error, Malformed) else f"{type(error).__name__} while it was put together"
-    return cannot_decode(why, step=step, key=key)
+    why = str(error) if isinstance(error, NotDecodable) else f"{type(error).__name__} while it was put together"
+    return decode_error(why, step=step, key=key)

@@ -13,8 +13,8 @@ from typing import Any
 
 from malstrom_py.codec import in_flight
 from malstrom_py.codec.at_rest import AtRestEncoder, decode_at_rest, decode_each
-from malstrom_py.codec.refusal import Limits, Malformed, Refused
-from malstrom_py.codec.types import Registered, Shape, TypeTable
+from malstrom_py.codec.encoding_errors import Limits, NotDecodable, NotEncodable
+from malstrom_py.codec.types import ClassCodec, Shape, TypeTable
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError
 
@@ -130,12 +130,12 @@ class AnyClass(TypeTable):
     {'count': 2, 'total': 7.5}
     """
 
-    def of_stored(self, name: str, shape: Shape) -> Registered | None:
+    def of_stored(self, name: str, shape: Shape) -> ClassCodec | None:
         """Whatever the shape says."""
-        return _Told(name, shape)
+        return _UnknownClass(name, shape)
 
 
-class _Told:
+class _UnknownClass:
     """A class of which no more is known than its name and shape."""
 
     def __init__(self, name: str, shape: Shape) -> None:
@@ -144,14 +144,14 @@ class _Told:
         self._kind, *self._fields = shape or ("",)
 
     def take_apart(self, value: Any) -> Iterable[Any]:
-        raise Refused(type(value), "its class is not known here")
+        raise NotEncodable(type(value), "its class is not known here")
 
     def put_together(self, parts: Sequence[Any]) -> Any:
         if self._kind in ("dataclass", "namedtuple"):
             return StoredObject(zip(self._fields, parts, strict=True))
         if self._kind in ("enum", "flag") and len(parts) == 1 and type(parts[0]) in (str, int):
             return parts[0]
-        raise Malformed(f"class {self.name[:200]} is of a kind that this version does not know")
+        raise NotDecodable(f"class {self.name[:200]} is of a kind that this version does not know")
 
 
 def without_classes() -> Codec:

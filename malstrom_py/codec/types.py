@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeVar
 
-from malstrom_py.codec.refusal import Malformed, Refused, is_named_tuple, type_name
+from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, is_named_tuple, type_name
 from malstrom_py.errors import PlanError
 
 C = TypeVar("C", bound=type)
@@ -22,14 +22,14 @@ Shape = tuple[str, ...]
 """What is stored once per class: its kind, then its fields. It must be the same when it is read."""
 
 
-class Registered(Protocol):
+class ClassCodec(Protocol):
     """How the values of one class are taken apart and put together again."""
 
     name: str
     shape: Shape
 
     def take_apart(self, value: Any) -> Iterable[Any]:
-        """The parts of ``value``. `Refused` if they are not all of it."""
+        """The parts of ``value``. `NotEncodable` if they are not all of it."""
         ...
 
     def put_together(self, parts: Sequence[Any]) -> Any:
@@ -52,13 +52,15 @@ class _DataclassType:
 
     def take_apart(self, value: Any) -> Iterable[Any]:
         if not self._known.issuperset(getattr(value, "__dict__", ())):
-            raise Refused(self._kind, _LOST)
+            raise NotEncodable(self._kind, _LOST)
         try:
             parts: Any = self._parts(value)
         except AttributeError:
-            raise Refused(self._kind, "one of its fields has no value. Give all fields a value") from None
+            raise NotEncodable(self._kind, "one of its fields has no value. Give all fields a value") from None
         except Exception as error:
-            raise Refused(self._kind, f"one of its fields raises {type(error).__name__} when it is read") from error
+            raise NotEncodable(
+                self._kind, f"one of its fields raises {type(error).__name__} when it is read"
+            ) from error
         return (parts,) if len(self._fields) == 1 else tuple(parts)
 
     def put_together(self, parts: Sequence[Any]) -> Any:
@@ -80,12 +82,12 @@ class _NamedTupleType:
 
     def take_apart(self, value: Any) -> Iterable[Any]:
         if getattr(value, "__dict__", None):
-            raise Refused(self._kind, _LOST)
+            raise NotEncodable(self._kind, _LOST)
         return value  # type: ignore[no-any-return]  # a tuple
 
     def put_together(self, parts: Sequence[Any]) -> Any:
         if len(parts) != self._count:
-            raise Malformed("a namedtuple has another number of items than fields")
+            raise NotDecodable("a namedtuple has another number of items than fields")
         return tuple.__new__(self._kind, parts)
 
 
@@ -105,13 +107,13 @@ class _EnumType:
         (part,) = parts
         if self._flag:
             if type(part) is not int:
-                raise Malformed("a flag is no int")
+                raise NotDecodable("a flag is no int")
             flag = self._kind(part)
             if type(flag) is not self._kind:
-                raise Malformed(f"{self.name} has no such bits (any more)")
+                raise NotDecodable(f"{self.name} has no such bits (any more)")
             return flag
         if type(part) is not str or part not in self._kind.__members__:
-            raise Malformed(f"{self.name} has no member of that name (any more)")
+            raise NotDecodable(f"{self.name} has no member of that name (any more)")
         return self._kind.__members__[part]
 
 
@@ -139,8 +141,8 @@ class TypeTable:
     """
 
     def __init__(self) -> None:
-        self._by_type: dict[type, Registered] = {}
-        self._by_name: dict[str, Registered] = {}
+        self._by_type: dict[type, ClassCodec] = {}
+        self._by_name: dict[str, ClassCodec] = {}
 
     def register(self, kind: C, /) -> C:
         """Add a class, and give it back, so that this can be a decorator. Doing it twice is harmless.
@@ -163,15 +165,15 @@ class TypeTable:
     def __contains__(self, kind: type) -> bool:
         return kind in self._by_type
 
-    def of_type(self, kind: type) -> Registered | None:
+    def of_type(self, kind: type) -> ClassCodec | None:
         """What is registered for exactly this class."""
         return self._by_type.get(kind)
 
-    def of_name(self, name: str) -> Registered | None:
+    def of_name(self, name: str) -> ClassCodec | None:
         """What is registered under the name that stands in data."""
         return self._by_name.get(name)
 
-    def of_stored(self, name: str, shape: Shape) -> Registered | None:
+    def of_stored(self, name: str, shape: Shape) -> ClassCodec | None:
         """What values are put together by that stand in data under ``name``, in parts of ``shape``."""
         return self.of_name(name)
 
@@ -188,7 +190,7 @@ def can_register(kind: object) -> bool:
     )
 
 
-def _entry_of(kind: Any) -> Registered:
+def _entry_of(kind: Any) -> ClassCodec:
     if not can_register(kind):
         what = type_name(kind) if isinstance(kind, type) else f"a {type_name(type(kind))}"
         raise PlanError(

@@ -15,9 +15,9 @@ from malstrom_py.codec import Codec, TypeTable, can_register
 from malstrom_py.dag.events import batches_of, batches_of_all, split_late, time_of
 from malstrom_py.dag.images import bundle, image_of_bytes, image_to_bytes, unbundle
 from malstrom_py.dag.metrics import DagMetrics, NodeMetrics, dag_metrics, node_metrics, reset
-from malstrom_py.dag.registration import Kind, Registered, registration_of
+from malstrom_py.dag.registration import Kind, NodeRegistration, registration_of
 from malstrom_py.dag.restoring import restored, watermarks_of
-from malstrom_py.dag.running import Means, Running
+from malstrom_py.dag.running import NodeServices, RunningDag
 from malstrom_py.dag.topology import Dag, NodeType
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, DeadLetter
@@ -65,9 +65,9 @@ class DagExecutor:
         self._dag = dag
         self._types = TypeTable()
         self._types.register(DeadLetter)
-        self._means = Means(Codec(self._types), clock or SystemClock(), Resources(), measured)
-        self._registered: dict[str, Registered] = {}
-        self._running: Running | None = None
+        self._means = NodeServices(Codec(self._types), clock or SystemClock(), Resources(), measured)
+        self._registered: dict[str, NodeRegistration] = {}
+        self._running: RunningDag | None = None
         self._started = self._busy = self._closed = False
         self._skipped = self._epochs = 0
 
@@ -352,10 +352,10 @@ class DagExecutor:
                 for rank, node in enumerate(self._dag.nodes)
             }
 
-    def _built(self) -> Running:
+    def _built(self) -> RunningDag:
         self._open()
         if self._running is None:
-            self._running = Running(self._dag, self._registered, self._means)
+            self._running = RunningDag(self._dag, self._registered, self._means)
         return self._running
 
     def _open(self) -> None:
@@ -367,7 +367,7 @@ class DagExecutor:
         if self._busy:
             raise DagError("the executor was called by one of its own operators: let it send, and call when it is done")
 
-    def _start(self) -> Running:
+    def _start(self) -> RunningDag:
         self._idle()
         running = self._built()
         if not self._started:

@@ -23,7 +23,7 @@ Queued = tuple[int, "Batch | Control"]
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class NodeImage:
     """One node. ``reached`` are the epochs of its inputs, which are called ``inputs``; ``epoch`` is the last it sent.
 
     ``label`` says what was registered for it; ``state`` is what that has persisted, None if nothing.
@@ -39,7 +39,7 @@ class Image:
     kept: list[Batch] = field(default_factory=list)
 
 
-def image_to_bytes(image: Image, codec: Codec, node: str) -> bytes:
+def image_to_bytes(image: NodeImage, codec: Codec, node: str) -> bytes:
     """An image at rest. `CodecError` naming the node for a value that cannot be stored."""
     queue = [[index, *_message(message)] for index, message in image.queue]
     kept = [_message(batch) for batch in image.kept]
@@ -47,12 +47,14 @@ def image_to_bytes(image: Image, codec: Codec, node: str) -> bytes:
     return _sealed(codec.encode_at_rest([*head, queue, kept], step=node))
 
 
-def image_of_bytes(data: object, codec: Codec, node: str) -> Image:
+def image_of_bytes(data: object, codec: Codec, node: str) -> NodeImage:
     """The image that was made bytes. `RestoreFailed` naming the node if these are none."""
     try:
         kind, inputs, label, reached, epoch, state, queue, kept = codec.decode_at_rest(_opened(data, node), step=node)
         queued = [(index, _message_of(*message)) for index, *message in queue]
-        return Image(kind, inputs, label, reached, epoch, state, queued, [_batch_of(*fields) for _, *fields in kept])
+        return NodeImage(
+            kind, inputs, label, reached, epoch, state, queued, [_batch_of(*fields) for _, *fields in kept]
+        )
     except CodecError as error:
         raise restore_failed(node, str(error)) from error
     except (TypeError, ValueError) as error:

@@ -96,7 +96,7 @@ _STATEFUL_HOOKS: Final = frozenset(("on_batch", "on_timer", "on_schedule"))
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class NodeRegistration:
     """What runs at a node. ``label`` says what it is: the state of one thing is not given to another."""
 
     factory: OperatorFactory
@@ -118,7 +118,7 @@ class Registered:
 
 def registration_of(
     operator: object, node: DagNode, *, default: Callable[[], Any] | None, on_error: OnError, kind: Kind | None
-) -> Registered:
+) -> NodeRegistration:
     """What ``operator`` is at ``node``, or `PlanError`."""
     name = node.name
     if on_error not in get_args(OnError):
@@ -136,7 +136,7 @@ def registration_of(
     factory, label = _factory(operator, node, kind, default)
     if kind == "stateful" and "on_batch" in hooks_of(operator, name):
         refuse_policy(on_error, name, "on_batch")
-    return Registered(factory, label, on_error, step is not None and issubclass(step, GenerateEpochs))
+    return NodeRegistration(factory, label, on_error, step is not None and issubclass(step, GenerateEpochs))
 
 
 def context_of(node: DagNode, on_error: OnError, **given: Any) -> StepContext:

@@ -1,6 +1,6 @@
-"""From images of nodes to a `Running` that goes on where they were taken.
+"""From images of nodes to a `RunningDag` that goes on where they were taken.
 
-Rule: all of it happens in a new `Running`. One that cannot be completed is forgotten, and nothing else has changed.
+Rule: all of it happens in a new `RunningDag`. One that cannot be completed is forgotten, and nothing else has changed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from malstrom_py.dag.events import time_of
-from malstrom_py.dag.images import Image, restore_failed
-from malstrom_py.dag.registration import Registered
-from malstrom_py.dag.running import Collected, Means, Nowhere, Running, keeps_parts
+from malstrom_py.dag.images import NodeImage, restore_failed
+from malstrom_py.dag.registration import NodeRegistration
+from malstrom_py.dag.running import NodeServices, Nowhere, RunningDag, SinkCollector, keeps_parts
 from malstrom_py.dag.topology import Dag, DagNode
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import DagError, MalstromError, OperatorError, RestoreFailed
@@ -21,9 +21,11 @@ from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.stateless_op import StatelessOp
 
 
-def restored(dag: Dag, registered: Mapping[str, Registered], means: Means, images: Mapping[str, Image]) -> Running:
-    """A `Running` that goes on where ``images`` were taken. `RestoreFailed` names the node that cannot, and why."""
-    running = Running(dag, registered, means)
+def restored(
+    dag: Dag, registered: Mapping[str, NodeRegistration], means: NodeServices, images: Mapping[str, NodeImage]
+) -> RunningDag:
+    """A `RunningDag` that goes on where ``images`` were taken. `RestoreFailed` names the node that cannot, and why."""
+    running = RunningDag(dag, registered, means)
     for name in dag.ranks:
         if name not in images:
             raise restore_failed(name, "the checkpoint has no such node: it is of another graph")
@@ -52,7 +54,7 @@ def watermarks_of(dag: Dag, watermarks: object) -> dict[int, int]:
     return dict(sorted(times.items()))
 
 
-def _check(node: DagNode, image: Image, label: str) -> None:
+def _check(node: DagNode, image: NodeImage, label: str) -> None:
     name, here = node.name, [str(edge) for edge in node.inputs]
     if image.type != node.type:
         raise restore_failed(name, f"it was of type {image.type} and is now of type {node.type}")
@@ -62,7 +64,7 @@ def _check(node: DagNode, image: Image, label: str) -> None:
         raise restore_failed(name, f"its state is of a {image.label}, but registered for it is {label or 'nothing'}")
 
 
-def _open(running: Running, images: Mapping[str, Image]) -> None:
+def _open(running: RunningDag, images: Mapping[str, NodeImage]) -> None:
     """Open the parts, with what nodes had kept for them: that is how they take it back."""
     parts: dict[str, Mapping[str, Any]] = {}
     for rank, node in enumerate(running.dag.nodes):
@@ -76,14 +78,14 @@ def _open(running: Running, images: Mapping[str, Image]) -> None:
         raise restore_failed(error.step, str(error)) from error
 
 
-def _resume(running: Running, rank: int, node: DagNode, image: Image) -> None:
+def _resume(running: RunningDag, rank: int, node: DagNode, image: NodeImage) -> None:
     operator, executor = running.operators[rank], running.executor
     # The inputs may have been connected in another order.
     labels = {str(edge): index for index, edge in enumerate(node.inputs)}
     order = [labels[label] for label in image.inputs] or [0]
     reached = [time for _, time in sorted(zip(order, image.reached, strict=True))]
     executor.resume(rank, reached, image.epoch)
-    if isinstance(operator, Collected):
+    if isinstance(operator, SinkCollector):
         for batch in image.kept:
             operator.on_batch(batch, Nowhere())
     elif operator is not None:

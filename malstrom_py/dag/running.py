@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
-from malstrom_py.dag.images import Image
-from malstrom_py.dag.registration import Registered, context_of
+from malstrom_py.dag.images import NodeImage
+from malstrom_py.dag.registration import NodeRegistration, context_of
 from malstrom_py.dag.topology import LATE, MAIN, UNTIMED, Dag, DagNode, NodeType
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import (
@@ -39,7 +39,7 @@ from malstrom_py.worker_context import Resources
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
 
 
-class Collected(Operator):
+class SinkCollector(Operator):
     """Keeps batches in the order they came. ``waiting`` are the names of the sinks that have some, for all to share."""
 
     takes_columns = True
@@ -127,7 +127,7 @@ class Nowhere:
         return MIN_EPOCH
 
 
-class KeptStates:
+class PersistedStates:
     """The backend of a barrier: keeps what is persisted, by operator."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ _WATCH_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class NodeServices:
     """What all nodes of one `DagExecutor` share."""
 
     codec: Codec
@@ -152,10 +152,10 @@ class Means:
     measured: bool = True
 
 
-class Running:
+class RunningDag:
     """The nodes of ``dag`` with what is ``registered`` for them. `open` comes before the first event."""
 
-    def __init__(self, dag: Dag, registered: Mapping[str, Registered], means: Means) -> None:
+    def __init__(self, dag: Dag, registered: Mapping[str, NodeRegistration], means: NodeServices) -> None:
         self.dag = with_ports(dag, registered)
         self.waiting: set[str] = set()
         """The sinks that have something to take."""
@@ -174,7 +174,7 @@ class Running:
 
     def _operator(self, node: DagNode) -> Operator | None:
         if node.type is NodeType.SINK:
-            return Collected(context_of(node, "fail"), self.waiting)
+            return SinkCollector(context_of(node, "fail"), self.waiting)
         registered = self._registered.get(node.name)
         if registered is None:
             return None
@@ -256,10 +256,10 @@ class Running:
         for index in range(max(1, len(node.inputs))):
             self.executor.push(rank, Epoch(time), index=index)
 
-    def sink(self, name: str) -> Collected:
+    def sink(self, name: str) -> SinkCollector:
         """What collects at a sink."""
         operator = self.operators[self.dag.ranks[name]]
-        assert isinstance(operator, Collected)
+        assert isinstance(operator, SinkCollector)
         return operator
 
     def label(self, node: str) -> str:
@@ -276,14 +276,14 @@ class Running:
         read = Counter((edge.node, edge.output) for node in self.dag.nodes for edge in node.inputs)
         return [[read[node.name, output] for output in (MAIN, *node.outputs)] for node in self.dag.nodes]
 
-    def image(self, rank: int, snapshot: str) -> Image:
+    def image(self, rank: int, snapshot: str) -> NodeImage:
         """The image of one node. What its operator sends at the barrier is queued behind it, and so in later images."""
         node, operator, executor = self.dag.nodes[rank], self.operators[rank], self.executor
-        backend = KeptStates()
+        backend = PersistedStates()
         if operator is not None:
             barrier = AbsBarrier(snapshot, backend)
             executor.call(rank, lambda out: operator.on_control(barrier, BarrierStops(out)))
-        return Image(
+        return NodeImage(
             str(node.type),
             [str(edge) for edge in node.inputs],
             self.label(node.name),
@@ -291,11 +291,11 @@ class Running:
             executor.epoch(rank),
             backend.states.get(node.name),
             executor.queued(rank),
-            operator.kept() if isinstance(operator, Collected) else [],
+            operator.kept() if isinstance(operator, SinkCollector) else [],
         )
 
 
-def with_ports(dag: Dag, registered: Mapping[str, Registered]) -> Dag:
+def with_ports(dag: Dag, registered: Mapping[str, NodeRegistration]) -> Dag:
     """``dag``, where what sends to ``late`` itself has that output also if nothing reads it."""
     lacking = {
         node.name
@@ -310,4 +310,4 @@ def with_ports(dag: Dag, registered: Mapping[str, Registered]) -> Dag:
 
 def keeps_parts(operator: Operator | None) -> bool:
     """Whether it matters to ``operator`` that a part of a source comes or goes."""
-    return operator is not None and type(operator).on_part not in (Operator.on_part, Collected.on_part)
+    return operator is not None and type(operator).on_part not in (Operator.on_part, SinkCollector.on_part)

@@ -18,7 +18,7 @@ from malstrom_py.errors import FencedError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import log
 from malstrom_py.snapshot.ids import is_snapshot_id, next_snapshot_id
-from malstrom_py.snapshot.log import Claim, Log, LogEntry
+from malstrom_py.snapshot.log import JobStart, Log, LogEntry
 from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path, manifest_bytes
 from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS, Pruned, Pruning, files_of
 from malstrom_py.snapshot.store import Store, place_of
@@ -46,7 +46,7 @@ class Checkpointer(Protocol):
     True
     """
 
-    def claim(self, now_s: float, *, resume: str = log.LATEST) -> Claim:
+    def claim(self, now_s: float, *, resume: str = log.LATEST) -> JobStart:
         """Take the next number of the log for a start of the job, with the next incarnation: older starts are fenced.
 
         ``resume``: what this start goes on from: "latest", "none" or the id of a snapshot.
@@ -168,19 +168,19 @@ class StoreCheckpointer:
         used += [SnapshotId(parts[1]) for parts in (path.split("/") for path in self.files()) if len(parts) > 1]
         return next_snapshot_id(now_s, max(filter(is_snapshot_id, used), default=None))
 
-    def claim(self, now_s: float, *, resume: str = log.LATEST) -> Claim:
+    def claim(self, now_s: float, *, resume: str = log.LATEST) -> JobStart:
         """Take the next number of the log for a start of the job."""
         created = datetime.fromtimestamp(now_s, UTC).isoformat()
         for _ in range(_TRIES):
             entries = self._log.entries()
-            claim = Claim(
+            claim = JobStart(
                 incarnation=log.next_incarnation(entries),
                 sequence=entries[-1].sequence + 1 if entries else 1,
                 resume=resume,
                 created=created,
                 token=secrets.token_hex(8),
             )
-            data = log.claim_bytes(claim, self.job)
+            data = log.start_bytes(claim, self.job)
             if self._log.append(claim.sequence, data):
                 if not self._log.keeps_what_is_there(claim.sequence, data):
                     raise SnapshotError(
@@ -225,7 +225,7 @@ class StoreCheckpointer:
             if entry.manifest is not None and entry.manifest.id == id:
                 return entry.manifest
         there = ", ".join(entry.manifest.id for entry in entries if entry.manifest) or "none"
-        faults = log.faults_told(entries)
+        faults = log.joined_faults(entries)
         raise SnapshotError(
             f"job {self.job!r} has no snapshot {id} in {place_of(self.store)}; there are: {there}{faults}"
         )

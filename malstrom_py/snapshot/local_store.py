@@ -26,7 +26,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 _BITE: Final = 8 << 20  # bytes of one write: the system takes more only in part
 
 
-class OpenFile(Protocol):
+class DiskFile(Protocol):
     """A new file that is being written."""
 
     def write(self, data: bytes) -> None:
@@ -52,7 +52,7 @@ class Disk(Protocol):
         """Make one folder, for this user alone (0700); it may be there already. Its name is not durable by that."""
         ...
 
-    def new_file(self, path: str) -> OpenFile:
+    def new_file(self, path: str) -> DiskFile:
         """A file that was not there. FileExistsError; FileNotFoundError if its folder is not there."""
         ...
 

@@ -25,7 +25,7 @@ _NAME = re.compile(rf"{FOLDER}/(\d{{12}})\.json", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobStart:
     """A start of the job: its next snapshot has the number ``sequence + 1``.
 
     ``resume``: where it was told to go on from: "latest", "none" or the id of a snapshot; ``token``: what tells two
@@ -44,7 +44,7 @@ class LogEntry:
     """One entry, read: what it is, or None and what is wrong with it."""
 
     sequence: int
-    content: Manifest | Claim | None
+    content: Manifest | JobStart | None
     fault: str = ""
 
     @property
@@ -67,7 +67,7 @@ def sequences_in(paths: Sequence[str]) -> list[int]:
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, paths) if found)
 
 
-def claim_bytes(claim: Claim, job: str) -> bytes:
+def start_bytes(claim: JobStart, job: str) -> bytes:
     """``claim`` as it is stored."""
     return seal(
         {
@@ -87,7 +87,7 @@ def entry_of(data: bytes, *, job: str, sequence: int) -> LogEntry:
     """The entry of ``job`` that these bytes are; one with a fault if they are none, or not this one."""
     try:
         stored = open_seal(data)
-        content = _claim_of(stored) if stored.get("kind") == CLAIM else manifest_of(stored)
+        content = _start_of(stored) if stored.get("kind") == CLAIM else manifest_of(stored)
         if stored["job"] != job:
             raise ValueError(f"it is of job {stored['job']!r}")
         if content.sequence != sequence:
@@ -104,7 +104,7 @@ def history(entries: Sequence[LogEntry]) -> Iterator[LogEntry]:
     """
     wanted = None
     for entry in reversed(entries):
-        claim, manifest = entry.content if isinstance(entry.content, Claim) else None, entry.manifest
+        claim, manifest = entry.content if isinstance(entry.content, JobStart) else None, entry.manifest
         if wanted is not None and (manifest is None or manifest.id != wanted):
             continue
         wanted = None
@@ -118,10 +118,10 @@ def history(entries: Sequence[LogEntry]) -> Iterator[LogEntry]:
         yield LogEntry(0, None, f"snapshot {wanted}, from which the job went on, is not there")
 
 
-def faults_told(entries: Iterable[LogEntry]) -> str:
+def joined_faults(entries: Iterable[LogEntry]) -> str:
     """What is wrong with those that cannot be read, to stand behind what else there is to say.
 
-    >>> faults_told([LogEntry(1, Claim(3, 1)), LogEntry(2, None, "it is damaged")])
+    >>> joined_faults([LogEntry(1, JobStart(3, 1)), LogEntry(2, None, "it is damaged")])
     '; it is damaged'
     """
     return "".join(f"; {entry.fault}" for entry in entries if entry.fault)
@@ -130,7 +130,7 @@ def faults_told(entries: Iterable[LogEntry]) -> str:
 def next_incarnation(entries: Sequence[LogEntry]) -> int:
     """One more than there was; entries that cannot be read may each have been a start.
 
-    >>> next_incarnation([]), next_incarnation([LogEntry(1, Claim(3, 1)), LogEntry(2, None, "damaged")])
+    >>> next_incarnation([]), next_incarnation([LogEntry(1, JobStart(3, 1)), LogEntry(2, None, "damaged")])
     (1, 5)
     """
     unknown = 1
@@ -173,7 +173,7 @@ class Log:
                 raise
             return LogEntry(sequence, None, str(error))
         entry = entry_of(data, job=self._job, sequence=sequence)
-        if isinstance(entry.content, Claim):
+        if isinstance(entry.content, JobStart):
             self._claims[sequence] = entry
         return entry
 
@@ -200,14 +200,14 @@ class Log:
         self._store.delete(f"{self._job}/{path_of(sequence)}")
 
 
-def _claim_of(stored: Mapping[str, Any]) -> Claim:
+def _start_of(stored: Mapping[str, Any]) -> JobStart:
     fields = Fields(stored, "the claim")
     found = fields.whole("format")
     if found != FORMAT:
         raise ValueError(f"its format is {found}, where this version of malstrom-py knows {FORMAT}: use a newer one")
     fields.text("kind")
     fields.text("job")
-    claim = Claim(
+    claim = JobStart(
         incarnation=fields.whole("incarnation"),
         sequence=fields.whole("sequence"),
         resume=fields.text("resume"),

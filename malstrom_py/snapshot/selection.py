@@ -19,7 +19,7 @@ from malstrom_py.errors import SnapshotError, lasting
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import LATEST, Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
-from malstrom_py.snapshot.log import Claim, LogEntry, history
+from malstrom_py.snapshot.log import JobStart, LogEntry, history
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS
 from malstrom_py.snapshot.store import place_of
@@ -56,7 +56,7 @@ def latest_manifest(checkpointer: Checkpointer, *, job: str) -> tuple[Manifest |
         )
         raise lasting(SnapshotError(said))
     path = _trace_of_one(files, has_log=bool(entries))
-    if path is None or not all(isinstance(entry.content, Claim) for entry in entries):
+    if path is None or not all(isinstance(entry.content, JobStart) for entry in entries):
         return None, warnings
     said = (
         f"job {job!r}: the log of its snapshots in {place_of(checkpointer)} is gone, though {path} is there. Bring it "

@@ -15,7 +15,7 @@ from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.manifest import CHAIN_MAX
 from malstrom_py.snapshot.object_store import ObjectStore
 from malstrom_py.snapshot.store import Store
-from malstrom_py.snapshot.user_checkpointer import Guarded, said_of
+from malstrom_py.snapshot.user_checkpointer import CheckedCheckpointer, describe_error
 
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 
@@ -93,7 +93,7 @@ class Snapshots:
             raise PlanError("snapshots: uri and options say where snapshots are kept, so does checkpointer: give one")
         if not callable(self._own):
             assert self._own is not None
-            Guarded(self._own, "")
+            CheckedCheckpointer(self._own, "")
 
     @property
     def is_in_store(self) -> bool:
@@ -150,16 +150,16 @@ class Snapshots:
         if self._own is None:
             return self.in_store(job)
         if isinstance(self._own, Checkpointer) and not isinstance(self._own, type):
-            return Guarded(self._own, job)
+            return CheckedCheckpointer(self._own, job)
         try:
             made = self._own(job)
         except MalstromError:
             raise
         except Exception as error:
             raise SnapshotError(
-                f"job {job!r}: {self._own_name} failed to make a checkpointer: it raised {said_of(error)}"
+                f"job {job!r}: {self._own_name} failed to make a checkpointer: it raised {describe_error(error)}"
             ) from error
-        return Guarded(made, job)
+        return CheckedCheckpointer(made, job)
 
 
 def _shown(uri: object) -> str:

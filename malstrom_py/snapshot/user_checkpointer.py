@@ -15,7 +15,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import log
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
-from malstrom_py.snapshot.log import Claim, LogEntry
+from malstrom_py.snapshot.log import JobStart, LogEntry
 from malstrom_py.snapshot.manifest import Manifest, manifest_bytes
 from malstrom_py.snapshot.retention import Pruned
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _ENTRIES: Final = "a list of LogEntry"
 
 
-class Guarded:
+class CheckedCheckpointer:
     """The `Checkpointer` of ``job`` that does what ``inner`` does."""
 
     def __init__(self, inner: Checkpointer, job: str) -> None:
@@ -37,15 +37,15 @@ class Guarded:
         self._inner = inner
         self._job = job
 
-    def claim(self, now_s: float, *, resume: str = log.LATEST) -> Claim:
+    def claim(self, now_s: float, *, resume: str = log.LATEST) -> JobStart:
         """Take the next number of the log."""
         self.entries()  # another job's would be fenced off
         claim: object = self._done("claim", lambda: self._inner.claim(now_s, resume=resume))
-        if not isinstance(claim, Claim):
-            raise self._wrong("claim", "a Claim", claim)
+        if not isinstance(claim, JobStart):
+            raise self._wrong("claim", "a JobStart", claim)
         for name, number in (("incarnation", claim.incarnation), ("sequence", claim.sequence)):
             if type(number) is not int:
-                raise self._wrong("claim", "a Claim", number, f"a Claim with {name} of type ")
+                raise self._wrong("claim", "a JobStart", number, f"a JobStart with {name} of type ")
         return claim
 
     def next_id(self, now_s: float) -> SnapshotId:
@@ -141,7 +141,7 @@ class Guarded:
         for entry in entries:
             if type(entry.sequence) is not int:
                 raise self._wrong("entries", _ENTRIES, entry.sequence, "an entry with a sequence of type ")
-            if not isinstance(entry.content, Manifest | Claim | None):
+            if not isinstance(entry.content, Manifest | JobStart | None):
                 raise self._wrong("entries", _ENTRIES, entry.content, "an entry with a content of type ")
             if entry.manifest is not None and entry.manifest.job != self._job:
                 raise SnapshotError(
@@ -200,7 +200,7 @@ class Guarded:
         except MalstromError:
             raise
         except Exception as error:
-            raise SnapshotError(f"{self._who}: {method} failed with {said_of(error)}") from error
+            raise SnapshotError(f"{self._who}: {method} failed with {describe_error(error)}") from error
 
     def __repr__(self) -> str:
         """Return the name of its class: what else a user's object shows of itself may hold a password."""
@@ -215,10 +215,10 @@ def _stored(manifest: Manifest) -> bytes | None:
         return None
 
 
-def said_of(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what can be told of an error of the user's: its text only where it is that of the operating system.
 
-    >>> said_of(KeyError("a value")), said_of(OSError(28, "No space left on device"))
+    >>> describe_error(KeyError("a value")), describe_error(OSError(28, "No space left on device"))
     ('KeyError', 'OSError: [Errno 28] No space left on device')
     """
     name = type(error).__name__

@@ -19,7 +19,7 @@ from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.store import is_lost
 
 
-class Readable(Protocol):
+class SnapshotReader(Protocol):
     """Where snapshots are read from."""
 
     def load_manifest(self, id: SnapshotId) -> Manifest:
@@ -35,7 +35,7 @@ class Readable(Protocol):
         ...
 
 
-def verify(checkpointer: Readable, id: SnapshotId) -> list[str]:
+def verify(checkpointer: SnapshotReader, id: SnapshotId) -> list[str]:
     """Every fault of one snapshot, for people; none if it is whole. All of it is read."""
     try:
         manifest = checkpointer.load_manifest(id)
@@ -44,7 +44,7 @@ def verify(checkpointer: Readable, id: SnapshotId) -> list[str]:
     return list(faults_of(checkpointer, manifest))
 
 
-def faults_of(checkpointer: Readable, manifest: Manifest) -> Iterator[str]:
+def faults_of(checkpointer: SnapshotReader, manifest: Manifest) -> Iterator[str]:
     """The faults of the artefacts of ``manifest``, one by one as they are found.
 
     Raises:
@@ -74,7 +74,7 @@ def fault_of(artefact: Artefact, data: bytes) -> str:
     return ""
 
 
-def loaded(checkpointer: Readable, artefact: Artefact) -> bytes:
+def loaded(checkpointer: SnapshotReader, artefact: Artefact) -> bytes:
     """The bytes of ``artefact``, as they were written. `SnapshotError` if they are not."""
     data = checkpointer.load_artifact(artefact.path)
     if fault := fault_of(artefact, data):

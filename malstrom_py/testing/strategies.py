@@ -11,7 +11,7 @@ from typing import Any
 
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import pip_install
-from malstrom_py.testing.laws.scenario import CHUNK_MAX, SLOTS, Atom, Move, Scenario, Tick
+from malstrom_py.testing.laws.scenario import CHUNK_MAX, SLOTS, Atom, Scenario, SlotMove, Tick
 
 try:
     from hypothesis import strategies as st
@@ -135,7 +135,7 @@ def _inputs(elements: Sequence[tuple[Any, ...]]) -> list[int]:
     return [*(input for *_, input, _ in elements), 0]
 
 
-def _move(number: int) -> Move:
+def _move(number: int) -> SlotMove:
     """The move that a number stands for, with how long it takes in place of its end. 0: nothing moves."""
     number, until = divmod(number, 6)
     number, chunk = divmod(number, len(_CHUNKS))
@@ -144,12 +144,12 @@ def _move(number: int) -> Move:
     for _ in range(SLOTS):
         number, owner = divmod(number, len(_OWNERS))
         owners.append(_OWNERS[owner])
-    return Move(0, until, tuple(owners), _CHUNKS[chunk], lag)
+    return SlotMove(0, until, tuple(owners), _CHUNKS[chunk], lag)
 
 
-def _let_wait(atoms: list[tuple[Atom, int]], drawn: Sequence[tuple[int, Move]]) -> tuple[Move, ...]:
+def _let_wait(atoms: list[tuple[Atom, int]], drawn: Sequence[tuple[int, SlotMove]]) -> tuple[SlotMove, ...]:
     """The moves that begin at the places ``drawn``. While slots move what is no row waits in ``atoms`` (R3)."""
-    moves: list[Move] = []
+    moves: list[SlotMove] = []
     ends = [*(place for place, _ in drawn), len(atoms)][1:]
     for (at, move), end in zip(drawn, ends, strict=False):
         within = atoms[at : min(at + move.until, end)]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from malstrom_py.errors import FencedError, MalstromError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.snapshot.log import Claim
+from malstrom_py.snapshot.log import JobStart
 from malstrom_py.snapshot.manifest import Artefact, Kind, Manifest, PartImage, PlanImage, StepImage, artefact_path
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.user_checkpointer import methods
@@ -84,8 +84,8 @@ class _Start:
         self.checkpointer = checkpointer
         self.job = job
         self.now_s = now_s
-        self.claim: Claim = checkpointer.claim(now_s, resume=resume)
-        require(isinstance(self.claim, Claim), FENCED, "claim returns a Claim", repr(self.claim))
+        self.claim: JobStart = checkpointer.claim(now_s, resume=resume)
+        require(isinstance(self.claim, JobStart), FENCED, "claim returns a JobStart", repr(self.claim))
         self.sequence = self.claim.sequence
         self.last: Manifest | None = None
 
@@ -209,7 +209,7 @@ class _Trial:
         newer = _Start(keeps, self.job, now_s=start.now_s, resume=first.id)
         numbers = (start.claim.incarnation, newer.claim.incarnation, start.claim.sequence, newer.claim.sequence)
         require(numbers == (1, 2, 1, 3), FENCED, "a claim takes the next incarnation and the next number", f"{numbers}")
-        claims = [entry.content for entry in keeps.entries() if isinstance(entry.content, Claim)]
+        claims = [entry.content for entry in keeps.entries() if isinstance(entry.content, JobStart)]
         require([one.resume for one in claims] == ["latest", first.id], FENCED, "claims keep what they resume from")
         id = start.new_id()
         late = start.manifest(id, start.save(id, [b"late"]))
@@ -272,7 +272,7 @@ class _Trial:
         require(not gone, PRUNED, "artefacts go with the snapshots that alone need them", f"{sorted(gone)}")
         keeps.prune(1, 0.0, start.now_s)
         _require_whole(keeps, [saved, kept[1]])
-        claims = sum(isinstance(entry.content, Claim) for entry in keeps.entries())
+        claims = sum(isinstance(entry.content, JobStart) for entry in keeps.entries())
         require(claims == 1, NEEDED, "claims stay", f"{claims}")
         start.take(b"more", delta=True)
         _require_whole(keeps, [kept[1]])
@@ -318,7 +318,7 @@ class _Trial:
 
     def _check_threads(self) -> None:
         keeps = self.make()
-        id, got, failed = keeps.next_id(1e9), list[Claim](), list[BaseException]()
+        id, got, failed = keeps.next_id(1e9), list[JobStart](), list[BaseException]()
 
         def work(worker: int) -> None:
             data = bytes([worker]) * 10_000

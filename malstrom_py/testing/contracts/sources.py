@@ -28,7 +28,7 @@ _IDLE_MAX: Final = 100
 
 
 @dataclass(frozen=True)
-class Malformed:
+class UnreadableRecord:
     """Stands for a record that could not be read."""
 
     record: Any
@@ -172,7 +172,7 @@ def _poll(opened: SourcePart[Any], rows_max: int) -> list[Any]:
     try:
         polled: Any = opened.poll(rows_max)
     except MalformedRecord as error:
-        return [Malformed(error.record)]
+        return [UnreadableRecord(error.record)]
     if polled is None:
         return []
     if hasattr(polled, "schema"):

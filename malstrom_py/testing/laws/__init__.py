@@ -19,7 +19,7 @@ from malstrom_py.testing.laws.output_laws import (
     key_kept,
     no_mutation,
 )
-from malstrom_py.testing.laws.scenario import Broken, Scenario, Subject
+from malstrom_py.testing.laws.scenario import Broken, Scenario, StepUnderTest
 from malstrom_py.testing.laws.state_laws import deltas, migration, round_trip, scale, snapshot
 
 
@@ -29,7 +29,7 @@ class Law:
 
     name: str
     promise: str
-    check: Callable[[Subject, Scenario, Broken], bool]
+    check: Callable[[StepUnderTest, Scenario, Broken], bool]
 
 
 LAWS: Final = (
@@ -48,4 +48,4 @@ LAWS: Final = (
 )
 """All laws."""
 
-__all__ = ["LAWS", "Broken", "Law", "Scenario", "Subject"]
+__all__ = ["LAWS", "Broken", "Law", "Scenario", "StepUnderTest"]

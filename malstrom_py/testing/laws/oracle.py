@@ -16,7 +16,7 @@ from malstrom_py.data.messages import DataMessage
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws.output_laws import REKEYING
-from malstrom_py.testing.laws.scenario import DEAD_LETTERS, Broken, Scenario, Sent, Subject, baseline
+from malstrom_py.testing.laws.scenario import DEAD_LETTERS, Broken, Scenario, Sent, StepUnderTest, baseline
 
 ORACLE: Final = "oracle"
 PROMISE: Final = "what comes out is what the oracle says"
@@ -49,7 +49,7 @@ class Agreement:
     oracle: Oracle
     in_order: bool
 
-    def __call__(self, subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+    def __call__(self, subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
         """Compare what one undisturbed instance sends with what the oracle says."""
         # Where a step gives records other keys, what comes out cannot be compared with the records of one key.
         keyed = subject.keyed and not subject.kinds & REKEYING
@@ -66,7 +66,7 @@ class Agreement:
                 self._compare(output, key if keyed else None, wanted, found, broken)
         return some
 
-    def _expected(self, subject: Subject, scenario: Scenario, key: Any, *, keyed: bool) -> list[list[Any]]:
+    def _expected(self, subject: StepUnderTest, scenario: Scenario, key: Any, *, keyed: bool) -> list[list[Any]]:
         """What the oracle says for ``key``, one list per output. `OracleFailed` where it fails."""
         inputs: list[list[DataMessage[Any, Any]]] = [[] for _ in range(subject.inputs)]
         for atom, input in zip(scenario.atoms, scenario.inputs or (0,) * len(scenario.atoms), strict=True):
@@ -89,7 +89,7 @@ class Agreement:
             raise broken(f"{where}\n    expected  {expected}\n    got       {got}\n  (expected: by the oracle)")
 
 
-def _sent(subject: Subject, scenario: Scenario, *, keyed: bool) -> dict[tuple[str, Any], list[Sent]]:
+def _sent(subject: StepUnderTest, scenario: Scenario, *, keyed: bool) -> dict[tuple[str, Any], list[Sent]]:
     """What comes out, by output and key, in order."""
     trace = baseline(subject, scenario, cuts=scenario.cuts, keyed=keyed)
     sent: dict[tuple[str, Any], list[Sent]] = {}

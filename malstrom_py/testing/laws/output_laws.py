@@ -29,14 +29,22 @@ from malstrom_py.data.messages import (
 )
 from malstrom_py.testing.exact import NO_MUTATION
 from malstrom_py.testing.law_error import LawError
-from malstrom_py.testing.laws.scenario import Broken, Play, Scenario, Subject, baseline, difference, received
+from malstrom_py.testing.laws.scenario import (
+    Broken,
+    Scenario,
+    ScenarioRun,
+    StepUnderTest,
+    baseline,
+    difference,
+    received,
+)
 from malstrom_py.testing.tester import CapturingPersistenceBackend, OperatorTester
 
 REKEYING = frozenset(("key_by", "key_local"))
 """Kinds of steps behind which records have other keys."""
 
 
-def determinism(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def determinism(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """Two fresh instances give the same, record by record."""
     first = baseline(subject, scenario, cuts=scenario.cuts, keyed=False)
     second = baseline(subject, scenario, cuts=scenario.cuts, keyed=False)
@@ -46,9 +54,9 @@ def determinism(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return len(first) > 0
 
 
-def no_mutation(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def no_mutation(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """Neither what came in nor what was sent is changed afterwards."""
-    play = Play(subject, scenario, cuts=scenario.cuts)
+    play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     try:
         play.run([play.build(watched=True)])
     except LawError as error:
@@ -58,9 +66,9 @@ def no_mutation(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return True
 
 
-def epoch_order(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def epoch_order(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """No record at or below an epoch passed on; epochs never go back, nor ahead of the input's."""
-    play = Play(subject, scenario, cuts=scenario.cuts)
+    play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
     passed = [MIN_EPOCH] * len(instance.lone.outputs)
     promised = MIN_EPOCH
@@ -82,11 +90,11 @@ def epoch_order(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return any(epoch > MIN_EPOCH for epoch in passed)
 
 
-def key_kept(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def key_kept(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """A record's outputs have its key; outputs of timers and epochs have keys that were there."""
     if not subject.keyed or subject.kinds & REKEYING:
         return False
-    play = Play(subject, scenario)
+    play = ScenarioRun(subject, scenario)
     instance = play.build()
     seen: set[object] = set()
     for piece in scenario.pieces(0, len(scenario.atoms), range(len(scenario.atoms))):
@@ -101,7 +109,7 @@ def key_kept(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return bool(seen)
 
 
-def batch_split(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def batch_split(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """Any cutting of the input gives the same output per key."""
     expected = baseline(subject, scenario, cuts=())
     rows = [place for place, atom in enumerate(scenario.atoms) if isinstance(atom, DataMessage)]
@@ -115,13 +123,13 @@ def batch_split(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return len(rows) > 1
 
 
-def key_isolation(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def key_isolation(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """What comes out for a key depends on its own records only."""
     if not subject.keyed or subject.kinds & REKEYING:
         return False
     together = baseline(subject, scenario, cuts=scenario.cuts, keyed=True)
     for key in scenario.keys:
-        play = Play(subject, scenario, cuts=scenario.cuts)
+        play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
         play.run([play.build()], only=partial(eq, key))
         found = difference(play.trace.of_key(key), together.of_key(key))
         if found:
@@ -129,9 +137,9 @@ def key_isolation(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return len(scenario.keys) > 1
 
 
-def forwarding(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def forwarding(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """Each control message comes out of each output exactly once, nothing else with it."""
-    play = Play(subject, scenario, cuts=scenario.cuts)
+    play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
     if not instance.lone.outputs:
         return False
@@ -149,12 +157,12 @@ def forwarding(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
                 raise broken(f"{what}\n    expected  {shown}\n    got       {got}", marks)
     if scenario.at < len(scenario.atoms):
         # Behind a suspension nothing comes, so the rest goes to an instance that was not suspended.
-        play = Play(subject, scenario, cuts=scenario.cuts)
+        play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
         _epochs(play, play.build(), 0, len(scenario.atoms), broken)
     return True
 
 
-def _control_messages(subject: Subject, scenario: Scenario) -> Iterator[Any]:
+def _control_messages(subject: StepUnderTest, scenario: Scenario) -> Iterator[Any]:
     if not subject.keyed:
         yield from (PartOpened("another"), PartFinished("another"))
     yield Interrogate(lambda key: True)
@@ -176,8 +184,8 @@ def _is_as_expected(message: Any, got: list[Any], *, expected: bool, generates: 
     return len(got) == 1 and got[0] is message
 
 
-def _epochs(play: Play, instance: OperatorTester, start: int, end: int, broken: Broken) -> None:
-    """Play the scenario; each epoch must come out once and last."""
+def _epochs(play: ScenarioRun, instance: OperatorTester, start: int, end: int, broken: Broken) -> None:
+    """ScenarioRun the scenario; each epoch must come out once and last."""
     generates = play.subject.generates
     for piece in play.scenario.pieces(start, end, play.scenario.cuts):
         play.deliver(piece, [instance])

@@ -45,7 +45,7 @@ CHUNK_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class SlotMove:
     """From ``until`` on the instance ``owners[slot]`` has a slot; None: the one that had it.
 
     At ``at`` the cut is made (R4): slots whose owner changes are frozen, and their keys leave in chunks of at most
@@ -61,7 +61,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Delivery:
     """Consecutive rows of one input that come as one batch, or one ``event``. ``first``: the place of its first atom.
 
     ``segment`` counts the runs of rows and the events, however the rows are cut.
@@ -88,7 +88,7 @@ class Scenario:
     cuts: frozenset[int] = frozenset()
     at: int = 0
     owners: tuple[int, ...] = (0,) * SLOTS
-    moves: tuple[Move, ...] = ()
+    moves: tuple[SlotMove, ...] = ()
     slots: Mapping[Any, int] = field(default_factory=dict)
     before: Mapping[Any, int] = field(default_factory=dict)
     after: Mapping[Any, int] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Scenario:
         """The last epoch before atom ``place``."""
         return next((atom for atom in reversed(self.atoms[:place]) if isinstance(atom, Epoch)), None)
 
-    def pieces(self, start: int, end: int, cuts: Collection[int]) -> Iterator[Piece]:
+    def pieces(self, start: int, end: int, cuts: Collection[int]) -> Iterator[Delivery]:
         """The atoms from ``start`` up to ``end`` as batches and events."""
         rows: list[DataMessage[Any, Any]] = []
         first, input, segment, in_rows = 0, 0, -1, False
@@ -114,16 +114,16 @@ class Scenario:
             if place < start:
                 continue
             if rows and (place in cuts or not is_row or self._input(place) != input):
-                yield Piece(segment - (not is_row), first, input, tuple(rows))
+                yield Delivery(segment - (not is_row), first, input, tuple(rows))
                 rows = []
             if isinstance(atom, DataMessage):
                 if not rows:
                     first, input = place, self._input(place)
                 rows.append(atom)
             else:
-                yield Piece(segment, place, event=atom)
+                yield Delivery(segment, place, event=atom)
         if rows:
-            yield Piece(segment, first, input, tuple(rows))
+            yield Delivery(segment, first, input, tuple(rows))
 
     def shown(self, *, keyed: bool, timed: bool, marks: Mapping[int, str]) -> str:
         """The scenario for people, one atom per line, with ``marks`` before the atoms at these places."""
@@ -193,7 +193,7 @@ class _Unchecked(OperatorTester):
 
 
 @dataclass(frozen=True)
-class Subject:
+class StepUnderTest:
     """The step that laws are held against, and the streams that it takes."""
 
     factory: StreamFactory
@@ -230,11 +230,11 @@ class Subject:
         return "generate_epochs" in self.kinds
 
 
-class Play:
+class ScenarioRun:
     """One run of a scenario over instances that share a clock. ``trace`` is what came out."""
 
     def __init__(
-        self, subject: Subject, scenario: Scenario, *, cuts: Collection[int] = (), keyed: bool | None = None
+        self, subject: StepUnderTest, scenario: Scenario, *, cuts: Collection[int] = (), keyed: bool | None = None
     ) -> None:
         self.subject = subject
         self.scenario = scenario
@@ -256,14 +256,14 @@ class Play:
         owner: Callable[[Any], int] = lambda key: 0,
         only: Callable[[Any], bool] = lambda key: True,
     ) -> None:
-        """Play atoms ``start`` to ``end``: rows to the instance that owns their key, events to all."""
+        """ScenarioRun atoms ``start`` to ``end``: rows to the instance that owns their key, events to all."""
         end = len(self.scenario.atoms) if end is None else end
         for piece in self.scenario.pieces(start, end, self._cuts):
             self.take(piece, instances, owner=owner, only=only)
 
     def take(
         self,
-        piece: Piece,
+        piece: Delivery,
         instances: list[OperatorTester],
         *,
         owner: Callable[[Any], int] = lambda key: 0,
@@ -282,7 +282,7 @@ class Play:
 
     def deliver(
         self,
-        piece: Piece,
+        piece: Delivery,
         instances: list[OperatorTester],
         *,
         owner: Callable[[Any], int] = lambda key: 0,
@@ -317,9 +317,9 @@ def _records(messages: Iterable[Any]) -> list[Sent]:
     return [(m.key, m.value, m.timestamp) for m in messages if isinstance(m, DataMessage)]
 
 
-def baseline(subject: Subject, scenario: Scenario, *, cuts: Collection[int], keyed: bool | None = None) -> Trace:
+def baseline(subject: StepUnderTest, scenario: Scenario, *, cuts: Collection[int], keyed: bool | None = None) -> Trace:
     """What one undisturbed instance makes of a scenario."""
-    play = Play(subject, scenario, cuts=cuts, keyed=keyed)
+    play = ScenarioRun(subject, scenario, cuts=cuts, keyed=keyed)
     play.run([play.build()])
     return play.trace
 
@@ -344,7 +344,7 @@ class Broken:
 
     law: str
     promise: str
-    subject: Subject
+    subject: StepUnderTest
     scenario: Scenario
 
     def __call__(self, detail: str, marks: Mapping[int, str] | None = None, *, why: str = "") -> LawError:
@@ -385,7 +385,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
             yield replace(scenario, moves=(*before, simpler, *behind))
 
 
-def _simpler(move: Move) -> Iterator[Move]:
+def _simpler(move: SlotMove) -> Iterator[SlotMove]:
     """At once, in one chunk, with fewer slots."""
     if move.until > move.at:
         yield replace(move, until=move.at)

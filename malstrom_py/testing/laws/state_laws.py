@@ -26,13 +26,23 @@ from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.laws.output_laws import REKEYING
-from malstrom_py.testing.laws.scenario import SLOTS, Broken, Move, Piece, Play, Scenario, Subject, baseline, difference
+from malstrom_py.testing.laws.scenario import (
+    SLOTS,
+    Broken,
+    Delivery,
+    Scenario,
+    ScenarioRun,
+    SlotMove,
+    StepUnderTest,
+    baseline,
+    difference,
+)
 from malstrom_py.testing.tester import OperatorTester, Persisted, chain_of
 
 
-def round_trip(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def round_trip(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """Each key's state, and its timers, come back as they were, at rest and in flight."""
-    play = Play(subject, scenario, cuts=scenario.cuts)
+    play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
     held = False
     for piece in scenario.pieces(0, len(scenario.atoms), scenario.cuts):
@@ -71,13 +81,13 @@ def _sent(codec: Codec, step: str, row: list[Any]) -> list[Any]:
     return [key, value, woken.get(key, [])]
 
 
-def snapshot(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def snapshot(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """A barrier changes nothing, and a fresh instance restored from it goes on as if nothing had happened."""
     at = scenario.at
     cuts = scenario.cuts | {at}
     expected = baseline(subject, scenario, cuts=cuts)
     for restored in (False, True):
-        play = Play(subject, scenario, cuts=cuts)
+        play = ScenarioRun(subject, scenario, cuts=cuts)
         marks = {at: "a barrier, and a fresh instance is restored from it" if restored else "a barrier"}
         instance = play.build()
         try:
@@ -96,7 +106,7 @@ def snapshot(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return held
 
 
-def scale(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def scale(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """What N instances persisted restores on M."""
     # Where keys are made anew behind the input nothing is known of who owns them.
     if not subject.keyed or subject.kinds & REKEYING:
@@ -105,7 +115,7 @@ def scale(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     cuts = scenario.cuts | {at}
     marks = {at: f"{before} instances {scenario.before} are restored on {after} {scenario.after}"}
     expected = baseline(subject, scenario, cuts=cuts)
-    play = Play(subject, scenario, cuts=cuts)
+    play = ScenarioRun(subject, scenario, cuts=cuts)
     try:
         givers = [play.build() for _ in range(before)]
         play.run(givers, 0, at, owner=scenario.before.__getitem__)
@@ -132,22 +142,22 @@ def _holds_state(instance: OperatorTester) -> bool:
     return any(state.keys() for state in instance.states.values())
 
 
-def deltas(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def deltas(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """A chain of what changed says what there is, and what N instances persisted so restores on M."""
     if not subject.keyed or subject.kinds & REKEYING:
         return False
-    return _Run(subject, scenario, broken).holds()
+    return _DeltaRun(subject, scenario, broken).holds()
 
 
-class _Run:
+class _DeltaRun:
     """One run: barriers at the cuts before ``scenario.at``, then other instances go on."""
 
-    def __init__(self, subject: Subject, scenario: Scenario, broken: Broken) -> None:
+    def __init__(self, subject: StepUnderTest, scenario: Scenario, broken: Broken) -> None:
         self._scenario = scenario
         self._broken = broken
         self._cuts = scenario.cuts | {scenario.at}
         self._expected = baseline(subject, scenario, cuts=self._cuts)
-        self._play = Play(subject, scenario, cuts=self._cuts)
+        self._play = ScenarioRun(subject, scenario, cuts=self._cuts)
         self._turned = 0
         self._marks: dict[int, str] = {}
 
@@ -229,13 +239,13 @@ class _Run:
         return partly
 
 
-def migration(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
+def migration(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
     """Moving slots between instances, in chunks, back and on to others, changes nothing that comes out."""
     places = {place for move in scenario.moves for place in range(move.at, move.until + 1)}
     cuts = scenario.cuts | places
     expected = baseline(subject, scenario, cuts=cuts)
-    play = Play(subject, scenario, cuts=cuts)
-    run = _SlotsMove(play, broken) if subject.keyed else _PartMoves(play, broken)
+    play = ScenarioRun(subject, scenario, cuts=cuts)
+    run = _SlotMoves(play, broken) if subject.keyed else _PartMoves(play, broken)
     try:
         run.to_the_end()
     except MalstromError as error:
@@ -257,7 +267,7 @@ class _Chunk:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Transfer:
     """What goes from one instance to another in one move. ``found``: the keys that have state."""
 
     giver: OperatorTester
@@ -270,7 +280,7 @@ class _Way:
 class _MigrationRun:
     """One run of a scenario and its moves. ``marks`` tell of them; ``held``: whether there was anything to move."""
 
-    def __init__(self, play: Play, broken: Broken) -> None:
+    def __init__(self, play: ScenarioRun, broken: Broken) -> None:
         self.play = play
         self.scenario = play.scenario
         self.broken = broken
@@ -291,10 +301,10 @@ class _MigrationRun:
         self.go_on(place, len(self.scenario.atoms))
 
     def go_on(self, start: int, end: int) -> None:
-        """Play what stands between two moves."""
+        """ScenarioRun what stands between two moves."""
         raise NotImplementedError
 
-    def move(self, move: Move) -> None:
+    def move(self, move: SlotMove) -> None:
         """Do one move, with the rows that come in the meantime."""
         raise NotImplementedError
 
@@ -303,7 +313,7 @@ class _MigrationRun:
         before = f"{self.marks[place]}\n       -- " if place in self.marks else ""
         self.marks[place] = before + what
 
-    def carry(self, ways: Sequence[_Way], place: int) -> None:
+    def carry(self, ways: Sequence[_Transfer], place: int) -> None:
         """R4: what is due leaves by `Collect`, then what is due arrives by `Acquire`: also where there is nothing."""
         for way in ways:
             for chunk in way.chunks:
@@ -316,7 +326,7 @@ class _MigrationRun:
                     way.taker.acquire(chunk.states)
                     self.play.note([way.taker])
 
-    def arrived(self, ways: Sequence[_Way]) -> None:
+    def arrived(self, ways: Sequence[_Transfer]) -> None:
         """All that had state has it still, but elsewhere."""
         for way in ways:
             keys = set(way.keys)
@@ -332,10 +342,10 @@ class _MigrationRun:
             self.held = self.held or bool(way.found)
 
 
-class _SlotsMove(_MigrationRun):
+class _SlotMoves(_MigrationRun):
     """Slots of a keyed step move."""
 
-    def __init__(self, play: Play, broken: Broken) -> None:
+    def __init__(self, play: ScenarioRun, broken: Broken) -> None:
         super().__init__(play, broken)
         # Where keys are made anew behind the input nothing is known of their slots: all move together.
         self._slots = {} if play.subject.kinds & REKEYING else self.scenario.slots
@@ -351,7 +361,7 @@ class _SlotsMove(_MigrationRun):
     def go_on(self, start: int, end: int) -> None:
         self.play.run(self.instances, start, end, owner=self.owner)
 
-    def move(self, move: Move) -> None:
+    def move(self, move: SlotMove) -> None:
         owners = tuple(was if now is None else now for was, now in zip(self.owners, move.owners, strict=True))
         slots: dict[tuple[int, int], set[int]] = {}
         for slot, way in enumerate(zip(self.owners, owners, strict=True)):
@@ -359,7 +369,7 @@ class _SlotsMove(_MigrationRun):
         self._join(max(owners), move.at)
         ways = [self._way(move, *way, slots[way]) for way in slots if way[0] != way[1]]
         changed = set().union(*(some for (giver, taker), some in slots.items() if giver != taker))
-        waiting: list[Piece] = []
+        waiting: list[Delivery] = []
         for place in range(move.at, move.until):
             self.carry(ways, place)
             for piece in self.scenario.pieces(place, place + 1, ()):
@@ -384,7 +394,7 @@ class _SlotsMove(_MigrationRun):
                 joiner.send_local(epoch).step()
                 self.play.note([joiner])
 
-    def _way(self, move: Move, giver: int, taker: int, slots: set[int]) -> _Way:
+    def _way(self, move: SlotMove, giver: int, taker: int, slots: set[int]) -> _Transfer:
         """R4: find what has state, and divide the keys of these slots into chunks, one at least."""
         found = self.instances[giver].interrogate(lambda key: self.slot(key) in slots)
         strangers = {key for key in found if self.slot(key) not in slots}
@@ -398,9 +408,9 @@ class _SlotsMove(_MigrationRun):
             _Chunk(keys[start : start + move.chunk], min(place, move.until), min(place + move.lag, move.until))
             for place, start in enumerate(range(0, max(1, len(keys)), move.chunk), move.at)
         ]
-        return _Way(self.instances[giver], self.instances[taker], keys, found, chunks)
+        return _Transfer(self.instances[giver], self.instances[taker], keys, found, chunks)
 
-    def _tell(self, move: Move, giver: str, taker: int, keys: list[Any]) -> None:
+    def _tell(self, move: SlotMove, giver: str, taker: int, keys: list[Any]) -> None:
         what = f"the keys {keys}" if keys else "slots without keys"
         one_by_one = f", {move.chunk} at a time" if len(keys) > move.chunk else ""
         if move.until == move.at:
@@ -413,14 +423,14 @@ class _SlotsMove(_MigrationRun):
 class _PartMoves(_MigrationRun):
     """The source part of an unkeyed step moves (R2), and with it what steps keep for it."""
 
-    def __init__(self, play: Play, broken: Broken) -> None:
+    def __init__(self, play: ScenarioRun, broken: Broken) -> None:
         super().__init__(play, broken)
         self.instances = [play.build(), play.build()]
 
     def go_on(self, start: int, end: int) -> None:
         self.play.run([self.instances[self.owners[0]]], start, end)
 
-    def move(self, move: Move) -> None:
+    def move(self, move: SlotMove) -> None:
         owner = self.owners[0] if move.owners[0] is None else min(1, move.owners[0])
         if owner != self.owners[0]:
             self.mark(move.at, f"the source part moves from instance {self.owners[0]} to {owner}")
@@ -430,7 +440,7 @@ class _PartMoves(_MigrationRun):
             # Behind an exchange there may be keyed state, which would be reached over it: here it moves as well.
             found = giver.interrogate()
             keys = sorted(found, key=repr)
-            ways = [_Way(giver, taker, keys, found, [_Chunk(keys, move.at, move.at)])]
+            ways = [_Transfer(giver, taker, keys, found, [_Chunk(keys, move.at, move.at)])]
             self.carry(ways, move.at)
             self.arrived(ways)
             self.held = self.held or any(states.values())

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from malstrom_py.codec.at_rest import AtRestEncoder, decode_at_rest
-from malstrom_py.codec.refusal import DEPTH_MAX, Limits
+from malstrom_py.codec.encoding_errors import DEPTH_MAX, Limits
 from malstrom_py.codec.types import TypeTable
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Access, Colour, Computed, Pair, Stats, Word, canonical, table, values

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import pytest
 
-from malstrom_py.codec.refusal import Malformed, Refused
+from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable
 from malstrom_py.codec.types import TypeTable, can_register
 from malstrom_py.errors import PlanError
 from tests.fuzz.codec_values import CLASSES, Access, Colour, Pair, Stats
@@ -127,7 +127,7 @@ def test_parts_that_do_not_fit_their_class_are_refused() -> None:
     for kind, parts in wrong:
         entry = types.of_type(types.register(kind))
         assert entry is not None
-        with pytest.raises((Malformed, ValueError)):
+        with pytest.raises((NotDecodable, ValueError)):
             entry.put_together(parts)
 
 
@@ -156,5 +156,5 @@ def test_what_would_be_lost_is_refused() -> None:
     for value, why in [(labelled, "no fields"), (Unreadable(1), "raises LookupError")]:
         entry = types.of_type(types.register(type(value)))
         assert entry is not None
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(NotEncodable, match=why):
             entry.take_apart(value)

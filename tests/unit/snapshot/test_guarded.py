@@ -11,11 +11,11 @@ import pytest
 from malstrom_py.errors import FencedError, PlanError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
-from malstrom_py.snapshot.log import Claim, LogEntry
+from malstrom_py.snapshot.log import JobStart, LogEntry
 from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.snapshot.user_checkpointer import Guarded, methods
+from malstrom_py.snapshot.user_checkpointer import CheckedCheckpointer, methods
 from malstrom_py.testing.contracts import check_checkpointer
 from tests.unit.snapshot.taken import JOB, Start
 from tests.unit.snapshot.taken import manifest as manifest_of
@@ -52,12 +52,12 @@ def broken(method: str, error: Exception) -> Checkpointer:
 
     made: Any = StoreCheckpointer(MemoryStore(), JOB)
     setattr(made, method, fails)
-    return Guarded(made, JOB)
+    return CheckedCheckpointer(made, JOB)
 
 
 def test_what_it_guards_keeps_the_contract() -> None:
     check_checkpointer(
-        lambda: Guarded(StoreCheckpointer(MemoryStore(), JOB), JOB), job=JOB, again=lambda guarded: guarded
+        lambda: CheckedCheckpointer(StoreCheckpointer(MemoryStore(), JOB), JOB), job=JOB, again=lambda guarded: guarded
     )
 
 
@@ -87,7 +87,7 @@ def test_a_digest_that_does_not_fit_is_told_when_it_saves() -> None:
     made: Any = StoreCheckpointer(MemoryStore(), JOB)
     made.save_delta = lambda *arguments: "0" * 64
     with pytest.raises(SnapshotError, match="save_delta of step 'totals' on worker 3 gave a digest that is not"):
-        Guarded(made, JOB).save_delta(ID, "totals", 3, b"changed")
+        CheckedCheckpointer(made, JOB).save_delta(ID, "totals", 3, b"changed")
 
 
 def giving(method: str, given: Any) -> Checkpointer:
@@ -96,13 +96,13 @@ def giving(method: str, given: Any) -> Checkpointer:
     start.take(b"one")
     made: Any = start.checkpointer
     setattr(made, method, lambda *arguments, **named: given)
-    return Guarded(made, JOB)
+    return CheckedCheckpointer(made, JOB)
 
 
 WRONG: list[tuple[str, Any, str]] = [
     ("claim", None, "NoneType"),
-    ("claim", Claim("1", 2), "a Claim with incarnation of type str"),  # type: ignore[arg-type]
-    ("claim", Claim(1, None), "a Claim with sequence of type NoneType"),  # type: ignore[arg-type]
+    ("claim", JobStart("1", 2), "a JobStart with incarnation of type str"),  # type: ignore[arg-type]
+    ("claim", JobStart(1, None), "a JobStart with sequence of type NoneType"),  # type: ignore[arg-type]
     ("entries", None, "NoneType"),
     ("entries", iter(()), "tuple_iterator"),
     ("entries", [1], "one with an item of type int"),
@@ -150,17 +150,17 @@ def test_a_manifest_that_is_not_kept_is_told_before_sinks_commit() -> None:
     manifest = manifest_of(start.new_id(), start.claim, start.sequence + 1)
     made.save_manifest = lambda manifest: None
     with pytest.raises(SnapshotError, match=f"has no snapshot {manifest.id}"):
-        Guarded(made, JOB).save_manifest(manifest)
+        CheckedCheckpointer(made, JOB).save_manifest(manifest)
     made.load_manifest = lambda id: replace(manifest, workers=7)
     with pytest.raises(SnapshotError, match=f"save_manifest has not kept snapshot {manifest.id} as it was given"):
-        Guarded(made, JOB).save_manifest(manifest)
+        CheckedCheckpointer(made, JOB).save_manifest(manifest)
 
 
 def test_a_manifest_that_cannot_be_is_not_passed_on() -> None:
     start = Start(StoreCheckpointer(MemoryStore(), JOB))
     wrong = replace(start.take(b"one"), artefacts=(Artefact("totals", 0, "full", ID, "elsewhere", 0, ""),))
     with pytest.raises(SnapshotError, match="is not committed: the artefact of 'totals' lies where none is"):
-        Guarded(start.checkpointer, JOB).save_manifest(wrong)
+        CheckedCheckpointer(start.checkpointer, JOB).save_manifest(wrong)
 
 
 def test_one_for_another_job_is_refused_before_that_is_fenced_off() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.log import Claim, entry_of
+from malstrom_py.snapshot.log import JobStart, entry_of
 from malstrom_py.snapshot.manifest import (
     CHAIN_MAX,
     Artefact,
@@ -31,7 +31,7 @@ from tests.unit.snapshot.taken import artefact, manifest
 
 OLDER = SnapshotId("20261122T042142123456Z-5e6f7a8b")
 ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
-PLAIN = manifest(ID, Claim(3, 11), 12, [artefact(OLDER, b"base"), artefact(ID, b"more", kind="delta")])
+PLAIN = manifest(ID, JobStart(3, 11), 12, [artefact(OLDER, b"base"), artefact(ID, b"more", kind="delta")])
 FULL = replace(
     PLAIN,
     parent=OLDER,

@@ -1,4 +1,6 @@
-"""What cannot be encoded or decoded: the limits of a stored value, and the errors, with step, key and type.
+"""The limits of a stored value, and the errors of a value that cannot be encoded or of bytes that cannot be decoded.
+
+What cannot be encoded or decoded: the limits of a stored value, and the errors, with step, key and type.
 
 How large and how deep a stored value may be. One over a limit is refused when written, and when read.
 
@@ -47,7 +49,7 @@ _LEGAL = (
 )
 
 
-class Refused(Exception):
+class NotEncodable(Exception):
     """Inside the codec: a value of type ``kind`` cannot be stored, because ``why`` (which says what to do)."""
 
     def __init__(self, kind: type, why: str) -> None:
@@ -56,7 +58,7 @@ class Refused(Exception):
         self.why = why
 
 
-class Malformed(Exception):
+class NotDecodable(Exception):
     """Inside the codec: these bytes are not what the codec has written."""
 
 
@@ -74,19 +76,19 @@ def is_named_tuple(kind: type) -> bool:
     return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
 
 
-def refusal_of(kind: type) -> Refused:
+def not_encodable(kind: type) -> NotEncodable:
     """Why a type that has no encoding is refused, and what to do about it."""
     if issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind) or is_named_tuple(kind):
-        return Refused(kind, f"it is not registered. Call job.register_type({kind.__name__}) before the job runs")
+        return NotEncodable(kind, f"it is not registered. Call job.register_type({kind.__name__}) before the job runs")
     if kind is bytearray or kind is memoryview:
-        return Refused(kind, "it would come back as bytes. Store bytes(...) of it")
+        return NotEncodable(kind, "it would come back as bytes. Store bytes(...) of it")
     for base in _BUILTINS:
         if issubclass(kind, base):
-            return Refused(kind, f"it would come back as {base.__name__}. Store {base.__name__}(...) of it")
-    return Refused(kind, f"what can be stored is {_LEGAL}. Make it a dataclass and call job.register_type")
+            return NotEncodable(kind, f"it would come back as {base.__name__}. Store {base.__name__}(...) of it")
+    return NotEncodable(kind, f"what can be stored is {_LEGAL}. Make it a dataclass and call job.register_type")
 
 
-def cannot_encode(refused: Refused, *, step: str, key: Any, action: str) -> CodecError:
+def encode_error(refused: NotEncodable, *, step: str, key: Any, action: str) -> CodecError:
     """The `CodecError` of a value that is refused; ``action`` is what was tried, as a participle."""
     name = type_name(refused.kind)
     at_key = "" if key is None else f" for key {shown(key)}"
@@ -98,7 +100,7 @@ def cannot_encode(refused: Refused, *, step: str, key: Any, action: str) -> Code
     )
 
 
-def cannot_decode(why: str, *, step: str, key: Any = None) -> CodecError:
+def decode_error(why: str, *, step: str, key: Any = None) -> CodecError:
     """The `CodecError` of bytes that cannot be read."""
     at_step = f"step {step!r}: " if step else ""
     at_key = "" if key is None else f" for key {shown(key)}"
