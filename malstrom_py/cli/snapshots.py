@@ -93,7 +93,7 @@ def list_snapshots(
             raise SnapshotError(f"there is no folder {uri}: see that this is where snapshots are kept")
         found = list(_checkpointers(uri, option, job))
         manifests = [manifest for checkpointer in found for manifest in summary.manifests_of(checkpointer)]
-        faults = [entry.fault for checkpointer in found for entry in summary.faulty(checkpointer)]
+        faults = [entry.fault for checkpointer in found for entry in summary.unreadable_entries(checkpointer)]
         if as_json:
             print_out(json.dumps([summary.as_plain(manifest) for manifest in manifests]))
         elif manifests:
@@ -143,7 +143,7 @@ def verify(
             found_jobs = having
         for checkpointer in found_jobs:
             noted = newest_noted(checkpointer)
-            faults += [entry.fault for entry in summary.faulty(checkpointer)]
+            faults += [entry.fault for entry in summary.unreadable_entries(checkpointer)]
             if chosen is None and (unlogged := missing_in(checkpointer.entries(), noted)):
                 faults.append(f"job {checkpointer.job}: {unlogged}")
             for one in checkpointer.list_checkpoints() if chosen is None else [chosen]:
@@ -217,7 +217,7 @@ def store_of(uri: str, options: Sequence[str] | None) -> Store:
 def _checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> Iterator[StoreCheckpointer]:
     """Those of ``job``, or of all there are."""
     store = store_of(uri, options)
-    jobs = summary.jobs_in(store) if job is None else [summary.the_job(store, job)]
+    jobs = summary.jobs_in(store) if job is None else [summary.find_job(store, job)]
     return (StoreCheckpointer(store, name) for name in jobs)
 
 
@@ -231,7 +231,7 @@ def _some_checkpointers(uri: str, options: Sequence[str] | None, job: str | None
 
 def _the_checkpointer(uri: str, options: Sequence[str] | None, job: str | None) -> StoreCheckpointer:
     store = store_of(uri, options)
-    return StoreCheckpointer(store, summary.the_job(store, job))
+    return StoreCheckpointer(store, summary.find_job(store, job))
 
 
 def _the_manifest(checkpointer: StoreCheckpointer, snapshot: str | None) -> Manifest:

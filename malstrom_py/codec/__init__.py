@@ -1,7 +1,7 @@
-"""How keys, values and state become bytes and come back as exactly the types they were.
+"""Encoding of keys, values and state; decoding restores the exact types.
 
 *At rest* (snapshots, captures): msgpack with limits and extension types, never pickle. *In flight* (between the workers
-of one job): whatever is fastest. `Codec` is the one way in.
+of one job): the fastest format for the data. `Codec` is the only entry point.
 """
 
 from __future__ import annotations

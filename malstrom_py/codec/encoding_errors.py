@@ -1,10 +1,6 @@
 """The limits of a stored value, and the errors of a value that cannot be encoded or of bytes that cannot be decoded.
 
-What cannot be encoded or decoded: the limits of a stored value, and the errors, with step, key and type.
-
-How large and how deep a stored value may be. One over a limit is refused when written, and when read.
-
-What cannot be encoded or decoded, and how that is said: step, key and type, never the value.
+Limits are checked on writing and on reading. Errors name step, key and type, never the value.
 """
 
 from __future__ import annotations
@@ -17,17 +13,17 @@ from typing import Any, Final
 from malstrom_py.errors import CodecError, shown
 
 DEPTH_MAX: Final = 500
-"""Values nested this deep are stored. Deeper ones are refused by msgpack's own limits (511 or 1024, by version), when
-written; what is refused there is never stored, so whatever was written can be read."""
+"""The depth of nesting that can always be stored. msgpack rejects values nested deeper than its limit (511 or 1024, by
+version) on writing, so every value that was written can be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of one encoded value.
 
-    ``bytes_max`` is the size of the encoded form; ``items_max`` the number of values inside a value, when writing,
-    and of items in any one container, when reading (each costs at least one byte, so ``bytes_max`` bounds their sum).
-    Reading allocates at most 200 bytes per byte that is read and some 256 KiB, whatever those bytes claim.
+    ``bytes_max``: the size of the encoded form. ``items_max``: on writing, the number of values inside a value; on
+    reading, the number of items in any one container (each takes at least one byte, so ``bytes_max`` bounds their sum).
+    Reading allocates at most 200 bytes per byte read plus about 256 KiB, for any input.
 
     >>> Limits(bytes_max=1 << 20).items_max
     67108864
@@ -50,7 +46,7 @@ _LEGAL = (
 
 
 class NotEncodable(Exception):
-    """Inside the codec: a value of type ``kind`` cannot be stored, because ``why`` (which says what to do)."""
+    """Internal to the codec: a value of type ``kind`` cannot be encoded. ``why``: the reason and the remedy."""
 
     def __init__(self, kind: type, why: str) -> None:
         super().__init__(why)
@@ -59,11 +55,11 @@ class NotEncodable(Exception):
 
 
 class NotDecodable(Exception):
-    """Inside the codec: these bytes are not what the codec has written."""
+    """Internal to the codec: the bytes were not written by the codec, or name a class that is not registered."""
 
 
 def type_name(kind: type) -> str:
-    """A type as a user would import it.
+    """Return the name by which a user would import a type.
 
     >>> type_name(int), type_name(enum.Enum)
     ('int', 'enum.Enum')
@@ -72,12 +68,12 @@ def type_name(kind: type) -> str:
 
 
 def is_named_tuple(kind: type) -> bool:
-    """Whether ``kind`` was made by `collections.namedtuple` or `typing.NamedTuple`."""
+    """Return whether ``kind`` was made by `collections.namedtuple` or `typing.NamedTuple`."""
     return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
 
 
 def not_encodable(kind: type) -> NotEncodable:
-    """Why a type that has no encoding is refused, and what to do about it."""
+    """Return the error of a type that has no encoding: the reason and the remedy."""
     if issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind) or is_named_tuple(kind):
         return NotEncodable(kind, f"it is not registered. Call job.register_type({kind.__name__}) before the job runs")
     if kind is bytearray or kind is memoryview:
@@ -85,11 +81,11 @@ def not_encodable(kind: type) -> NotEncodable:
     for base in _BUILTINS:
         if issubclass(kind, base):
             return NotEncodable(kind, f"it would come back as {base.__name__}. Store {base.__name__}(...) of it")
-    return NotEncodable(kind, f"what can be stored is {_LEGAL}. Make it a dataclass and call job.register_type")
+    return NotEncodable(kind, f"storable types are {_LEGAL}. Make it a dataclass and call job.register_type")
 
 
 def encode_error(refused: NotEncodable, *, step: str, key: Any, action: str) -> CodecError:
-    """The `CodecError` of a value that is refused; ``action`` is what was tried, as a participle."""
+    """Return the `CodecError` of a value that cannot be encoded; ``action``: what was tried, as a participle."""
     name = type_name(refused.kind)
     at_key = "" if key is None else f" for key {shown(key)}"
     return CodecError(
@@ -101,7 +97,7 @@ def encode_error(refused: NotEncodable, *, step: str, key: Any, action: str) -> 
 
 
 def decode_error(why: str, *, step: str, key: Any = None) -> CodecError:
-    """The `CodecError` of bytes that cannot be read."""
+    """Return the `CodecError` of bytes that cannot be decoded."""
     at_step = f"step {step!r}: " if step else ""
     at_key = "" if key is None else f" for key {shown(key)}"
-    return CodecError(f"{at_step}what was encoded{at_key} cannot be read: {why}.", step=step, key=key)
+    return CodecError(f"{at_step}the encoded data{at_key} cannot be read: {why}.", step=step, key=key)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from malstrom_py.errors import OperatorError
 from malstrom_py.testing.law_error import LawError
-from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, Subject
+from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, StepUnderTest
 from malstrom_py.testing.laws.oracle import ORACLE, PROMISE, Agreement, Oracle, OracleFailed
 from malstrom_py.testing.laws.scenario import shrunk
 from malstrom_py.testing.lone_step import StreamFactory
@@ -106,7 +106,7 @@ def check_operator(
     scenarios = strategies.scenarios(
         values=values, keys=keys if keyed else None, timed=timed, inputs=inputs, ticks=ticks, size_max=size_max
     )
-    subject = Subject(factory, keyed=keyed, timed=timed, inputs=inputs, types=tuple(types))
+    subject = StepUnderTest(factory, keyed=keyed, timed=timed, inputs=inputs, types=tuple(types))
     return _Search(subject, scenarios, max_examples, seed).hold([*_chosen(laws, oracle), *_held(oracle, in_order)])
 
 
@@ -133,7 +133,7 @@ class _Search:
     """Looks for a scenario that breaks a law."""
 
     def __init__(
-        self, subject: Subject, scenarios: SearchStrategy[Scenario], max_examples: int, seed: int | None
+        self, subject: StepUnderTest, scenarios: SearchStrategy[Scenario], max_examples: int, seed: int | None
     ) -> None:
         self._subject = subject
         self._scenarios = scenarios
@@ -227,7 +227,7 @@ def _alike(one: LawError, other: LawError) -> bool:
     return one.law == other.law and failed[0] is failed[1]
 
 
-def _hold(law: Law, subject: Subject, scenario: Scenario) -> bool:
+def _hold(law: Law, subject: StepUnderTest, scenario: Scenario) -> bool:
     try:
         return law.check(subject, scenario, _broken(law, subject, scenario))
     except OperatorError as error:
@@ -238,5 +238,5 @@ def _hold(law: Law, subject: Subject, scenario: Scenario) -> bool:
         raise
 
 
-def _broken(law: Law, subject: Subject, scenario: Scenario) -> Broken:
+def _broken(law: Law, subject: StepUnderTest, scenario: Scenario) -> Broken:
     return Broken(law.name, law.promise, subject, scenario)

@@ -162,7 +162,7 @@ def test_what_would_not_come_back_is_refused_as_a_key_too(key: Any) -> None:
 def test_an_attribute_that_is_no_field_is_refused_rather_than_lost() -> None:
     value = Stats()
     value.more = 1  # type: ignore[attr-defined]  # that is the point
-    with pytest.raises(CodecError, match="attributes that are no fields"):
+    with pytest.raises(CodecError, match="attributes that are not fields"):
         ENCODER.encode(value, step="s")
 
 

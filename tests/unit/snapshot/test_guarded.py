@@ -86,7 +86,7 @@ def test_the_text_of_an_error_that_may_hold_a_value_is_not_shown() -> None:
 def test_a_digest_that_does_not_fit_is_told_when_it_saves() -> None:
     made: Any = StoreCheckpointer(MemoryStore(), JOB)
     made.save_delta = lambda *arguments: "0" * 64
-    with pytest.raises(SnapshotError, match="save_delta of step 'totals' on worker 3 gave a digest that is not"):
+    with pytest.raises(SnapshotError, match="save_delta of step 'totals' on worker 3 returned a digest that is not"):
         CheckedCheckpointer(made, JOB).save_delta(ID, "totals", 3, b"changed")
 
 
@@ -117,7 +117,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("load_artifact", None, "NoneType"),
     ("load_artifact", "text", "str"),
     ("load_manifest", None, "NoneType"),
-    ("next_id", "x", "str, which no id looks like"),
+    ("next_id", "x", "str that does not have the form of an id"),
     ("next_id", None, "NoneType"),
     ("prune", None, "NoneType"),
     ("read_latest", 3, "int"),
@@ -152,14 +152,14 @@ def test_a_manifest_that_is_not_kept_is_told_before_sinks_commit() -> None:
     with pytest.raises(SnapshotError, match=f"has no snapshot {manifest.id}"):
         CheckedCheckpointer(made, JOB).save_manifest(manifest)
     made.load_manifest = lambda id: replace(manifest, workers=7)
-    with pytest.raises(SnapshotError, match=f"save_manifest has not kept snapshot {manifest.id} as it was given"):
+    with pytest.raises(SnapshotError, match=f"save_manifest has changed snapshot {manifest.id} as it was given"):
         CheckedCheckpointer(made, JOB).save_manifest(manifest)
 
 
 def test_a_manifest_that_cannot_be_is_not_passed_on() -> None:
     start = Start(StoreCheckpointer(MemoryStore(), JOB))
     wrong = replace(start.take(b"one"), artefacts=(Artefact("totals", 0, "full", ID, "elsewhere", 0, ""),))
-    with pytest.raises(SnapshotError, match="is not committed: the artefact of 'totals' lies where none is"):
+    with pytest.raises(SnapshotError, match="is not committed: the artefact of 'totals' has a wrong path"):
         CheckedCheckpointer(start.checkpointer, JOB).save_manifest(wrong)
 
 
@@ -199,7 +199,7 @@ def test_there_is_one_place(options: dict[str, Any]) -> None:
 def test_there_is_a_place() -> None:
     with pytest.raises(PlanError, match=r"snapshots: say where they are kept, mp\.Snapshots\(uri\)"):
         Snapshots()
-    with pytest.raises(PlanError, match="and here a uri is needed"):
+    with pytest.raises(PlanError, match="but this call needs a uri"):
         Snapshots(checkpointer=lambda job: StoreCheckpointer(MemoryStore(), job)).store()
 
 

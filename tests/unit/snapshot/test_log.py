@@ -63,7 +63,7 @@ def test_the_history_is_what_leads_to_where_the_job_is(what: tuple[str | int, ..
     found = list(history(log_of(*what)))
     assert [entry.sequence for entry in found] == numbers
     if numbers == [0]:
-        assert f"snapshot {id_of(7)}, from which the job went on, is not there" in found[0].fault
+        assert f"snapshot {id_of(7)}, from which the job resumed, does not exist" in found[0].fault
 
 
 def test_s3_incarnations_grow_past_what_cannot_be_read() -> None:

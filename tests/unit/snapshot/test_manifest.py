@@ -167,7 +167,7 @@ def test_a_field_that_is_missing_or_unknown_is_refused_by_its_name() -> None:
 
 def test_a_newer_format_is_named_whatever_else_it_has() -> None:
     entry = entry_of(seal({"format": 7, "kind": "manifest", "job": "orders"}), job="orders", sequence=1)
-    assert "its format is 7, where this version of malstrom-py knows 1" in entry.fault
+    assert "its format is 7, and this version of malstrom-py knows 1" in entry.fault
 
 
 @pytest.mark.parametrize(

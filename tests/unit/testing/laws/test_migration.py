@@ -13,7 +13,7 @@ from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, DataMessage, 
 from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.testing import LawError, as_step, strategies
-from malstrom_py.testing.laws import LAWS, Broken, Scenario, Subject
+from malstrom_py.testing.laws import LAWS, Broken, Scenario, StepUnderTest
 from malstrom_py.testing.laws.scenario import SlotMove
 from malstrom_py.testing.laws.state_laws import migration
 
@@ -53,13 +53,13 @@ def played(scenario: Scenario, *, factory: Callable[[StepContext], Spy] = Spy) -
         spy.seen = seen[-1]
         return spy
 
-    subject = Subject(as_step(build), keyed=True)
+    subject = StepUnderTest(as_step(build), keyed=True)
     subject.kinds  # noqa: B018  builds one that is sent nothing
     seen.clear()
     return migration(subject, scenario, broken(subject, scenario)), seen
 
 
-def broken(subject: Subject, scenario: Scenario) -> Broken:
+def broken(subject: StepUnderTest, scenario: Scenario) -> Broken:
     law = next(law for law in LAWS if law.check is migration)
     return Broken(law.name, law.promise, subject, scenario)
 
@@ -203,7 +203,7 @@ def test_the_moves_are_told_where_they_happen() -> None:
 @settings(max_examples=50)
 @given(strategies.scenarios(values=["v"], keys="abcd", timed=True, inputs=1, ticks=True, size_max=12))
 def test_a_step_that_is_right_is_right_wherever_keys_move(scenario: Scenario) -> None:
-    subject = Subject(lambda stream: stream.count("count"), keyed=True, timed=True)
+    subject = StepUnderTest(lambda stream: stream.count("count"), keyed=True, timed=True)
     migration(subject, scenario, broken(subject, scenario))
 
 
@@ -212,6 +212,6 @@ def test_keys_that_are_made_anew_behind_the_input_move_together() -> None:
         return stream.key_by("other", lambda value: value[0]).count("count")
 
     atoms = (DataMessage("a", "x"), DataMessage("b", "x"), DataMessage("a", "y"), DataMessage("b", "x"), END)
-    subject = Subject(rekeyed, keyed=True)
+    subject = StepUnderTest(rekeyed, keyed=True)
     scenario = Scenario(atoms, moves=(SlotMove(1, 1, (1, None, None, None)), SlotMove(2, 3, (0, 1, 1, 1))), slots=SLOTS)
     assert migration(subject, scenario, broken(subject, scenario))
