@@ -138,5 +138,5 @@ def test_s4_damaged_state_is_not_read(reads: Any, tmp_path: Path) -> None:
     frame = load(reads, tmp_path, read="state", step="mean")
     (artefact,) = (tmp_path / "prices" / "artefacts").glob("*/mean-0.full")
     artefact.write_bytes(artefact.read_bytes()[:-1] + b"x")
-    with pytest.raises((AnalysisException, PythonException), match="is damaged: its digest does not fit"):
+    with pytest.raises((AnalysisException, PythonException), match="is damaged: its digest does not match"):
         frame.collect()
