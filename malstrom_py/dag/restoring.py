@@ -1,6 +1,6 @@
-"""From images of nodes to a `RunningDag` that goes on where they were taken.
+"""The restore of a checkpoint: makes a `RunningDag` that continues from the images of its nodes.
 
-Rule: all of it happens in a new `RunningDag`. One that cannot be completed is forgotten, and nothing else has changed.
+Rule: a restore builds a new `RunningDag`. If it fails, the new one is dropped and the old one is unchanged.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from malstrom_py.operators.stateless_op import StatelessOp
 
 
 def restored(
-    dag: Dag, registered: Mapping[str, NodeRegistration], means: NodeServices, images: Mapping[str, NodeImage]
+    dag: Dag, registered: Mapping[str, NodeRegistration], services: NodeServices, images: Mapping[str, NodeImage]
 ) -> RunningDag:
-    """A `RunningDag` that goes on where ``images`` were taken. `RestoreFailed` names the node that cannot, and why."""
-    running = RunningDag(dag, registered, means)
+    """Return a `RunningDag` that continues from ``images``. `RestoreFailed` names the node and the reason."""
+    running = RunningDag(dag, registered, services)
     for name in dag.ranks:
         if name not in images:
             raise restore_failed(name, "the checkpoint has no such node: it is of another graph")
@@ -40,7 +40,7 @@ def restored(
 
 
 def watermarks_of(dag: Dag, watermarks: object) -> dict[int, int]:
-    """``watermarks``, node -> time, by rank in topological order. `RestoreFailed` names the one that is none."""
+    """Convert ``watermarks``, node -> time, to rank -> time, sorted. `RestoreFailed` names an illegal one."""
     if not isinstance(watermarks, Mapping):
         raise restore_failed("", f"watermarks are a mapping of node -> time, got {type(watermarks).__name__}")
     times = {}
@@ -61,11 +61,11 @@ def _check(node: DagNode, image: NodeImage, label: str) -> None:
     if sorted(here) != sorted(image.inputs):
         raise restore_failed(name, f"it read {_listed(image.inputs)} and now reads {_listed(here)}")
     if image.state is not None and image.label != label:
-        raise restore_failed(name, f"its state is of a {image.label}, but registered for it is {label or 'nothing'}")
+        raise restore_failed(name, f"its state is of a {image.label}, but its operator is now {label or 'missing'}")
 
 
 def _open(running: RunningDag, images: Mapping[str, NodeImage]) -> None:
-    """Open the parts, with what nodes had kept for them: that is how they take it back."""
+    """Open the parts with the state that nodes kept for them, which restores that state."""
     parts: dict[str, Mapping[str, Any]] = {}
     for rank, node in enumerate(running.dag.nodes):
         operator, state = running.operators[rank], images[node.name].state
@@ -90,24 +90,24 @@ def _resume(running: RunningDag, rank: int, node: DagNode, image: NodeImage) -> 
             operator.on_batch(batch, Nowhere())
     elif operator is not None:
         if image.epoch != MIN_EPOCH:
-            _tell(node.name, operator, image.epoch)
+            _set_epoch(node.name, operator, image.epoch)
         if image.state is not None:
-            _take_back(node.name, operator, image.state)
+            _restore_state(node.name, operator, image.state)
     for index, message in image.queue:
         executor.push(rank, message, index=order[index])
         running.interrupted = True
 
 
-def _tell(name: str, operator: Operator, epoch: int) -> None:
-    """Let an operator know the epoch it had reached. Nothing comes of it: that was sent where the image was taken."""
+def _set_epoch(name: str, operator: Operator, epoch: int) -> None:
+    """Set the epoch of an operator. What it sends is dropped, because it was sent before the image was taken."""
     if isinstance(operator, StatefulOp | StatelessOp):
         operator.continue_at(epoch)
     else:
-        # Before it has state, so that no key is told twice.
+        # Before its state is restored, so that no key sees the epoch twice.
         _guarded(name, operator.on_epoch, Epoch(epoch), Nowhere())
 
 
-def _take_back(name: str, operator: Operator, state: bytes) -> None:
+def _restore_state(name: str, operator: Operator, state: bytes) -> None:
     restore = getattr(operator, "restore", None)
     if isinstance(operator, StatefulOperator):
         _guarded(name, operator.state.restore, state)
@@ -119,20 +119,20 @@ def _take_back(name: str, operator: Operator, state: bytes) -> None:
 
 
 def _takes_parts(operator: Operator) -> bool:
-    """Whether what ``operator`` has persisted is told to it by part, when that is opened."""
+    """Return whether ``operator`` gets its persisted state when its parts are opened."""
     return keeps_parts(operator) and not isinstance(operator, StatefulOperator) and not hasattr(operator, "restore")
 
 
 def _guarded(node: str, function: Any, *arguments: Any, **named: Any) -> Any:
-    """Call ``function``; what it raises becomes a `RestoreFailed` that names ``node``."""
+    """Call ``function``; turn an exception into a `RestoreFailed` that names ``node``."""
     try:
         return function(*arguments, **named)
     except RestoreFailed:
         raise
     except Exception as error:
-        # Of others the type alone: their text may hold values.
-        told = str(error) if isinstance(error, MalstromError) else f"{type(error).__name__} in its operator"
-        raise restore_failed(node, told) from error
+        # The text of other exceptions may contain values.
+        reason = str(error) if isinstance(error, MalstromError) else f"its operator raised {type(error).__name__}"
+        raise restore_failed(node, reason) from error
 
 
 def _listed(inputs: Iterable[str]) -> str:

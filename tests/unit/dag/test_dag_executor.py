@@ -240,7 +240,7 @@ def test_an_operator_that_calls_its_own_executor_is_told() -> None:
     with pytest.raises(OperatorError) as caught:
         executor.process_event("in", 1)
     assert isinstance(caught.value.__cause__, DagError)
-    assert "called by one of its own operators" in str(caught.value.__cause__)
+    assert "one of the executor's operators called the executor" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("call", [lambda e: e.restore(b""), lambda e: e.checkpoint(), lambda e: e.run()])

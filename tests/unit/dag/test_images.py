@@ -83,5 +83,5 @@ def test_an_error_pickles_and_tells_node_and_reason() -> None:
         image_of_bytes(b"", CODEC, "n")
     assert (caught.value.node, caught.value.reason) == (
         "n",
-        "these bytes are no checkpoint of a DAG of this version",
+        "these bytes are not a checkpoint of a DAG of this version",
     )

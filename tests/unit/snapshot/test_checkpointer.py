@@ -134,7 +134,9 @@ def test_s3_the_number_after_a_gap_is_refused(start: Start) -> None:
 def test_s3_a_stale_start_is_fenced_and_told_by_whom(start: Start) -> None:
     start.take(b"one")
     Start(start.checkpointer)
-    with pytest.raises(FencedError, match=r"incarnation 1 cannot commit snapshot .*, because incarnation 2 has taken over"):
+    with pytest.raises(
+        FencedError, match=r"incarnation 1 cannot commit snapshot .*, because incarnation 2 has taken over"
+    ):
         start.take(b"two")
 
 
