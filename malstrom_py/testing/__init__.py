@@ -11,7 +11,7 @@ from malstrom_py.testing import contracts
 from malstrom_py.testing.check_operator import LawReport, check_operator
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws import LAWS
-from malstrom_py.testing.lone_step import as_step
+from malstrom_py.testing.single_step import as_step
 from malstrom_py.testing.tester import CapturingPersistenceBackend, OperatorTester, Persisted
 
 __all__ = [

@@ -11,7 +11,7 @@ from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, StepUnderTest
 from malstrom_py.testing.laws.oracle import ORACLE, PROMISE, Agreement, Oracle, OracleFailed
 from malstrom_py.testing.laws.scenario import shrunk
-from malstrom_py.testing.lone_step import StreamFactory
+from malstrom_py.testing.single_step import StreamFactory
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -34,7 +34,7 @@ from malstrom_py.rescale.channels.channel import InLine
 from malstrom_py.state.artefact import is_delta
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import MutationWatch
-from malstrom_py.testing.lone_step import LoneStep, Stage, StreamFactory, lone_step, part_of
+from malstrom_py.testing.single_step import SingleStep, StepRunner, StreamFactory, part_of, plan_single_step
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.test_mode import check_returns
 
@@ -186,17 +186,17 @@ class OperatorTester:
         clock: VirtualClock | None = None,
         checks: bool = True,
     ) -> None:
-        self._lone = lone_step(factory, keyed=keyed, timed=timed, inputs=inputs, slots=slots, types=types)
+        self._single = plan_single_step(factory, keyed=keyed, timed=timed, inputs=inputs, slots=slots, types=types)
         self._keyed, self._timed = keyed, timed
         self.clock = clock or VirtualClock()
-        self._stage = Stage(self._lone, workers=workers, batching=batch or Batching(), clock=self.clock)
+        self._runner = StepRunner(self._single, workers=workers, batching=batch or Batching(), clock=self.clock)
         self._queue: deque[tuple[Sendable, int | None]] = deque()
         self._received: dict[str, list[Message]] = {}
         self._watch = MutationWatch() if checks else None
         self._opened = keyed
-        self._closed = weakref.finalize(self, self._stage.close)
+        self._closed = weakref.finalize(self, self._runner.close)
         if checks:
-            check_returns(self._lone.plan)
+            check_returns(self._single.plan)
             self._check_held()
 
     def __enter__(self) -> Self:
@@ -227,14 +227,14 @@ class OperatorTester:
             if isinstance(message, Batch | Sequence):
                 self._push(message, input or 0)
             elif input is None:
-                self._stage.control(message)
+                self._runner.control(message)
             else:
-                self._stage.push(message, self._lone.inputs[input])
+                self._runner.push(message, self._single.inputs[input])
             self._record()
-        self._stage.settle()
-        self._stage.finish_calls()
-        self._stage.schedule()
-        self._stage.finish_calls()
+        self._runner.settle()
+        self._runner.finish_calls()
+        self._runner.schedule()
+        self._runner.finish_calls()
         self._record()
         if self._watch is not None:
             self._watch.check()
@@ -243,30 +243,30 @@ class OperatorTester:
 
     def receive_local(self, output: int = 0) -> list[Message]:
         """What has come out since the last call, in order: records as `DataMessage`, and control messages."""
-        return self._received.pop(self._lone.outputs[output][0], [])
+        return self._received.pop(self._single.outputs[output][0], [])
 
     def receive_dead_letters(self) -> list[Message]:
         """The same for the stream of dead letters."""
-        return [message for name, _ in self._lone.dead_letters for message in self._received.pop(name, [])]
+        return [message for name, _ in self._single.dead_letters for message in self._received.pop(name, [])]
 
     def send_remote(self, worker: int, *messages: Any, exchange: str | None = None) -> Self:
         """Have ``worker`` send rows, as ``(key, value)`` or with times, epochs, or ``Barrier`` and ``Suspend``."""
         name = self._exchange(exchange)
-        timed = self._lone.plan.steps[self._lone.plan.rank(name)].traits.unit is not None
+        timed = self._single.plan.steps[self._single.plan.rank(name)].traits.unit is not None
         for message in messages:
             rows = isinstance(message, Sequence)
-            self._stage.remotes[worker].put(name, batch_of(message, keyed=True, timed=timed) if rows else message)
-        self._stage.settle()
-        self._stage.finish_calls()
+            self._runner.remotes[worker].put(name, batch_of(message, keyed=True, timed=timed) if rows else message)
+        self._runner.settle()
+        self._runner.finish_calls()
         self._record()
         return self
 
     def receive_remote(self, worker: int, *, exchange: str | None = None) -> list[Message | InLine]:
         """What has come to ``worker`` since the last call, decoded; its credit goes back (F2)."""
         name = self._exchange(exchange)
-        items, grants = self._stage.remotes[worker].take(name)
+        items, grants = self._runner.remotes[worker].take(name)
         for grant in grants:
-            self._stage.routers[name].channels[worker].grant(grant)
+            self._runner.routers[name].channels[worker].grant(grant)
         messages: list[Message | InLine] = []
         for item in items:
             messages.extend(messages_of(item) if isinstance(item, Batch) else [item])
@@ -296,7 +296,7 @@ class OperatorTester:
         """
         backend = CapturingPersistenceBackend()
         self.send_local(AbsBarrier(snapshot, backend, parent)).step()
-        return Persisted(backend.states, self._stage.epoch())
+        return Persisted(backend.states, self._runner.epoch())
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> Self:
         """From now on have steps note which keys change, and persist keyed artefacts, by the slots of ``slots_of``.
@@ -309,7 +309,7 @@ class OperatorTester:
         >>> other.states["n"].values
         {'a': 2, 'b': 1}
         """
-        for operator in self._stage.operators.values():
+        for operator in self._runner.operators.values():
             operator.track(slots_of)
         return self
 
@@ -320,11 +320,11 @@ class OperatorTester:
         had persisted.
         """
         self._open({})
-        if persisted[-1].epoch > self._stage.epoch():
-            self._stage.control(Epoch(persisted[-1].epoch))
+        if persisted[-1].epoch > self._runner.epoch():
+            self._runner.control(Epoch(persisted[-1].epoch))
         for name in self.tracked:
             if name in persisted[-1].states:
-                self._stage.operators[name].install(chain_of(persisted, name), slots)
+                self._runner.operators[name].install(chain_of(persisted, name), slots)
         self._forget()
 
     def restore(self, persisted: Persisted, owned: Callable[[Any], bool] = lambda key: True) -> None:
@@ -333,14 +333,14 @@ class OperatorTester:
         As in a restored job, the epoch passes before there is any state, so that no key meets it twice; but it waits
         behind what was waiting itself.
         """
-        codec, states, enriching = self._stage.codec, self.states, self._stage.enriching
+        codec, states, enriching = self._runner.codec, self.states, self._runner.enriching
         of_parts = {name: state for name, state in persisted.states.items() if name not in {*states, *enriching}}
         self._open({name: codec.decode_at_rest(state, step=name) for name, state in of_parts.items()})
         for name, operator in enriching.items():
             if name in persisted.states:
                 operator.restore(persisted.states[name], owned)
-        if persisted.epoch > self._stage.epoch():
-            self._stage.control(Epoch(persisted.epoch))
+        if persisted.epoch > self._runner.epoch():
+            self._runner.control(Epoch(persisted.epoch))
         for name, state in states.items():
             if name in persisted.states:
                 state.restore(persisted.states[name], owned)
@@ -349,61 +349,61 @@ class OperatorTester:
     def release_parts(self) -> dict[str, dict[str, Any]]:
         """Give the source parts of an unkeyed input away (R2): input -> what steps kept for its part."""
         self.step()
-        released = {name: PartReleased(part_of(name)) for name in self._lone.inputs}
+        released = {name: PartReleased(part_of(name)) for name in self._single.inputs}
         for name, message in released.items():
-            self._stage.push(message, name)
+            self._runner.push(message, name)
         self._record()
         return {name: message.state for name, message in released.items()}
 
     def take_parts(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on with what `release_parts` gave elsewhere."""
         self._opened = True
-        for name in self._lone.inputs:
-            self._stage.push(PartOpened(part_of(name), states[name]), name)
+        for name in self._single.inputs:
+            self._runner.push(PartOpened(part_of(name), states[name]), name)
         self._record()
 
     @property
     def states(self) -> dict[str, KeyedState]:
         """The keyed state of each step that keeps one: ``.values`` and ``.timers``, by key."""
-        operators = self._stage.operators.items()
+        operators = self._runner.operators.items()
         return {name: operator.state for name, operator in operators if isinstance(operator, StatefulOperator)}
 
     @property
     def tracked(self) -> list[str]:
         """The steps that persist keyed artefacts once they are tracked."""
-        return [*self.states, *self._stage.enriching]
+        return [*self.states, *self._runner.enriching]
 
     @property
     def codec(self) -> Codec:
         """What encodes state and batches here."""
-        return self._stage.codec
+        return self._runner.codec
 
     @property
-    def lone(self) -> LoneStep:
+    def single(self) -> SingleStep:
         """The plan in which the step stands."""
-        return self._lone
+        return self._single
 
     def _open(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         """Announce the source part of each unkeyed input, once, with what was persisted for it."""
         if not self._opened:
             self._opened = True
-            self._stage.open(parts)
+            self._runner.open(parts)
             self._forget()
 
     def _push(self, rows: Batch | Sequence[Any], input: int) -> None:
-        name = self._lone.inputs[input]
+        name = self._single.inputs[input]
         if not isinstance(rows, Batch):
             part = None if self._keyed else part_of(name)
             rows = batch_of(rows, keyed=self._keyed, timed=self._timed, part=part)
         if self._watch is not None:
             self._watch.add("a batch that it was given", rows)
         if len(rows):
-            self._stage.push(rows, name)
+            self._runner.push(rows, name)
 
     def _record(self) -> None:
-        for name, step in (*self._lone.outputs, *self._lone.dead_letters):
+        for name, step in (*self._single.outputs, *self._single.dead_letters):
             received = self._received.setdefault(name, [])
-            for message in self._stage.recorder(name).take():
+            for message in self._runner.recorder(name).take():
                 if not isinstance(message, Batch):
                     received.append(message)
                     continue
@@ -413,14 +413,14 @@ class OperatorTester:
                 received.extend(messages_of(message))
 
     def _check_output(self, batch: Batch, step: str) -> None:
-        self._stage.codec.encode_batch(batch, step=step)
+        self._runner.codec.encode_batch(batch, step=step)
 
     def _check_states(self) -> None:
         for state in self.states.values():
             state.snapshot()
 
     def _check_held(self) -> None:
-        for operator in self._stage.enriching.values():
+        for operator in self._runner.enriching.values():
             operator.checked = True
 
     def _forget(self) -> None:
@@ -432,5 +432,5 @@ class OperatorTester:
 
     def _exchange(self, name: str | None) -> str:
         if name is None:
-            (name,) = self._stage.routers
+            (name,) = self._runner.routers
         return name

@@ -70,7 +70,7 @@ def epoch_order(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
     """No record at or below an epoch passed on; epochs never go back, nor ahead of the input's."""
     play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
-    passed = [MIN_EPOCH] * len(instance.lone.outputs)
+    passed = [MIN_EPOCH] * len(instance.single.outputs)
     promised = MIN_EPOCH
     for piece in scenario.pieces(0, len(scenario.atoms), scenario.cuts):
         marks = {piece.first: "here"}
@@ -141,15 +141,15 @@ def forwarding(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bo
     """Each control message comes out of each output exactly once, nothing else with it."""
     play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
-    if not instance.lone.outputs:
+    if not instance.single.outputs:
         return False
     _epochs(play, instance, 0, scenario.at, broken)
     marks = {scenario.at: "here"}
     for message in _control_messages(subject, scenario):
         instance.send_local(message).step()
-        for number, (name, _) in enumerate(instance.lone.outputs):
+        for number, (name, _) in enumerate(instance.single.outputs):
             got = instance.receive_local(number)
-            ends_here = subject.generates or instance.lone.crosses(name)
+            ends_here = subject.generates or instance.single.crosses(name)
             expected = not (isinstance(message, PartMessage) and ends_here)
             if not _is_as_expected(message, got, expected=expected, generates=subject.generates):
                 shown = "the message, once" if expected else "nothing, for parts end at generate_epochs and key_by"
@@ -189,7 +189,7 @@ def _epochs(play: ScenarioRun, instance: OperatorTester, start: int, end: int, b
     generates = play.subject.generates
     for piece in play.scenario.pieces(start, end, play.scenario.cuts):
         play.deliver(piece, [instance])
-        for number, (name, _) in enumerate(instance.lone.outputs):
+        for number, (name, _) in enumerate(instance.single.outputs):
             got = instance.receive_local(number)
             sent = [piece.event] if isinstance(piece.event, Epoch) and _carries(instance, name, piece.event) else []
             control = [message for message in got if not isinstance(message, DataMessage)]
@@ -203,6 +203,6 @@ def _epochs(play: ScenarioRun, instance: OperatorTester, start: int, end: int, b
 
 def _carries(instance: OperatorTester, name: str, epoch: Epoch) -> bool:
     """Whether the port that an output records carries ``epoch``."""
-    plan = instance.lone.plan
+    plan = instance.single.plan
     ref = plan.steps[plan.rank(name)].inputs[0]
     return epoch.time == MAX_EPOCH or plan.steps[plan.rank(ref.step)].ports[ref.port].epochs

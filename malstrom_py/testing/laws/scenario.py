@@ -22,7 +22,7 @@ from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import MalstromError
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.law_error import LawError
-from malstrom_py.testing.lone_step import StreamFactory
+from malstrom_py.testing.single_step import StreamFactory
 from malstrom_py.testing.tester import OperatorTester
 
 
@@ -217,12 +217,12 @@ class StepUnderTest:
     @cached_property
     def kinds(self) -> frozenset[str]:
         """The kinds of the steps that the factory makes."""
-        return frozenset(step.kind for step in self.build().lone.steps)
+        return frozenset(step.kind for step in self.build().single.steps)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The streams that the factory returns, by the names that a trace has for them."""
-        return tuple(f"output {number}" for number in range(len(self.build().lone.outputs)))
+        return tuple(f"output {number}" for number in range(len(self.build().single.outputs)))
 
     @property
     def generates(self) -> bool:
@@ -306,7 +306,7 @@ class ScenarioRun:
 def received(instance: OperatorTester) -> dict[str, list[Sent]]:
     """The records that have come out of an instance since it was last asked, by output."""
     found: dict[str, list[Sent]] = {}
-    for output in range(len(instance.lone.outputs)):
+    for output in range(len(instance.single.outputs)):
         found[f"output {output}"] = _records(instance.receive_local(output))
     letters = [letter for _, letter, _ in _records(instance.receive_dead_letters())]
     found[DEAD_LETTERS] = [(letter.key, letter, letter.timestamp) for letter in letters]

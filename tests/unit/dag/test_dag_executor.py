@@ -192,7 +192,7 @@ def test_an_unknown_node_is_told_with_those_there_are(call: Callable[[DagExecuto
 def test_a_node_of_another_type_is_told_with_those_of_the_right_one() -> None:
     executor = line(None)
     for call in UNKNOWN[:3]:
-        with pytest.raises(NodeNotFound, match=r"'a' is no source \(operator\); its sources are 'in'"):
+        with pytest.raises(NodeNotFound, match=r"'a' is a node of type operator, not source; the sources are 'in'"):
             call(executor, "a")
     with pytest.raises(NodeNotFound, match=r"'in' is no sink \(source\); its sinks are 'out'"):
         executor.take_sink_outputs("in")

@@ -77,7 +77,7 @@ def test_a_checkpoint_of_another_graph_is_refused(builder: DagBuilder, node: str
 
 @pytest.mark.parametrize(
     ("registered", "label"),
-    [(None, "nothing"), (lambda n: n, "function"), (lambda message, output: None, "stateless"), (Count, "Count")],
+    [(None, "missing"), (lambda n: n, "function"), (lambda message, output: None, "stateless"), (Count, "Count")],
 )
 def test_state_is_not_given_to_an_operator_of_another_kind(registered: Any, label: str) -> None:
     executor = line(registered, None)
@@ -110,7 +110,7 @@ def test_damaged_bytes_are_refused_wherever_the_damage_is(place: float, flip: in
 @given(length=st.floats(0, 1, exclude_max=True))
 def test_bytes_that_end_too_soon_are_refused(length: float) -> None:
     whole = used().checkpoint()
-    refused(used(), whole[: int(length * len(whole))], "", "damaged|no checkpoint")
+    refused(used(), whole[: int(length * len(whole))], "", "damaged|not a checkpoint")
 
 
 @pytest.mark.parametrize("snapshot", [b"", b"malstrom", b"\x00" * 100, "text", None, 7, [b"x"], bytearray(b"x")])

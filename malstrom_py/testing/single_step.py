@@ -1,4 +1,6 @@
-"""A step on its own, on the real graph of one worker: fake remote workers, open inputs, recorded outputs.
+"""One step alone, on the graph of one worker: its plan, fake remote workers, open inputs and recorded outputs.
+
+A step on its own, on the real graph of one worker: fake remote workers, open inputs, recorded outputs.
 
 A step on its own: the plan in which its inputs are open ends and its outputs are recorded.
 
@@ -105,7 +107,7 @@ class Recorder(Operator):
 
 
 @dataclass(frozen=True, slots=True)
-class LoneStep:
+class SingleStep:
     """The plan of a step under test. ``outputs`` and ``dead_letters`` are (recorder, step that it records)."""
 
     plan: Plan
@@ -125,9 +127,9 @@ class LoneStep:
         return step.traits.region != self.plan.steps[0].traits.region
 
 
-def lone_step(
+def plan_single_step(
     factory: StreamFactory, *, keyed: bool, timed: bool, inputs: int, slots: int, types: Iterable[type]
-) -> LoneStep:
+) -> SingleStep:
     """Plan what ``factory`` makes of ``inputs`` open ends. `PlanError` if that is no stream of theirs."""
     _check_factory(factory, inputs)
     job = Job("under-test", slots)
@@ -161,7 +163,7 @@ def lone_step(
         if step.dead_letter_port is not None
     ]
     dead_letters = _record(job, "dead-letters", buried)
-    return LoneStep(job.plan(), names, outputs, dead_letters)
+    return SingleStep(job.plan(), names, outputs, dead_letters)
 
 
 def _check_factory(factory: object, inputs: int) -> None:
@@ -288,10 +290,10 @@ class _Nowhere:
         """Barriers of fake workers bring no backend; nobody asks for what is persisted at one of theirs alone."""
 
 
-class Stage:
+class StepRunner:
     """Runs ``step`` as worker 0 of ``workers``."""
 
-    def __init__(self, step: LoneStep, *, workers: int, batching: Batching, clock: Clock) -> None:
+    def __init__(self, step: SingleStep, *, workers: int, batching: Batching, clock: Clock) -> None:
         plan = step.plan
         self._step = step
         self._clock = clock
