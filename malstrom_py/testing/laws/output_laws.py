@@ -1,8 +1,7 @@
-"""The laws of what a step sends: records, epochs and control messages.
+"""The laws of the output of a step: records, epochs and control messages.
 
-Laws about what a step sends: the same each time, however its input is cut, key by key, and in event time.
-
-The law of forwarding: control messages pass every step once, in order, an epoch behind its outputs.
+The output is the same in every run and for every cutting of the input, keys do not affect each other, epochs order the
+records, and control messages pass once.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ from malstrom_py.testing.laws.scenario import (
 from malstrom_py.testing.tester import CapturingPersistenceBackend, OperatorTester
 
 REKEYING = frozenset(("key_by", "key_local"))
-"""Kinds of steps behind which records have other keys."""
+"""Kinds of steps that change the keys of records."""
 
 
 def determinism(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
-    """Two fresh instances give the same, record by record."""
+    """Check that two new instances give the same output, record by record."""
     first = baseline(subject, scenario, cuts=scenario.cuts, keyed=False)
     second = baseline(subject, scenario, cuts=scenario.cuts, keyed=False)
     found = difference(first, second)
     if found:
-        raise broken(found, why="a second run gives something else")
+        raise broken(found, why="a second run gives another output")
     return len(first) > 0
 
 
 def no_mutation(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
-    """Neither what came in nor what was sent is changed afterwards."""
+    """Check that received and sent values do not change afterwards."""
     play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     try:
         play.run([play.build(watched=True)])
@@ -67,7 +66,7 @@ def no_mutation(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
 
 
 def epoch_order(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
-    """No record at or below an epoch passed on; epochs never go back, nor ahead of the input's."""
+    """Check that no record is at or below a forwarded epoch, and that epochs never decrease or overtake the input."""
     play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
     passed = [MIN_EPOCH] * len(instance.single.outputs)
@@ -81,17 +80,17 @@ def epoch_order(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
             for message in instance.receive_local(output):
                 last = passed[output]
                 if isinstance(message, DataMessage) and message.timestamp is not None and message.timestamp <= last:
-                    raise broken(f"  output {output}: {message} came behind epoch {last}", marks)
+                    raise broken(f"  output {output}: {message} came after epoch {last}", marks)
                 if not isinstance(message, Epoch):
                     continue
                 if message.time <= last or (message.time > promised and not subject.generates):
-                    raise broken(f"  output {output}: {message} behind epoch {last}, the input at {promised}", marks)
+                    raise broken(f"  output {output}: {message} after epoch {last}, the input at {promised}", marks)
                 passed[output] = message.time
     return any(epoch > MIN_EPOCH for epoch in passed)
 
 
 def key_kept(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
-    """A record's outputs have its key; outputs of timers and epochs have keys that were there."""
+    """Check that a record's outputs have its key, and those of timers and epochs the key of an earlier record."""
     if not subject.keyed or subject.kinds & REKEYING:
         return False
     play = ScenarioRun(subject, scenario)
@@ -110,7 +109,7 @@ def key_kept(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool
 
 
 def batch_split(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
-    """Any cutting of the input gives the same output per key."""
+    """Check that any cutting of the input gives the same output per key."""
     expected = baseline(subject, scenario, cuts=())
     rows = [place for place, atom in enumerate(scenario.atoms) if isinstance(atom, DataMessage)]
     for cuts in (scenario.cuts, frozenset(rows)):
@@ -124,7 +123,7 @@ def batch_split(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
 
 
 def key_isolation(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
-    """What comes out for a key depends on its own records only."""
+    """Check that the output of a key depends on the records of that key only."""
     if not subject.keyed or subject.kinds & REKEYING:
         return False
     together = baseline(subject, scenario, cuts=scenario.cuts, keyed=True)
@@ -138,7 +137,7 @@ def key_isolation(subject: StepUnderTest, scenario: Scenario, broken: Broken) ->
 
 
 def forwarding(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
-    """Each control message comes out of each output exactly once, nothing else with it."""
+    """Check that each control message leaves each output exactly once, and causes no other message."""
     play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
     if not instance.single.outputs:
@@ -156,7 +155,7 @@ def forwarding(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bo
                 what = f"  {type(message).__name__} sent; output {number}:"
                 raise broken(f"{what}\n    expected  {shown}\n    got       {got}", marks)
     if scenario.at < len(scenario.atoms):
-        # Behind a suspension nothing comes, so the rest goes to an instance that was not suspended.
+        # A suspension is the last message, so another instance processes the rest.
         play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
         _epochs(play, play.build(), 0, len(scenario.atoms), broken)
     return True
@@ -178,14 +177,14 @@ def _is_as_expected(message: Any, got: list[Any], *, expected: bool, generates: 
         got = [other for other in got if not isinstance(other, Epoch)]
     if not expected:
         return not got
-    # A suspension is the worker's own, made where that of the coordinator or of another worker has come.
+    # The worker makes a new marker when it receives one of the coordinator or of another worker.
     if isinstance(message, SuspendMarker):
         return got == [message]
     return len(got) == 1 and got[0] is message
 
 
 def _epochs(play: ScenarioRun, instance: OperatorTester, start: int, end: int, broken: Broken) -> None:
-    """ScenarioRun the scenario; each epoch must come out once and last."""
+    """Run the scenario and check that each epoch is forwarded once, after its records."""
     generates = play.subject.generates
     for piece in play.scenario.pieces(start, end, play.scenario.cuts):
         play.deliver(piece, [instance])
@@ -197,12 +196,12 @@ def _epochs(play: ScenarioRun, instance: OperatorTester, start: int, end: int, b
                 control = [message for message in control if message == Epoch(MAX_EPOCH)]
                 sent = [epoch for epoch in sent if epoch.time == MAX_EPOCH]
             if control != sent or (sent and got[-1] != sent[0]):
-                what = f"  output {number}:\n    expected  {sent}, behind the records\n    got       {got}"
+                what = f"  output {number}:\n    expected  {sent}, after the records\n    got       {got}"
                 raise broken(what, {piece.first: "here"})
 
 
 def _carries(instance: OperatorTester, name: str, epoch: Epoch) -> bool:
-    """Whether the port that an output records carries ``epoch``."""
+    """Return whether the recorded port of an output carries ``epoch``."""
     plan = instance.single.plan
     ref = plan.steps[plan.rank(name)].inputs[0]
     return epoch.time == MAX_EPOCH or plan.steps[plan.rank(ref.step)].ports[ref.port].epochs
