@@ -24,7 +24,7 @@ from malstrom_py.snapshot import summary
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.local_store import LocalStore
-from malstrom_py.snapshot.log import LATEST, NONE, faults_told
+from malstrom_py.snapshot.log import LATEST, NONE, joined_faults
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.selection import missing_in, newest_noted
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -93,7 +93,7 @@ def list_snapshots(
             raise SnapshotError(f"there is no folder {uri}: see that this is where snapshots are kept")
         found = list(_checkpointers(uri, option, job))
         manifests = [manifest for checkpointer in found for manifest in summary.manifests_of(checkpointer)]
-        faults = [entry.fault for checkpointer in found for entry in summary.faulty(checkpointer)]
+        faults = [entry.fault for checkpointer in found for entry in summary.unreadable_entries(checkpointer)]
         if as_json:
             print_out(json.dumps([summary.as_plain(manifest) for manifest in manifests]))
         elif manifests:
@@ -136,14 +136,14 @@ def verify(
         if chosen is not None and job is None:
             having = [one for one in found_jobs if chosen in one.list_checkpoints()]
             if not having:  # unless it is one of those that cannot be read
-                told = faults_told(entry for one in found_jobs for entry in one.entries())
+                told = joined_faults(entry for one in found_jobs for entry in one.entries())
                 raise SnapshotError(
                     f"there is no snapshot {chosen} in {uri}{told}: see `malstrom snapshots list {uri}`"
                 )
             found_jobs = having
         for checkpointer in found_jobs:
             noted = newest_noted(checkpointer)
-            faults += [entry.fault for entry in summary.faulty(checkpointer)]
+            faults += [entry.fault for entry in summary.unreadable_entries(checkpointer)]
             if chosen is None and (unlogged := missing_in(checkpointer.entries(), noted)):
                 faults.append(f"job {checkpointer.job}: {unlogged}")
             for one in checkpointer.list_checkpoints() if chosen is None else [chosen]:
@@ -217,7 +217,7 @@ def store_of(uri: str, options: Sequence[str] | None) -> Store:
 def _checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> Iterator[StoreCheckpointer]:
     """Those of ``job``, or of all there are."""
     store = store_of(uri, options)
-    jobs = summary.jobs_in(store) if job is None else [summary.the_job(store, job)]
+    jobs = summary.jobs_in(store) if job is None else [summary.find_job(store, job)]
     return (StoreCheckpointer(store, name) for name in jobs)
 
 
@@ -231,7 +231,7 @@ def _some_checkpointers(uri: str, options: Sequence[str] | None, job: str | None
 
 def _the_checkpointer(uri: str, options: Sequence[str] | None, job: str | None) -> StoreCheckpointer:
     store = store_of(uri, options)
-    return StoreCheckpointer(store, summary.the_job(store, job))
+    return StoreCheckpointer(store, summary.find_job(store, job))
 
 
 def _the_manifest(checkpointer: StoreCheckpointer, snapshot: str | None) -> Manifest:
@@ -239,7 +239,7 @@ def _the_manifest(checkpointer: StoreCheckpointer, snapshot: str | None) -> Mani
         return checkpointer.load_manifest(_an_id(snapshot))
     manifests = summary.manifests_of(checkpointer)
     if not manifests:
-        faults = faults_told(checkpointer.entries())
+        faults = joined_faults(checkpointer.entries())
         raise SnapshotError(f"job {checkpointer.job!r} has no snapshot yet in {place_of(checkpointer.store)}{faults}")
     return manifests[-1]
 

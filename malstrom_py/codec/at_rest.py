@@ -1,19 +1,14 @@
-"""The stored form of values (S8): one byte of version and flags, the classes in use, then msgpack.
+"""The stored form of values (S8), written and read: one byte of version and flags, the classes in use, then msgpack.
 
-Finds what msgpack would pack without asking and give back as something else, before it is packed.
+Rule: a value is decoded to exactly the type it had, or writing it is an error.
 
-msgpack packs bytearray and memoryview as bytes, and its own ExtType and Timestamp as extensions. The search goes
-through lists and dicts, at the speed of C (the garbage collector knows what a container refers to); everything else
-that is not plain comes to the encoder by itself, and its contents are then searched in turn.
+Rule: stored bytes are data, never code. Classes are found in the job's `TypeTable` only, and every claim of the bytes
+(lengths, indices, classes) is checked before it is used.
 
-The stored form of values, as it is written: one byte of version and flags, the classes in use, then msgpack (S8).
-
-Rule: a value comes back as exactly the type it went in, or is refused when it is written.
-
-The stored form of values, as it is read (S8); `malstrom_py.codec.at_rest` writes it.
-
-Rule: what is read is data, never code: classes are found in the job's `TypeTable` only, and nothing that bytes claim is
-believed before it is checked.
+Before packing, `sweep` finds the values that msgpack would silently change: it packs bytearray and memoryview as bytes,
+and its own ExtType and Timestamp as extensions. `sweep` walks lists and dicts at the speed of C (the garbage collector
+lists the contents of a container). msgpack passes every other value that is not plain to the encoder, which sweeps the
+contents of that value in turn.
 """
 
 from __future__ import annotations
@@ -27,13 +22,20 @@ from typing import Any, Final
 import msgpack
 from msgpack import ExtType, Timestamp
 
+from malstrom_py.codec.encoding_errors import (
+    Limits,
+    NotDecodable,
+    NotEncodable,
+    decode_error,
+    encode_error,
+    not_encodable,
+)
 from malstrom_py.codec.extensions import FROZENSET, MARKS, OBJECT, SET, TUPLE, extension_of, value_of
-from malstrom_py.codec.refusal import Limits, Malformed, Refused, cannot_decode, cannot_encode, refusal_of
-from malstrom_py.codec.types import Registered, TypeTable
+from malstrom_py.codec.types import ClassCodec, TypeTable
 from malstrom_py.errors import CodecError
 
 PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
-"""Types that msgpack takes and gives back, in one piece. Of ints those of 64 bits; it asks about the others."""
+"""Types without contents that msgpack packs and unpacks exactly. It passes ints beyond 64 bits to the encoder."""
 
 _MISTAKEN: Final = frozenset({bytearray, memoryview, ExtType, Timestamp})
 _LEVELS_MAX: Final = 1024
@@ -41,11 +43,11 @@ _AT_ONCE: Final = 4096
 
 
 def sweep(items: Sequence[Any], items_max: int) -> int:
-    """How many values are in ``items``, at any depth of lists and dicts.
+    """Count the values in ``items``, at any depth of lists and dicts.
 
     Raises:
-        Refused: one is of a type that msgpack mistakes for another, or there are more than ``items_max``, which a
-            list inside itself has, too.
+        NotEncodable: a value is of a type that msgpack would change, or there are more than ``items_max`` (as in a list
+            that contains itself).
     """
     count = len(items)
     kinds = set(map(type, items))
@@ -67,20 +69,20 @@ def sweep(items: Sequence[Any], items_max: int) -> int:
     return count
 
 
-def too_deep(kind: type) -> Refused:
-    """How nesting without end is refused."""
-    return Refused(kind, "it is nested too deep, or contains itself. Store it flat")
+def too_deep(kind: type) -> NotEncodable:
+    """Return the error of a value that is nested too deep."""
+    return NotEncodable(kind, "it is nested too deep, or contains itself. Store it flat")
 
 
-def too_many(kind: type, items_max: int) -> Refused:
-    """How a value of too many parts is refused."""
-    return Refused(kind, f"there are more than {items_max:,} values in it. Split it into several keys")
+def too_many(kind: type, items_max: int) -> NotEncodable:
+    """Return the error of a value with too many parts."""
+    return NotEncodable(kind, f"there are more than {items_max:,} values in it. Split it into several keys")
 
 
-def _refusal(kind: type) -> Refused:
+def _refusal(kind: type) -> NotEncodable:
     if kind is ExtType or kind is Timestamp:
-        return Refused(kind, "it belongs to msgpack itself. Store its parts, or a datetime")
-    return refusal_of(kind)
+        return NotEncodable(kind, "it belongs to msgpack itself. Store its parts, or a datetime")
+    return not_encodable(kind)
 
 
 def _containers(items: Sequence[Any], kinds: set[type]) -> list[Any]:
@@ -96,21 +98,21 @@ def _containers(items: Sequence[Any], kinds: set[type]) -> list[Any]:
 
 VERSION: Final = 0x10
 EXTENDED: Final = 0x01  # holds extensions
-SURROGATES: Final = 0x02  # a str holds what is no Unicode character
-CLASSES: Final = 0x04  # a table of classes stands before the value
+SURROGATES: Final = 0x02  # a str holds a lone surrogate, which is not a Unicode character
+CLASSES: Final = 0x04  # a table of classes precedes the value
 FLAGS: Final = EXTENDED | SURROGATES | CLASSES
 
 HEADERS: Final = [bytes((VERSION | flags,)) for flags in range(FLAGS + 1)]
 
 SIZE: Final = struct.Struct("<I")
 _BUFFER_BYTES: Final = 1 << 16
-_KEEP_BYTES_MAX: Final = 1 << 20  # msgpack's buffer never shrinks: after a larger value the packer is made anew
+_KEEP_BYTES_MAX: Final = 1 << 20  # msgpack's buffer never shrinks: a larger value is followed by a new packer
 
 _MARKS: Final = {code: msgpack.ExtType(code, b"") for code in sorted(MARKS)}
 
 
 class AtRestEncoder:
-    """Writes values. Not for several threads at once.
+    """Writer of the stored form. Not thread-safe.
 
     >>> from malstrom_py.codec.at_rest import decode_at_rest
     >>> encoder = AtRestEncoder(TypeTable(), Limits())
@@ -124,25 +126,25 @@ class AtRestEncoder:
         self._limits = limits
         self._flags = 0
         self._count = 0
-        self._classes: dict[type, tuple[int, Registered]] = {}
+        self._classes: dict[type, tuple[int, ClassCodec]] = {}
         self._last_table: tuple[tuple[type, ...], bytes] = ((), b"")
         self._packer = self._new_packer(None)
 
     def encode(self, value: Any, *, step: str, key: Any = None) -> bytes:
-        """``value`` in its stored form. `CodecError` if it, or a value in it, has none."""
+        """Return ``value`` in its stored form. `CodecError` if it, or a value in it, cannot be stored."""
         try:
             packed = self._pack(value)
-        except Refused as refused:
-            raise cannot_encode(refused, step=step, key=key, action="stored") from None
+        except NotEncodable as refused:
+            raise encode_error(refused, step=step, key=key, action="stored") from None
         if len(packed) > self._limits.bytes_max:
             why = f"it takes {len(packed):,} bytes, and the limit is {self._limits.bytes_max:,}"
-            raise cannot_encode(Refused(type(value), why), step=step, key=key, action="stored")
+            raise encode_error(NotEncodable(type(value), why), step=step, key=key, action="stored")
         return packed
 
     def encode_each(self, values: Sequence[Any], *, step: str, keys: Sequence[Any]) -> list[bytes]:
-        """Each of ``values`` in a stored form of its own, as `encode` gives it; ``keys`` are for errors.
+        """Return the stored form of each of ``values``, as by `encode`; ``keys`` are for errors.
 
-        Where all are plain, or all are tuples, or all lists, of plain values, no Python is run for each value within.
+        For plain values, and for tuples or lists of plain values, no Python code runs per value.
         """
         kinds = set(map(type, values))
         packed = self._pack_alike(values, kinds.pop()) if len(kinds) == 1 else self._pack_plain(values, kinds)
@@ -151,7 +153,7 @@ class AtRestEncoder:
         return [self.encode(value, step=step, key=key) for key, value in zip(keys, values, strict=True)]
 
     def _pack_alike(self, values: Sequence[Any], kind: type) -> list[bytes] | None:
-        """Values of one ``kind``, each in its stored form; None if they are none that can be packed at once."""
+        """Pack each of the values of one ``kind``; return None if the fast path does not apply."""
         if kind is not tuple and kind is not list:
             return self._pack_plain(values, {kind})
         longest = len(max(values, key=len))
@@ -166,7 +168,7 @@ class AtRestEncoder:
         return self._pack_all(values, 0) if kinds <= PLAIN else None
 
     def _pack_all(self, values: Iterable[Any], flags: int) -> list[bytes] | None:
-        """``values`` packed, behind a header of ``flags``; None if one of them needs other flags."""
+        """Pack each of ``values`` after a header of ``flags``; return None if one needs other flags."""
         self._flags = flags
         try:
             packed = list(map(self._packer.pack, values))
@@ -205,7 +207,7 @@ class AtRestEncoder:
         return HEADERS[self._flags] + packed
 
     def _table(self) -> bytes:
-        """The table of the classes that a value is made of; mostly it is that of the last one."""
+        """Return the packed table of the classes in a value; the last table is cached."""
         kinds = tuple(self._classes)
         known, table = self._last_table
         if kinds != known:
@@ -220,14 +222,14 @@ class AtRestEncoder:
         )
 
     def _look_into(self, items: list[Any], kind: type) -> None:
-        """Count ``items``, the contents of a ``kind``, and refuse what msgpack would take for something else."""
+        """Count ``items``, the contents of a ``kind``. `NotEncodable` for a value that msgpack would change."""
         limit = self._limits.items_max
         self._count += len(items) if PLAIN.issuperset(map(type, items)) else sweep(items, limit)
         if self._count > limit:
             raise too_many(kind, limit)
 
     def _extend(self, value: Any) -> Any:
-        """What msgpack packs in place of a value that it does not take: an extension, or a list behind a mark."""
+        """Return what msgpack packs in place of a value that it does not know: an extension, or a list with a mark."""
         self._flags |= EXTENDED
         kind = type(value)
         if kind is tuple:
@@ -246,7 +248,7 @@ class AtRestEncoder:
                 return msgpack.ExtType(*extension)
             entry = self._types.of_type(kind)
             if entry is None:
-                raise refusal_of(kind)
+                raise not_encodable(kind)
             known = self._classes[kind] = len(self._classes), entry
         index, entry = known
         return self._marked(OBJECT, value, entry.take_apart(value), index)
@@ -257,14 +259,16 @@ class AtRestEncoder:
         return [_MARKS[code], *before, *contents]
 
 
-def _over_limit(kind: type, error: ValueError) -> Refused:
+def _over_limit(kind: type, error: ValueError) -> NotEncodable:
     if "recursion" in str(error):
         return too_deep(kind)
-    return Refused(kind, "a part of it is longer than the stored form can say (2**32 - 1). Split it into several keys")
+    return NotEncodable(
+        kind, "a part of it is longer than the stored form allows (2**32 - 1). Split it into several keys"
+    )
 
 
 class _Mark:
-    """Stands first in a list that is to become something else. Never leaves the decoder."""
+    """The first item of a list that decodes to another type. Never leaves the decoder."""
 
     __slots__ = ("code",)
 
@@ -276,9 +280,9 @@ _MARK_OBJECTS: Final = {code: _Mark(code) for code in MARKS}
 
 
 class _Reader:
-    """The hooks of one decoding: msgpack builds lists and asks, bottom-up, what they are to become."""
+    """The hooks of one decoding: msgpack builds lists and passes them here, innermost first."""
 
-    def __init__(self, classes: list[Registered]) -> None:
+    def __init__(self, classes: list[ClassCodec]) -> None:
         self._classes = classes
         self.open_marks = 0
 
@@ -287,7 +291,7 @@ class _Reader:
         if mark is None:
             return value_of(code, data)
         if data:
-            raise Malformed("a mark has contents")
+            raise NotDecodable("a mark has contents")
         self.open_marks += 1
         return mark
 
@@ -305,29 +309,29 @@ class _Reader:
 
     def _object(self, items: list[Any]) -> Any:
         if len(items) < 2 or type(items[1]) is not int or not 0 <= items[1] < len(self._classes):
-            raise Malformed("an object is of no known class")
+            raise NotDecodable("an object is of an unknown class")
         return self._classes[items[1]].put_together(items[2:])
 
 
 def decode_at_rest(
     data: bytes | memoryview, types: TypeTable, limits: Limits, *, step: str = "", key: Any = None
 ) -> Any:
-    """The value whose stored form is ``data``. `CodecError` for anything that is not one."""
+    """Return the value whose stored form is ``data``. `CodecError` if ``data`` is not a stored form."""
     try:
         return _decode(memoryview(data), types, limits)
     except (CodecError, MemoryError):
         raise
-    except Malformed as error:
-        raise cannot_decode(str(error), step=step, key=key) from error
+    except NotDecodable as error:
+        raise decode_error(str(error), step=step, key=key) from error
     except Exception as error:
-        # Whatever msgpack, a constructor or a hash makes of bytes that nobody wrote. Its text may hold values.
-        raise cannot_decode(f"it is damaged ({type(error).__name__})", step=step, key=key) from error
+        # msgpack, a constructor or a hash failed on invalid bytes. The text of the error may contain values.
+        raise decode_error(f"it is damaged ({type(error).__name__})", step=step, key=key) from error
 
 
 def decode_each(
     forms: Sequence[bytes], types: TypeTable, limits: Limits, *, step: str = "", keys: Sequence[Any] | None = None
 ) -> list[Any]:
-    """The values whose stored forms are ``forms``. `CodecError` for any that is not one; ``keys`` are for errors.
+    """Return the values whose stored forms are ``forms``. `CodecError` if one is invalid; ``keys`` are for errors.
 
     >>> from malstrom_py.codec.at_rest import AtRestEncoder
     >>> encoder = AtRestEncoder(TypeTable(), Limits())
@@ -343,7 +347,7 @@ def decode_each(
         except MemoryError:
             raise
         except Exception:
-            # One by one, to tell which it is.
+            # Decode one by one, so that the error names the key.
             run = [decode_at_rest(forms[at], types, limits, step=step, key=named[at]) for at in places]
         if len(places) == len(forms):
             return run
@@ -353,7 +357,7 @@ def decode_each(
 
 
 def _runs_of(forms: Sequence[bytes]) -> dict[bytes, Sequence[int]]:
-    """Where forms stand that begin alike: with one header, and one table of classes."""
+    """Group the indices of ``forms`` by their beginning: the header and the table of classes."""
     heads = {form[:1] for form in forms}
     if len(heads) == 1 and not _has_classes(next(iter(heads))):
         return {heads.pop(): range(len(forms))}
@@ -374,9 +378,9 @@ def _has_classes(head: bytes) -> bool:
 
 
 def _decode_run(head: bytes, forms: Sequence[bytes], types: TypeTable, limits: Limits) -> list[Any]:
-    """The values of ``forms``, which all begin with ``head``, and each of which ends where its form does."""
+    """Decode ``forms``, which all begin with ``head``; check that each value ends where its form ends."""
     if len(max(forms, key=len)) > limits.bytes_max:
-        raise Malformed("one of them is too large")
+        raise NotDecodable("one of them is too large")
     flags, reader, start = _opened(memoryview(head), types, limits)
     bodies = [form[start:] for form in forms]
     raw = b"".join(bodies)
@@ -398,30 +402,30 @@ def _decode_run(head: bytes, forms: Sequence[bytes], types: TypeTable, limits: L
     for end in accumulate(map(len, bodies)):
         values.append(unpacker.unpack())
         if unpacker.tell() != end:
-            raise Malformed("it ends elsewhere than it should")
+            raise NotDecodable("it ends at the wrong byte")
     if reader.open_marks or any(type(value) is _Mark for value in values):
-        raise Malformed("a mark stands where none may stand")
+        raise NotDecodable("a mark is at a place where none is allowed")
     return values
 
 
 def _opened(data: memoryview, types: TypeTable, limits: Limits) -> tuple[int, _Reader, int]:
-    """What stands before a value: the flags, a reader that knows the classes, and where the value begins."""
+    """Read the header of a value: return the flags, a reader that knows the classes, and the start of the value."""
     if not data:
-        raise Malformed("it is empty")
+        raise NotDecodable("it is empty")
     flags = data[0] ^ VERSION
     if flags > FLAGS:
-        raise Malformed(f"its format {data[0]:#04x} is not one that this version knows")
+        raise NotDecodable(f"this version does not know its format {data[0]:#04x}")
     if not flags & CLASSES:
         return flags, _Reader([]), 1
     start = 1 + SIZE.size
     end = start + SIZE.unpack_from(data, 1)[0]
     if end > len(data):
-        raise Malformed("it ends too soon")
+        raise NotDecodable("it ends too soon")
     return flags, _Reader(_classes_of(_unpack(data[start:end], limits), types)), end
 
 
 def _hooks(flags: int, reader: _Reader) -> dict[str, Any]:
-    """What msgpack is to ask while it unpacks a value with ``flags``."""
+    """Return the options of msgpack's unpacker for a value with ``flags``."""
     return {
         "unicode_errors": "surrogatepass" if flags & SURROGATES else None,
         "list_hook": reader.container if flags & EXTENDED else None,
@@ -431,21 +435,21 @@ def _hooks(flags: int, reader: _Reader) -> dict[str, Any]:
 
 def _decode(data: memoryview, types: TypeTable, limits: Limits) -> Any:
     if len(data) > limits.bytes_max:
-        raise Malformed(f"it has {len(data):,} bytes, and the limit is {limits.bytes_max:,}")
+        raise NotDecodable(f"it has {len(data):,} bytes, and the limit is {limits.bytes_max:,}")
     flags, reader, start = _opened(data, types, limits)
     body = data[start:]
     if not flags:
         return _unpack(body, limits, ext_hook=_no_extension)
     value = _unpack(body, limits, **_hooks(flags, reader))
     if reader.open_marks or type(value) is _Mark:
-        raise Malformed("a mark stands where none may stand")
+        raise NotDecodable("a mark is at a place where none is allowed")
     return value
 
 
 def _unpack(data: memoryview, limits: Limits, **options: Any) -> Any:
     raw = bytes(data)
-    # An array of 16 or 32 bits of length makes msgpack allocate for all it claims, and claims can be nested. So it
-    # first runs over them without building anything, which ends where the bytes end.
+    # msgpack allocates the claimed length of an array (16 or 32 bits), and claims can be nested. A first pass without
+    # building anything fails where the bytes end.
     if b"\xdc" in raw or b"\xdd" in raw:
         runner = msgpack.Unpacker(max_buffer_size=len(raw))
         runner.feed(raw)
@@ -453,7 +457,7 @@ def _unpack(data: memoryview, limits: Limits, **options: Any) -> Any:
     return msgpack.unpackb(
         raw,
         strict_map_key=False,
-        timestamp=3,  # msgpack's own extension, which is never written, would come back as a class of msgpack
+        timestamp=3,  # msgpack's own extension, which is never written, would be decoded to a class of msgpack
         max_array_len=limits.items_max,
         max_map_len=limits.items_max,
         **options,
@@ -461,25 +465,25 @@ def _unpack(data: memoryview, limits: Limits, **options: Any) -> Any:
 
 
 def _no_extension(code: int, data: bytes) -> Any:
-    raise Malformed("an extension stands where none may stand")
+    raise NotDecodable("an extension is at a place where none is allowed")
 
 
-def _classes_of(table: Any, types: TypeTable) -> list[Registered]:
+def _classes_of(table: Any, types: TypeTable) -> list[ClassCodec]:
     if type(table) is not list:
-        raise Malformed("its table of classes is none")
+        raise NotDecodable("its table of classes is invalid")
     classes = []
     for row in table:
         if type(row) is not list or len(row) < 2 or not all(type(text) is str for text in row):
-            raise Malformed("its table of classes is none")
+            raise NotDecodable("its table of classes is invalid")
         name, *shape = row
         entry = types.of_stored(name, tuple(shape))
         if entry is None:
-            raise Malformed(
+            raise NotDecodable(
                 f"it holds a value of class {name[:200]!r}, which is not registered. "
                 f"Call job.register_type(C) with that class before the job runs"
             )
         if entry.shape != tuple(shape):
-            raise Malformed(
+            raise NotDecodable(
                 f"class {name[:200]} was stored as {', '.join(shape)[:500]} and is now {', '.join(entry.shape)}"
             )
         classes.append(entry)

@@ -1,15 +1,11 @@
-"""The extension types of the stored form: their codes, and how each becomes bytes and comes back.
+"""The extension types of the stored form: their codes, and the conversion of each value to bytes and back.
 
-Dates, times and time zones as bytes, and back: zone and fold are kept, so a time comes back as the same instant
-and the same wall clock. Zones are `zoneinfo.ZoneInfo` by name, or `datetime.timezone` by offset and name.
+A value without contents (a date, a Decimal) is an extension that holds its bytes. A value with contents (a tuple, a
+set, an object) is an array whose first item is an empty extension, its *mark*: so msgpack counts the depth of nesting,
+in C, and no byte is copied once per level. Codes are part of the stored form: never change or reuse one.
 
-Scalars and arrays of numpy as bytes, and back. numpy is imported only where there is a value of it.
-
-The extension types of the stored form: their codes, and how values of one piece become bytes and come back.
-
-A value in one piece (a date, a Decimal) is an extension with its bytes. A value made of others (a tuple, a set, an
-object) is an array whose first item is an empty extension, its *mark*: so nesting stays in msgpack, where C counts
-its depth, and no byte is copied once per level. Codes are part of the stored form: never change or reuse one.
+A time keeps its zone and its fold, and so its instant and its wall clock. A zone is a `zoneinfo.ZoneInfo`, stored by
+name, or a `datetime.timezone`, stored by offset and name. numpy is imported only when a value of numpy is converted.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.codec.refusal import Malformed, Refused
+from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,88 +31,88 @@ _DATETIME: Final = struct.Struct("<HBBBBBIB")
 _DELTA: Final = struct.Struct("<iII")
 _OFFSET: Final = struct.Struct("<q")
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-# A name from data becomes part of a path, so it must look like a name and nothing else.
+# zoneinfo makes a path of the name, so a name from stored data must match exactly.
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]{0,31}(/[A-Za-z0-9_+-]{1,31}){0,2}")
 
 
 def date_to_bytes(value: dt.date) -> bytes:
-    """Four bytes: year, month, day."""
+    """Encode a date in four bytes: year, month, day."""
     return _DATE.pack(value.year, value.month, value.day)
 
 
 def date_from_bytes(data: bytes) -> dt.date:
-    """The inverse of `date_to_bytes`."""
+    """Decode the result of `date_to_bytes`."""
     return dt.date(*_DATE.unpack(data))
 
 
 def time_to_bytes(value: dt.time) -> bytes:
-    """Wall clock and fold, then the zone."""
+    """Encode a time: wall clock and fold, then the zone."""
     return _TIME.pack(value.hour, value.minute, value.second, value.microsecond, value.fold) + _zone_to_bytes(value)
 
 
 def time_from_bytes(data: bytes) -> dt.time:
-    """The inverse of `time_to_bytes`."""
+    """Decode the result of `time_to_bytes`."""
     hour, minute, second, microsecond, fold = _TIME.unpack_from(data)
     return dt.time(hour, minute, second, microsecond, _zone_from_bytes(data[_TIME.size :]), fold=fold)
 
 
 def datetime_to_bytes(value: dt.datetime) -> bytes:
-    """Date, wall clock and fold, then the zone."""
+    """Encode a datetime: date, wall clock and fold, then the zone."""
     return _DATETIME.pack(
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold
     ) + _zone_to_bytes(value)
 
 
 def datetime_from_bytes(data: bytes) -> dt.datetime:
-    """The inverse of `datetime_to_bytes`."""
+    """Decode the result of `datetime_to_bytes`."""
     year, month, day, hour, minute, second, microsecond, fold = _DATETIME.unpack_from(data)
     zone = _zone_from_bytes(data[_DATETIME.size :])
     return dt.datetime(year, month, day, hour, minute, second, microsecond, zone, fold=fold)
 
 
 def timedelta_to_bytes(value: dt.timedelta) -> bytes:
-    """Days, seconds, microseconds."""
+    """Encode a timedelta: days, seconds, microseconds."""
     return _DELTA.pack(value.days, value.seconds, value.microseconds)
 
 
 def timedelta_from_bytes(data: bytes) -> dt.timedelta:
-    """The inverse of `timedelta_to_bytes`."""
+    """Decode the result of `timedelta_to_bytes`."""
     return dt.timedelta(*_DELTA.unpack(data))
 
 
 def timezone_to_bytes(value: dt.timezone) -> bytes:
-    """The offset, in microseconds, then the name where it has one of its own."""
-    given = value.__getinitargs__()  # type: ignore[attr-defined]  # what pickle uses: (offset,) or (offset, name)
+    """Encode a timezone: the offset in microseconds, then the name if one was given."""
+    given = value.__getinitargs__()  # type: ignore[attr-defined]  # as pickle does: (offset,) or (offset, name)
     name: str = given[1] if len(given) > 1 else ""
-    # An empty name is a name too: the mark tells them apart.
+    # "N" distinguishes an empty name from none.
     return _OFFSET.pack(given[0] // _MICROSECOND) + (
         b"N" + name.encode("utf-8", "surrogatepass") if len(given) > 1 else b""
     )
 
 
 def timezone_from_bytes(data: bytes) -> dt.timezone:
-    """The inverse of `timezone_to_bytes`."""
+    """Decode the result of `timezone_to_bytes`."""
     offset = dt.timedelta(microseconds=_OFFSET.unpack_from(data)[0])
     name = data[_OFFSET.size :]
     return dt.timezone(offset, name[1:].decode("utf-8", "surrogatepass")) if name else dt.timezone(offset)
 
 
 def zone_to_bytes(value: zoneinfo.ZoneInfo) -> bytes:
-    """Its name."""
+    """Encode the name of a zone."""
     if value.key is None or not _ZONE.fullmatch(value.key):
-        raise Refused(zoneinfo.ZoneInfo, "its zone has no name of the tz database. Use ZoneInfo('Area/City')")
+        raise NotEncodable(zoneinfo.ZoneInfo, "its zone has no name in the tz database. Use ZoneInfo('Area/City')")
     return value.key.encode()
 
 
 def zone_from_bytes(data: bytes) -> zoneinfo.ZoneInfo:
-    """The inverse of `zone_to_bytes`; `Malformed` if this machine does not know the zone."""
+    """Decode the result of `zone_to_bytes`. `NotDecodable` if this machine does not know the zone."""
     name = data.decode()
     if not _ZONE.fullmatch(name):
-        raise Malformed("a time zone has an illegal name")
+        raise NotDecodable("a time zone has an illegal name")
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise Malformed(f"this machine does not know the time zone {name}; install tzdata") from None
+        raise NotDecodable(f"this machine does not know the time zone {name}; install tzdata") from None
 
 
 def _zone_to_bytes(value: dt.datetime | dt.time) -> bytes:
@@ -127,7 +123,7 @@ def _zone_to_bytes(value: dt.datetime | dt.time) -> bytes:
         return b"O" + timezone_to_bytes(zone)
     if type(zone) is zoneinfo.ZoneInfo:
         return b"Z" + zone_to_bytes(zone)
-    raise Refused(
+    raise NotEncodable(
         type(value), f"its time zone is a {type(zone).__module__}.{type(zone).__qualname__}. Use zoneinfo.ZoneInfo"
     )
 
@@ -139,11 +135,10 @@ def _zone_from_bytes(data: bytes) -> dt.tzinfo | None:
         return timezone_from_bytes(data[1:])
     if data[0] == ord("Z"):
         return zone_from_bytes(data[1:])
-    raise Malformed("a time zone of an unknown kind")
+    raise NotDecodable("a time zone of an unknown kind")
 
 
-# Numbers, bool, datetime64 and timedelta64 only: neither objects nor records, and nothing whose width differs from
-# machine to machine.
+# Numbers, bool, datetime64 and timedelta64 only: no objects, no records, no type whose width depends on the machine.
 _DTYPE: Final = re.compile(
     r"\|b1|[|<>]i1|[|<>]u1|[<>](?:[iu][248]|f[248]|c(?:8|16)|[mM]8(?:\[[0-9]{0,9}(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?)"
 )
@@ -152,7 +147,7 @@ _DIMENSIONS_MAX: Final = 32
 
 
 def is_numpy(kind: type) -> bool:
-    """Whether ``kind`` says it is of numpy; `scalar_to_bytes` and `array_to_bytes` look closer.
+    """Return whether the module of ``kind`` is numpy; `scalar_to_bytes` and `array_to_bytes` check the type.
 
     >>> is_numpy(int)
     False
@@ -161,29 +156,29 @@ def is_numpy(kind: type) -> bool:
 
 
 def is_array(kind: type) -> bool:
-    """Whether ``kind`` is numpy's array, and no subclass of it."""
+    """Return whether ``kind`` is numpy's array, and not a subclass."""
     import numpy as np
 
     return kind is np.ndarray
 
 
 def scalar_to_bytes(value: Any) -> bytes:
-    """The dtype, then the bytes of a numpy scalar; text and bytes as themselves."""
+    """Encode a numpy scalar: the dtype, then its bytes; text and bytes unchanged."""
     import numpy as np
 
     if type(value) is np.str_:
-        # The methods of the builtin: numpy's own drop NUL characters at the end.
+        # Use the builtin's method: numpy's drops trailing NUL characters.
         return _named("U") + str.encode(value, "utf-8", "surrogatepass")
     if type(value) is np.bytes_:
         return _named("S") + b"".join((value,))
     dtype = _dtype_to_store(value)
     if not isinstance(value, np.generic) or dtype.type is not type(value):
-        raise Refused(type(value), "its width depends on the machine. Store a numpy.int64 or numpy.float64")
+        raise NotEncodable(type(value), "its width depends on the machine. Store a numpy.int64 or numpy.float64")
     return _named(dtype.str) + value.tobytes()
 
 
 def scalar_from_bytes(data: bytes) -> Any:
-    """The inverse of `scalar_to_bytes`."""
+    """Decode the result of `scalar_to_bytes`."""
     import numpy as np
 
     name, raw = _split_name(data)
@@ -193,24 +188,24 @@ def scalar_from_bytes(data: bytes) -> Any:
         return np.bytes_(raw)
     values = _from_buffer(raw, name)
     if len(values) != 1:
-        raise Malformed("a numpy scalar has another size than its type")
+        raise NotDecodable("a numpy scalar has a different size than its type")
     return values[0]
 
 
 def array_to_bytes(value: np.ndarray[Any, Any]) -> bytes:
-    """The dtype, the shape, then the items in C order."""
+    """Encode a numpy array: the dtype, the shape, then the items in C order."""
     if value.ndim > _DIMENSIONS_MAX:
-        raise Refused(type(value), f"it has more than {_DIMENSIONS_MAX} dimensions")
+        raise NotEncodable(type(value), f"it has more than {_DIMENSIONS_MAX} dimensions")
     shape = struct.pack(f"<{value.ndim}Q", *value.shape)
     return _named(_dtype_to_store(value).str) + _COUNT.pack(value.ndim) + shape + value.tobytes()
 
 
 def array_from_bytes(data: bytes) -> np.ndarray[Any, Any]:
-    """The inverse of `array_to_bytes`: writable, in C order."""
+    """Decode the result of `array_to_bytes` to a writable array in C order."""
     name, rest = _split_name(data)
     count = _COUNT.unpack_from(rest)[0]
     if count > _DIMENSIONS_MAX:
-        raise Malformed("an array has too many dimensions")
+        raise NotDecodable("an array has too many dimensions")
     shape = struct.unpack_from(f"<{count}Q", rest, 1)
     return _from_buffer(rest[1 + 8 * count :], name).reshape(shape).copy()
 
@@ -218,7 +213,7 @@ def array_from_bytes(data: bytes) -> np.ndarray[Any, Any]:
 def _dtype_to_store(value: Any) -> np.dtype[Any]:
     dtype: np.dtype[Any] = value.dtype
     if not _DTYPE.fullmatch(dtype.str):
-        raise Refused(type(value), f"of numpy, numbers, bool and times can be stored, not dtype {dtype.str}")
+        raise NotEncodable(type(value), f"arrays of numbers, bool and times can be stored, not of dtype {dtype.str}")
     return _dtype(dtype.str)
 
 
@@ -236,14 +231,14 @@ def _dtype(name: str) -> np.dtype[Any]:
     import numpy as np
 
     if not _DTYPE.fullmatch(name):
-        raise Malformed("an array of an unknown type")
+        raise NotDecodable("an array of an unknown type")
     return np.dtype(name)
 
 
 def _from_buffer(raw: bytes, name: str) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    # numpy takes any byte for a bool and is then wrong about it.
+    # numpy reads any byte as a bool and then compares it wrongly.
     if name == "|b1" and raw.strip(b"\x00\x01"):
         raw = bytes(map(bool, raw))
     return np.frombuffer(raw, _dtype(name))
@@ -269,7 +264,7 @@ NUMPY_SCALAR: Final = 26
 NUMPY_ARRAY: Final = 27
 
 _COMPLEX: Final = struct.Struct("<dd")
-# Exact, whatever the context of the thread says; a malformed number raises instead of becoming NaN.
+# Exact, independent of the thread's context; a malformed number raises instead of becoming NaN.
 _DECIMALS: Final = decimal.Context(traps=[decimal.InvalidOperation])
 
 
@@ -306,7 +301,7 @@ def _uuid_from_bytes(data: bytes) -> uuid.UUID:
 
 
 TO_BYTES: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
-    int: (BIG_INT, _int_to_bytes),  # msgpack asks only for those beyond 64 bits
+    int: (BIG_INT, _int_to_bytes),  # only ints beyond 64 bits: msgpack packs the others itself
     complex: (COMPLEX, _complex_to_bytes),
     decimal.Decimal: (DECIMAL, _decimal_to_bytes),
     uuid.UUID: (UUID, _uuid_to_bytes),
@@ -317,7 +312,7 @@ TO_BYTES: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     dt.timezone: (TIMEZONE, timezone_to_bytes),
     zoneinfo.ZoneInfo: (ZONE, zone_to_bytes),
 }
-"""Exact type -> its code, and what makes it bytes."""
+"""Exact type -> its code and its encoder."""
 
 _FROM_BYTES: Final[dict[int, Callable[[bytes], Any]]] = {
     BIG_INT: _int_from_bytes,
@@ -336,19 +331,19 @@ _FROM_BYTES: Final[dict[int, Callable[[bytes], Any]]] = {
 
 
 def value_of(code: int, data: bytes) -> Any:
-    """The value in one piece that an extension holds.
+    """Decode the contents of an extension.
 
     >>> value_of(DECIMAL, b"1.50")
     Decimal('1.50')
     """
     decode = _FROM_BYTES.get(code)
     if decode is None:
-        raise Malformed(f"extension type {code} is unknown")
+        raise NotDecodable(f"extension type {code} is unknown")
     return decode(data)
 
 
 def extension_of(value: Any) -> tuple[int, bytes] | None:
-    r"""Code and bytes of a value in one piece; None if its type is no such type.
+    r"""Return the code and the bytes of a value, or None if its type has no extension.
 
     >>> extension_of(dt.date(2013, 1, 2))
     (20, b'\xdd\x07\x01\x02')

@@ -1,22 +1,12 @@
-"""Batches and state between the workers of one job: as fast as possible, and back as exactly the types they were.
+"""Batches and state between the workers of one job (S8): as fast as possible, decoded to the exact types.
 
-Values of any type between the workers of one job: pickle 5, and cloudpickle where pickle gives up (lambdas, classes
-made inside functions). Never at rest.
+Each message is a frame: version, byte order, kind and checksum, then the contents. A batch has flags for its columns,
+the number of rows and the part; then for each column a tag, its size and its bytes. A column in Arrow is an Arrow IPC
+stream. A column of one plain type is packed. Every other value is pickled: by pickle 5, or by cloudpickle where pickle
+fails (lambdas, classes made inside functions). ``docs/codec.md`` has the measurements.
 
-One column of a batch as bytes, and back: packed where all values are of one plain type, pickle otherwise.
-
-What is in Arrow already goes as an Arrow IPC stream.
-
-``docs/codec.md`` has what each candidate costs.
-
-A frame around what travels between the workers of one job: version, byte order, and a checksum.
-
-Rule: what is inside a frame may be pickle, so it is opened only behind a checksum. That finds damage, not malice:
-the workers of one job trust each other, and the transport makes sure that nobody else speaks.
-
-Batches and state between the workers of one job: as fast as possible, and back as exactly the types they were (S8).
-
-A batch is a frame: rows, what columns there are, the part; then per column one byte of tag, its size, its bytes.
+Rule: a frame may contain pickle, so the checksum is verified first. The checksum finds damage, not malice: the workers
+of one job trust each other, and the transport rejects every other sender. Nothing here is stored.
 """
 
 from __future__ import annotations
@@ -30,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import xxhash
 
-from malstrom_py.codec.refusal import Malformed, Refused, cannot_decode, cannot_encode
+from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, decode_error, encode_error
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import CodecError
 
@@ -41,15 +31,15 @@ _PROTOCOL: Final = 5
 
 
 def dump(value: Any) -> bytes:
-    """``value`` as pickle. `Refused` if neither pickle nor cloudpickle takes it."""
+    """Pickle ``value``. `NotEncodable` if both pickle and cloudpickle fail."""
     try:
         return pickle.dumps(value, _PROTOCOL)
     except Exception:
         try:
             return _by_cloudpickle(value)
         except Exception as error:
-            why = f"neither pickle nor cloudpickle takes it ({type(error).__name__}). Send what it is made of instead"
-            raise Refused(type(value), why) from error
+            why = f"neither pickle nor cloudpickle can encode it ({type(error).__name__}). Send its parts instead"
+            raise NotEncodable(type(value), why) from error
 
 
 def _by_cloudpickle(value: Any) -> bytes:
@@ -57,7 +47,7 @@ def _by_cloudpickle(value: Any) -> bytes:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not annotated
         def reducer_override(self, obj: Any) -> Any:
-            # cloudpickle would send it as bytes, and a value must come back as what it was.
+            # cloudpickle would send it as bytes, and decoding must restore the type.
             if type(obj) is memoryview:
                 raise TypeError("a memoryview would come back as bytes")
             return super().reducer_override(obj)
@@ -68,16 +58,16 @@ def _by_cloudpickle(value: Any) -> bytes:
 
 
 def load(data: bytes | memoryview) -> Any:
-    """The inverse of `dump`. Runs what the pickle says: only for what a worker of the same job has sent."""
+    """Unpickle the result of `dump`. Pickle can run code: only for data from a worker of the same job."""
     return pickle.loads(data)
 
 
 def first_refused(values: Sequence[Any]) -> int | None:
-    """The index of the first of ``values`` that cannot be dumped on its own; None if each can."""
+    """Return the index of the first of ``values`` that cannot be pickled alone, or None."""
     for index, value in enumerate(values):
         try:
             dump(value)
-        except Refused:
+        except NotEncodable:
             return index
     return None
 
@@ -85,14 +75,14 @@ def first_refused(values: Sequence[Any]) -> int | None:
 PICKLED: Final = ord("p")
 INTS: Final = ord("q")  # int64, native byte order
 FLOATS: Final = ord("d")  # float64, native byte order
-STRINGS: Final = ord("s")  # UTF-8 with NUL between them
+STRINGS: Final = ord("s")  # UTF-8, separated by NUL
 ARROW: Final = ord("a")  # an Arrow IPC stream of one record batch
 
 _NUL: Final = "\0"
 
 
 def encode_column(column: list[Any]) -> tuple[int, bytes]:
-    r"""The tag of a column, and its bytes. `Refused` if a value can be neither packed nor pickled.
+    r"""Return the tag of a column and its bytes. `NotEncodable` if a value can be neither packed nor pickled.
 
     >>> encode_column(["UA", "B6"])
     (115, b'UA\x00B6')
@@ -100,8 +90,8 @@ def encode_column(column: list[Any]) -> tuple[int, bytes]:
     rows = len(column)
     if rows:
         kind = type(column[0])
-        # Of all ways to ask whether a column is of one exact type this is the fastest. Subclasses do not count: a
-        # bool in a column of ints is to come back as a bool.
+        # The fastest test for a column of one exact type. A subclass fails it: a bool in a column of ints must be
+        # decoded to a bool.
         if (kind is str or kind is int or kind is float) and list(map(type, column)).count(kind) == rows:
             if kind is str:
                 text = _NUL.join(column)
@@ -113,12 +103,12 @@ def encode_column(column: list[Any]) -> tuple[int, bytes]:
                 try:
                     return INTS, struct.pack(f"{rows}q", *column)
                 except struct.error:
-                    """Beyond 64 bits: pickle takes it."""
+                    """An int is beyond 64 bits: pickle the column."""
     return PICKLED, dump(column)
 
 
 def decode_column(tag: int, data: memoryview, rows: int) -> list[Any]:
-    """The column of ``rows`` rows that `encode_column` made these bytes of."""
+    """Decode the result of `encode_column`, a column of ``rows`` rows."""
     if tag == STRINGS:
         column: Any = str(data, "utf-8", "surrogatepass").split(_NUL)
     elif tag == INTS:
@@ -128,14 +118,14 @@ def decode_column(tag: int, data: memoryview, rows: int) -> list[Any]:
     elif tag == PICKLED:
         column = load(data)
     else:
-        raise Malformed(f"columns of kind {tag} are unknown")
+        raise NotDecodable(f"columns of kind {tag} are unknown")
     if type(column) is not list or len(column) != rows:
-        raise Malformed("a column has another length than its batch")
+        raise NotDecodable("a column has a different length than its batch")
     return column
 
 
 def encode_arrow(column: pa.RecordBatch | pa.Array) -> bytes:
-    """A record batch, or one column, as an Arrow IPC stream."""
+    """Encode a record batch, or one column, as an Arrow IPC stream."""
     import pyarrow as pa
 
     batch = column if isinstance(column, pa.RecordBatch) else pa.RecordBatch.from_arrays([column], names=[""])
@@ -147,25 +137,25 @@ def encode_arrow(column: pa.RecordBatch | pa.Array) -> bytes:
 
 
 def decode_arrow(data: memoryview, rows: int) -> pa.RecordBatch:
-    """The record batch that `encode_arrow` made these bytes of; a column alone is the only one of it."""
+    """Decode the result of `encode_arrow`; a single column is decoded to a record batch of one column."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         batch = reader.read_next_batch()
     batch.validate()
     if batch.num_rows != rows:
-        raise Malformed("a column has another length than its batch")
+        raise NotDecodable("a column has a different length than its batch")
     return batch
 
 
 _VERSION: Final = 0x21 if sys.byteorder == "little" else 0x22
-_HEADER: Final = struct.Struct("<BBQ")  # version and byte order, kind of contents, checksum of all that follows
+_HEADER: Final = struct.Struct("<BBQ")  # version and byte order, kind of contents, checksum of the contents
 
 HEADER_BYTES: Final = _HEADER.size
 
 
 def close_frame(kind: int, parts: Sequence[bytes]) -> bytes:
-    """One frame with ``parts`` in it, joined.
+    """Return a frame that contains ``parts``, joined.
 
     >>> open_frame(7, close_frame(7, [b"ab", b"c"])).tobytes()
     b'abc'
@@ -177,16 +167,16 @@ def close_frame(kind: int, parts: Sequence[bytes]) -> bytes:
 
 
 def open_frame(kind: int, frame: bytes | memoryview) -> memoryview:
-    """What is in a frame, without a copy. `Malformed` if it is not what a worker like this one has closed."""
+    """Return the contents of a frame, without a copy. `NotDecodable` if the header or the checksum is wrong."""
     data = memoryview(frame)
     if len(data) < HEADER_BYTES:
-        raise Malformed("it ends too soon")
+        raise NotDecodable("it ends too soon")
     version, found, checksum = _HEADER.unpack_from(data)
     if version != _VERSION or found != kind:
-        raise Malformed("it was made by another version, for another purpose, or on a machine of another byte order")
+        raise NotDecodable("it is of another version or kind, or comes from a machine with another byte order")
     body = data[HEADER_BYTES:]
     if xxhash.xxh3_64_intdigest(body) != checksum:
-        raise Malformed("its checksum is wrong")
+        raise NotDecodable("its checksum is wrong")
     return body
 
 
@@ -201,7 +191,7 @@ _COLUMN: Final = struct.Struct("<BQ")  # tag, bytes
 
 
 def encode_batch(batch: Batch, *, step: str) -> bytes:
-    """``batch`` for another worker of this job.
+    """Encode ``batch`` for another worker of this job.
 
     Raises:
         CodecError: a key or value can be neither packed nor pickled; names ``step``, key and type.
@@ -210,7 +200,7 @@ def encode_batch(batch: Batch, *, step: str) -> bytes:
     ['a', 'b']
     """
     part = b"" if batch.part is None else batch.part.encode("utf-8", "surrogatepass")
-    # What there is as a column in Arrow goes as such, the rest as lists.
+    # Columns in Arrow are encoded as Arrow, others as lists.
     keys = batch.keys if batch.key_column is None else batch.key_column
     timestamps = batch.timestamps if batch.time_column is None else batch.time_column
     values = batch.values if batch.columns is None else batch.columns
@@ -233,21 +223,21 @@ def _encoded(batch: Batch, column: Any, step: str) -> tuple[int, bytes]:
         return ARROW, encode_arrow(column)
     try:
         return encode_column(column)
-    except Refused as refused:
+    except NotEncodable as refused:
         raise _blame(batch, column, refused, step) from refused
 
 
 def decode_batch(data: bytes | memoryview, *, step: str = "") -> Batch:
-    """The batch that `encode_batch` made ``data`` of. `CodecError` if it is damaged or something else."""
+    """Decode the result of `encode_batch`. `CodecError` if ``data`` is damaged or not a batch."""
     try:
         body = open_frame(_BATCH, data)
         flags, rows, part_bytes = _HEAD.unpack_from(body)
         at = _HEAD.size + part_bytes
         part = str(body[_HEAD.size : at], "utf-8", "surrogatepass")
         columns: list[Any] = []
-        for there in (flags & _KEYS, flags & _TIMESTAMPS, True):
+        for present in (flags & _KEYS, flags & _TIMESTAMPS, True):
             column = None
-            if there:
+            if present:
                 tag, size = _COLUMN.unpack_from(body, at)
                 start = at + _COLUMN.size
                 at = start + size
@@ -276,30 +266,32 @@ def _batch_of(keys: Any, timestamps: Any, values: Any, part: str | None) -> Batc
 
 
 def encode_in_flight(value: Any, *, step: str, key: Any = None) -> bytes:
-    """Any one value (keyed state that moves) for another worker of this job. `CodecError` if it has no pickle."""
+    """Encode one value (such as keyed state that moves) for another worker. `CodecError` if it cannot be pickled."""
     try:
         return close_frame(_VALUE, [dump(value)])
-    except Refused as refused:
-        raise cannot_encode(refused, step=step, key=key, action="sent to another worker") from refused
+    except NotEncodable as refused:
+        raise encode_error(refused, step=step, key=key, action="sent to another worker") from refused
 
 
 def decode_in_flight(data: bytes | memoryview, *, step: str = "", key: Any = None) -> Any:
-    """The value that `encode_in_flight` made ``data`` of. `CodecError` if it is damaged or something else."""
+    """Decode the result of `encode_in_flight`. `CodecError` if ``data`` is damaged or not a value."""
     try:
         return load(open_frame(_VALUE, data))
     except Exception as error:
         raise _unreadable(error, step, key) from error
 
 
-def _blame(batch: Batch, column: list[Any], refused: Refused, step: str) -> CodecError:
-    """Which row it was. Only now is a row looked at on its own."""
+def _blame(batch: Batch, column: list[Any], refused: NotEncodable, step: str) -> CodecError:
+    """Return the error that names the row; rows are pickled one by one only here."""
     index = first_refused(column)
     if index is None:
-        return cannot_encode(refused, step=step, key=None, action="sent to another worker")
+        return encode_error(refused, step=step, key=None, action="sent to another worker")
     key = batch.keys[index] if batch.keys is not None and column is not batch.keys else None
-    return cannot_encode(Refused(type(column[index]), refused.why), step=step, key=key, action="sent to another worker")
+    return encode_error(
+        NotEncodable(type(column[index]), refused.why), step=step, key=key, action="sent to another worker"
+    )
 
 
 def _unreadable(error: Exception, step: str, key: Any = None) -> CodecError:
-    why = str(error) if isinstance(error, Malformed) else f"{type(error).__name__} while it was put together"
-    return cannot_decode(why, step=step, key=key)
+    why = str(error) if isinstance(error, NotDecodable) else f"decoding it raised {type(error).__name__}"
+    return decode_error(why, step=step, key=key)

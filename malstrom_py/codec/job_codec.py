@@ -1,9 +1,7 @@
-"""The codec of one job: the one place that encodes state, values and batches (S8).
+"""The codec of one job: the only place that encodes state, values and batches (S8).
 
-Reads stored values whose classes are not there: for tools that look at the state of a job they do not run.
-
-Rule: what is stored says how its classes are called and what their fields are; that is all that is told of it. Nothing
-is imported, and what is read this way cannot be stored again.
+`without_classes` returns a codec for tools that show the state of a job without its classes. It decodes an object to
+its stored field names and values, imports nothing, and cannot encode the object again.
 """
 
 from __future__ import annotations
@@ -13,14 +11,14 @@ from typing import Any
 
 from malstrom_py.codec import in_flight
 from malstrom_py.codec.at_rest import AtRestEncoder, decode_at_rest, decode_each
-from malstrom_py.codec.refusal import Limits, Malformed, Refused
-from malstrom_py.codec.types import Registered, Shape, TypeTable
+from malstrom_py.codec.encoding_errors import Limits, NotDecodable, NotEncodable
+from malstrom_py.codec.types import ClassCodec, Shape, TypeTable
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import CodecError
 
 
 class Codec:
-    """Encodes for storage (*at rest*) and for other workers of the job (*in flight*). One per worker and thread.
+    """Encoder for storage (*at rest*) and for other workers of the job (*in flight*). One per worker and thread.
 
     >>> codec = Codec()
     >>> codec.decode_at_rest(codec.encode_at_rest({1: (2.5, "x")}, step="best"))
@@ -37,15 +35,15 @@ class Codec:
         self._at_rest = AtRestEncoder(self.types, self.limits)
 
     def encode_at_rest(self, value: Any, *, step: str, key: Any = None) -> bytes:
-        """``value`` in its stored form.
+        """Return ``value`` in its stored form.
 
         Raises:
-            CodecError: it, or a value in it, cannot come back as it is; names ``step``, ``key`` and type.
+            CodecError: decoding could not restore ``value`` exactly; names ``step``, ``key`` and type.
         """
         return self._at_rest.encode(value, step=step, key=key)
 
     def decode_at_rest(self, data: bytes | memoryview, *, step: str = "", key: Any = None) -> Any:
-        """The value whose stored form is ``data``.
+        """Return the value whose stored form is ``data``.
 
         Raises:
             CodecError: ``data`` is damaged, over a limit, or holds a class that is not registered.
@@ -53,42 +51,42 @@ class Codec:
         return decode_at_rest(data, self.types, self.limits, step=step, key=key)
 
     def encode_rows_at_rest(self, rows: Sequence[Sequence[Any]], *, step: str) -> bytes:
-        """Many rows whose first item is a key, in one; the error for one that cannot be stored names its key."""
+        """Encode rows whose first item is a key as one value; an error names the key of the row."""
         try:
             return self.encode_at_rest(rows, step=step)
         except CodecError:
-            # Item by item, so that it names the type of the value or state and not that of the row around it.
+            # Encode item by item, so that the error names the type of the value, not of the row.
             for row in rows:
                 for item in row:
                     self.encode_at_rest(item, step=step, key=row[0])
             raise
 
     def encode_each_at_rest(self, values: Sequence[Any], *, step: str, keys: Sequence[Any]) -> list[bytes]:
-        """Each of ``values`` in a stored form of its own: what can be read, moved and dropped without the others.
+        """Return the stored form of each of ``values``, so that each can be read, moved and dropped alone.
 
-        ``keys``: whose they are, for the error that names the first that cannot be stored.
+        ``keys``: the keys of the values, for the error that names the first that cannot be stored.
         """
         return self._at_rest.encode_each(values, step=step, keys=keys)
 
     def decode_each_at_rest(
         self, forms: Sequence[bytes], *, step: str = "", keys: Sequence[Any] | None = None
     ) -> list[Any]:
-        """The values that `encode_each_at_rest` made ``forms`` of. `CodecError` as by `decode_at_rest`."""
+        """Decode the result of `encode_each_at_rest`. `CodecError` as by `decode_at_rest`."""
         return decode_each(forms, self.types, self.limits, step=step, keys=keys)
 
     def encode_in_flight(self, value: Any, *, step: str, key: Any = None) -> bytes:
-        """Any one value for another worker of this job. `CodecError` if it has no pickle."""
+        """Encode one value for another worker of this job. `CodecError` if it cannot be pickled."""
         return in_flight.encode_in_flight(value, step=step, key=key)
 
     def decode_in_flight(self, data: bytes | memoryview, *, step: str = "", key: Any = None) -> Any:
-        """The value that `encode_in_flight` made ``data`` of. `CodecError` if it is damaged."""
+        """Decode the result of `encode_in_flight`. `CodecError` if ``data`` is damaged."""
         return in_flight.decode_in_flight(data, step=step, key=key)
 
     def encode_states_in_flight(
         self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Sequence[int]], *, step: str
     ) -> bytes:
-        """The state of many ``keys``, in one: their values, and of some their times; the error for one that cannot be
-        sent names its key. By columns, for an object per key would keep the garbage collector busy at both ends.
+        """Encode the state of many ``keys``: their values, and the ``times`` of the timers of some. An error names the
+        key. The columns are sent as lists, because an object per key would load the garbage collector at both ends.
         """
         try:
             return self.encode_in_flight((keys, values, times), step=step)
@@ -99,25 +97,25 @@ class Codec:
             raise
 
     def encode_batch(self, batch: Batch, *, step: str) -> bytes:
-        """``batch`` for another worker of this job. `CodecError` names step, key and type of what cannot be sent."""
+        """Encode ``batch`` for another worker of this job. `CodecError` names step, key and type."""
         return in_flight.encode_batch(batch, step=step)
 
     def decode_batch(self, data: bytes | memoryview, *, step: str = "") -> Batch:
-        """The batch that `encode_batch` made ``data`` of. `CodecError` if it is damaged."""
+        """Decode the result of `encode_batch`. `CodecError` if ``data`` is damaged."""
         return in_flight.decode_batch(data, step=step)
 
 
 class StoredObject(dict[str, Any]):
-    """A dataclass or named tuple as it is stored: field -> value. It hashes, for it may be a key; leave it as it is."""
+    """The fields of a stored dataclass or named tuple. Hashable, because it may be a key; do not change it."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
 
 
 class AnyClass(TypeTable):
-    """A type table that knows every class by what the data says of it.
+    """A type table that decodes every class by its stored description.
 
-    Dataclasses and named tuples come as dicts of their fields, members of an Enum by their names, flags as their bits.
+    Dataclasses and named tuples become dicts of their fields, members of an Enum their names, flags their bits.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -130,13 +128,13 @@ class AnyClass(TypeTable):
     {'count': 2, 'total': 7.5}
     """
 
-    def of_stored(self, name: str, shape: Shape) -> Registered | None:
-        """Whatever the shape says."""
-        return _Told(name, shape)
+    def of_stored(self, name: str, shape: Shape) -> ClassCodec | None:
+        """Return an encoding that decodes any class by its stored shape."""
+        return _UnknownClass(name, shape)
 
 
-class _Told:
-    """A class of which no more is known than its name and shape."""
+class _UnknownClass:
+    """The encoding of a class of which only the stored name and shape are known."""
 
     def __init__(self, name: str, shape: Shape) -> None:
         self.name = name
@@ -144,16 +142,16 @@ class _Told:
         self._kind, *self._fields = shape or ("",)
 
     def take_apart(self, value: Any) -> Iterable[Any]:
-        raise Refused(type(value), "its class is not known here")
+        raise NotEncodable(type(value), "its class is unknown here")
 
     def put_together(self, parts: Sequence[Any]) -> Any:
         if self._kind in ("dataclass", "namedtuple"):
             return StoredObject(zip(self._fields, parts, strict=True))
         if self._kind in ("enum", "flag") and len(parts) == 1 and type(parts[0]) in (str, int):
             return parts[0]
-        raise Malformed(f"class {self.name[:200]} is of a kind that this version does not know")
+        raise NotDecodable(f"class {self.name[:200]} is of a kind that this version does not know")
 
 
 def without_classes() -> Codec:
-    """A codec that reads what any job has stored, and knows none of its classes."""
+    """Return a codec that reads the stored values of any job without its classes."""
     return Codec(AnyClass())

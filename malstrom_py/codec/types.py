@@ -1,6 +1,7 @@
-"""The type table of a job: the classes whose values can be stored. Data names a class; only this table finds it.
+"""The type table of a job: the classes whose values can be stored.
 
-A class is known by ``module:qualname``. Nothing is ever imported because data says so.
+Stored data names a class as ``module:qualname``. Decoding looks the name up in this table only and never imports a
+module.
 """
 
 from __future__ import annotations
@@ -11,39 +12,39 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeVar
 
-from malstrom_py.codec.refusal import Malformed, Refused, is_named_tuple, type_name
+from malstrom_py.codec.encoding_errors import NotDecodable, NotEncodable, is_named_tuple, type_name
 from malstrom_py.errors import PlanError
 
 C = TypeVar("C", bound=type)
 
-_LOST: Final = "it has attributes that are no fields, which would be lost. Declare them as fields"
+_LOST: Final = "it has attributes that are not fields, which would be lost. Declare them as fields"
 
 Shape = tuple[str, ...]
-"""What is stored once per class: its kind, then its fields. It must be the same when it is read."""
+"""The stored description of a class: its kind, then its fields. It must be the same on reading."""
 
 
-class Registered(Protocol):
-    """How the values of one class are taken apart and put together again."""
+class ClassCodec(Protocol):
+    """The encoding of one class: splits its values into parts and rebuilds them."""
 
     name: str
     shape: Shape
 
     def take_apart(self, value: Any) -> Iterable[Any]:
-        """The parts of ``value``. `Refused` if they are not all of it."""
+        """Return the parts of ``value``. `NotEncodable` if ``value`` has more than its parts."""
         ...
 
     def put_together(self, parts: Sequence[Any]) -> Any:
-        """The value that has these parts, without a call of the class's own ``__init__`` or ``__new__``."""
+        """Return the value with these parts, without calling ``__init__`` or ``__new__`` of the class."""
         ...
 
 
 class _DataclassType:
-    """A dataclass, by its fields. It comes back without ``__init__`` or ``__post_init__``: it has been made before."""
+    """A dataclass, encoded as its fields. Decoding calls neither ``__init__`` nor ``__post_init__``."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
         self._fields = tuple(field.name for field in dataclasses.fields(kind))
-        # Made by C[int](...): says nothing that the fields do not say.
+        # C[int](...) sets ``__orig_class__``, which adds nothing to the fields.
         self._known = {*self._fields, "__orig_class__"}
         self._parts: Callable[[Any], Any] = attrgetter(*self._fields) if self._fields else lambda _: ()
         self.name = stable_name(kind)
@@ -52,13 +53,15 @@ class _DataclassType:
 
     def take_apart(self, value: Any) -> Iterable[Any]:
         if not self._known.issuperset(getattr(value, "__dict__", ())):
-            raise Refused(self._kind, _LOST)
+            raise NotEncodable(self._kind, _LOST)
         try:
             parts: Any = self._parts(value)
         except AttributeError:
-            raise Refused(self._kind, "one of its fields has no value. Give all fields a value") from None
+            raise NotEncodable(self._kind, "one of its fields has no value. Give all fields a value") from None
         except Exception as error:
-            raise Refused(self._kind, f"one of its fields raises {type(error).__name__} when it is read") from error
+            raise NotEncodable(
+                self._kind, f"one of its fields raises {type(error).__name__} when it is read"
+            ) from error
         return (parts,) if len(self._fields) == 1 else tuple(parts)
 
     def put_together(self, parts: Sequence[Any]) -> Any:
@@ -69,7 +72,7 @@ class _DataclassType:
 
 
 class _NamedTupleType:
-    """A namedtuple, by its items."""
+    """A namedtuple, encoded as its items."""
 
     def __init__(self, kind: type[tuple[Any, ...]]) -> None:
         self._kind = kind
@@ -80,17 +83,17 @@ class _NamedTupleType:
 
     def take_apart(self, value: Any) -> Iterable[Any]:
         if getattr(value, "__dict__", None):
-            raise Refused(self._kind, _LOST)
+            raise NotEncodable(self._kind, _LOST)
         return value  # type: ignore[no-any-return]  # a tuple
 
     def put_together(self, parts: Sequence[Any]) -> Any:
         if len(parts) != self._count:
-            raise Malformed("a namedtuple has another number of items than fields")
+            raise NotDecodable("a namedtuple has a different number of items than fields")
         return tuple.__new__(self._kind, parts)
 
 
 class _EnumType:
-    """An Enum, by the names of its members; a Flag by its bits, for its combinations have no names of their own."""
+    """An Enum, encoded as the name of the member; a Flag as its bits, because combinations have no name."""
 
     def __init__(self, kind: type[enum.Enum]) -> None:
         self._kind = kind
@@ -105,18 +108,18 @@ class _EnumType:
         (part,) = parts
         if self._flag:
             if type(part) is not int:
-                raise Malformed("a flag is no int")
+                raise NotDecodable("a flag is not an int")
             flag = self._kind(part)
             if type(flag) is not self._kind:
-                raise Malformed(f"{self.name} has no such bits (any more)")
+                raise NotDecodable(f"{self.name} has no such bits (any more)")
             return flag
         if type(part) is not str or part not in self._kind.__members__:
-            raise Malformed(f"{self.name} has no member of that name (any more)")
+            raise NotDecodable(f"{self.name} has no member of that name (any more)")
         return self._kind.__members__[part]
 
 
 def stable_name(kind: type) -> str:
-    """The name by which data knows a class.
+    """Return the name of a class in stored data.
 
     >>> from decimal import Decimal
     >>> stable_name(Decimal)
@@ -126,7 +129,7 @@ def stable_name(kind: type) -> str:
 
 
 class TypeTable:
-    """The classes of one job that can stand in state and snapshots: dataclasses, NamedTuples and Enums.
+    """The classes of one job that state and snapshots may contain: dataclasses, NamedTuples and Enums.
 
     >>> from dataclasses import dataclass
     >>> types = TypeTable()
@@ -139,14 +142,14 @@ class TypeTable:
     """
 
     def __init__(self) -> None:
-        self._by_type: dict[type, Registered] = {}
-        self._by_name: dict[str, Registered] = {}
+        self._by_type: dict[type, ClassCodec] = {}
+        self._by_name: dict[str, ClassCodec] = {}
 
     def register(self, kind: C, /) -> C:
-        """Add a class, and give it back, so that this can be a decorator. Doing it twice is harmless.
+        """Register a class and return it, so that the method can be used as a decorator. Repeating it has no effect.
 
         Raises:
-            PlanError: it is none of the kinds, cannot be put together from its fields, or another class of the
+            PlanError: the class is not of a supported kind, cannot be rebuilt from its fields, or another class of the
                 same name is registered.
         """
         if isinstance(kind, type) and kind in self._by_type:
@@ -154,8 +157,8 @@ class TypeTable:
         entry = _entry_of(kind)
         if entry.name in self._by_name:
             raise PlanError(
-                f"another class named {entry.name} is registered already: data could not tell them apart. "
-                f"Give one of them another name"
+                f"another class named {entry.name} is registered already, and stored data identifies a class by its "
+                f"name. Rename one of them"
             )
         self._by_type[kind] = self._by_name[entry.name] = entry
         return kind
@@ -163,21 +166,21 @@ class TypeTable:
     def __contains__(self, kind: type) -> bool:
         return kind in self._by_type
 
-    def of_type(self, kind: type) -> Registered | None:
-        """What is registered for exactly this class."""
+    def of_type(self, kind: type) -> ClassCodec | None:
+        """Return the encoding registered for exactly this class, or None."""
         return self._by_type.get(kind)
 
-    def of_name(self, name: str) -> Registered | None:
-        """What is registered under the name that stands in data."""
+    def of_name(self, name: str) -> ClassCodec | None:
+        """Return the encoding registered under a name in stored data, or None."""
         return self._by_name.get(name)
 
-    def of_stored(self, name: str, shape: Shape) -> Registered | None:
-        """What values are put together by that stand in data under ``name``, in parts of ``shape``."""
+    def of_stored(self, name: str, shape: Shape) -> ClassCodec | None:
+        """Return the encoding that decodes a class stored as ``name`` with ``shape``, or None."""
         return self.of_name(name)
 
 
 def can_register(kind: object) -> bool:
-    """Whether ``kind`` is a class of a kind that the table takes.
+    """Return whether ``kind`` is a class that can be registered.
 
     >>> import enum
     >>> can_register(enum.IntFlag), can_register(dict)
@@ -188,12 +191,12 @@ def can_register(kind: object) -> bool:
     )
 
 
-def _entry_of(kind: Any) -> Registered:
+def _entry_of(kind: Any) -> ClassCodec:
     if not can_register(kind):
         what = type_name(kind) if isinstance(kind, type) else f"a {type_name(type(kind))}"
         raise PlanError(
-            f"job.register_type takes dataclasses, NamedTuples and Enums, got {what}: make it one of these, "
-            f"for only their values are all of them"
+            f"job.register_type takes dataclasses, NamedTuples and Enums, got {what}: make it one of these, because "
+            f"only their fields hold the whole value"
         )
     if issubclass(kind, enum.Enum):
         return _EnumType(kind)
@@ -203,6 +206,6 @@ def _entry_of(kind: Any) -> Registered:
         return _DataclassType(kind)
     except TypeError as error:
         raise PlanError(
-            f"dataclass {type_name(kind)} cannot be put together from its fields ({error}): "
+            f"dataclass {type_name(kind)} cannot be rebuilt from its fields ({error}): "
             f"let it inherit from object alone, without abstract methods"
         ) from error

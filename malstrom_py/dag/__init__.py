@@ -1,7 +1,7 @@
-"""A DAG of operators that is fed by calls: build it with `DagBuilder`, run it with `DagExecutor`.
+"""A DAG of operators that runs when it is called: build it with `DagBuilder`, run it with `DagExecutor`.
 
-It stands on the executor that every worker of a job runs (``malstrom_py.workers.engine.executor``): the graph holds no
-record between two messages, and costs by the nodes that a message touches.
+It uses the executor of a job's workers (``malstrom_py.workers.engine.executor``): the graph holds no record between two
+messages, and the cost of a message depends on the nodes that it reaches.
 """
 
 from malstrom_py.dag.builder import DagBuilder

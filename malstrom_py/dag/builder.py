@@ -1,12 +1,11 @@
-"""The builder of a DAG: nodes and edges one by one, checked as soon as it can be.
+"""The builder of a DAG: adds nodes and edges one by one and checks them as early as possible.
 
-What nodes say of their records: a pyarrow schema or a Python type. What can be compared is compared.
+Rule: an error in a call raises `PlanError` there and names the nodes. `build` raises for errors of the whole graph: it
+is empty, it has a cycle, a node is missing or disconnected. An edge may name nodes that are added later; each end is
+checked when its node is added. A call that raises changes nothing.
 
-Rule: in doubt two things fit. Neither pyarrow is imported here nor a record looked at.
-
-Rule: what is wrong at a call raises `PlanError` there and names the nodes; what only the whole graph shows (it is
-empty, it has a cycle, a node is missing or disconnected), `build` does. An edge may name nodes that are added later:
-each of its ends is checked as soon as it is there. A call that raises changes nothing.
+Rule: the schema of a node is a pyarrow schema or a Python type. Two schemas match unless they certainly differ. This
+module neither imports pyarrow nor examines records.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from malstrom_py.errors import PlanError
 from malstrom_py.validation import check_name
 
 _ALSO_TAKEN = {float: (int,), complex: (int, float)}
-"""What Python's typing takes for a float, and for a complex number."""
+"""The types that Python's typing also accepts for a float, and for a complex number."""
 
 
 def check_schema(schema: Any, node: str) -> Any:
-    """``schema``, if it is None, a ``pyarrow.Schema`` or a type, else `PlanError` naming ``node``."""
+    """Return ``schema`` if it is None, a ``pyarrow.Schema`` or a type; else raise `PlanError` naming ``node``."""
     if schema is None or schema is Any or is_schema(schema) or isinstance(schema, type) or get_origin(schema):
         return schema
     raise PlanError(
@@ -36,16 +35,16 @@ def check_schema(schema: Any, node: str) -> Any:
 
 
 def mismatch(given: Any, taken: Any) -> str | None:
-    """Why records of ``given`` cannot be taken as ``taken``; None if they can, or if that cannot be told.
+    """Return why records of schema ``given`` do not match the schema ``taken``; None if they match or may match.
 
     >>> mismatch(str, int)
     'str is not int'
     >>> mismatch(bool, int | None), mismatch(int, float), mismatch(list[int], list), mismatch(None, int)
     (None, None, None, None)
 
-    A schema without fields says nothing, as None does: it fits with everything.
+    A schema without fields matches every schema, as None does.
     """
-    if any(one is None or _says_nothing(one) for one in (given, taken)):
+    if any(one is None or _is_empty_schema(one) for one in (given, taken)):
         return None
     if is_schema(given) and is_schema(taken):
         return _difference(given, taken)
@@ -55,12 +54,12 @@ def mismatch(given: Any, taken: Any) -> str | None:
 
 
 def is_schema(schema: Any) -> bool:
-    """Whether ``schema`` is a ``pyarrow.Schema``, told without importing pyarrow."""
+    """Return whether ``schema`` is a ``pyarrow.Schema``, without importing pyarrow."""
     kind = type(schema)
     return kind.__name__ == "Schema" and kind.__module__.partition(".")[0] == "pyarrow"
 
 
-def _says_nothing(schema: Any) -> bool:
+def _is_empty_schema(schema: Any) -> bool:
     return is_schema(schema) and not schema.names
 
 
@@ -69,15 +68,15 @@ def _difference(given: Any, taken: Any) -> str | None:
         return None
     if given.names != taken.names:
         missing = [f"{name!r} is missing" for name in taken.names if name not in given.names]
-        more = [f"{name!r} is not asked for" for name in given.names if name not in taken.names]
+        more = [f"{name!r} is not expected" for name in given.names if name not in taken.names]
         return "; ".join([*missing, *more]) or f"the fields come as {given.names}, not as {taken.names}"
-    told = []
+    differences = []
     for here, there in zip(given, taken, strict=True):
         if here.type != there.type:
-            told.append(f"{here.name!r} is {here.type}, not {there.type}")
+            differences.append(f"{here.name!r} is {here.type}, not {there.type}")
         elif here.nullable and not there.nullable:
-            told.append(f"{here.name!r} may be null")
-    return "; ".join(told) or None
+            differences.append(f"{here.name!r} may be null")
+    return "; ".join(differences) or None
 
 
 def _fits(given: Any, taken: Any) -> bool:
@@ -95,7 +94,7 @@ def _fits(given: Any, taken: Any) -> bool:
         return len(inside[0]) != len(inside[1]) or all(map(_fits, *inside))
     try:
         return issubclass(here, there) or here in _ALSO_TAKEN.get(there, ())
-    except TypeError:  # of a protocol or a typed dict, which refuse the question
+    except TypeError:  # protocols and typed dicts do not support issubclass
         return True
 
 
@@ -109,7 +108,7 @@ def _shown(kind: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A node while the graph is built. ``open``: whether `connect` may name side outputs besides its ``outputs``."""
+    """A node of an unfinished graph. ``open``: whether `connect` may add side outputs to its ``outputs``."""
 
     type: NodeType
     takes: Any = None
@@ -122,10 +121,10 @@ _NONE_NEW: Final[Mapping[str, _Draft]] = MappingProxyType({})
 
 
 class DagBuilder:
-    """Builds a `Dag`. Every method but `build` returns the builder, so that calls can be chained.
+    """The builder of a `Dag`. Every method except `build` returns the builder, so that calls can be chained.
 
     A node's name is its id in checkpoints: unique in the graph, ``[A-Za-z0-9_-]{1,64}``. A schema is a
-    ``pyarrow.Schema`` or a Python type; where both ends of an edge have one, they are compared.
+    ``pyarrow.Schema`` or a Python type. If both ends of an edge have a schema, the two must match.
 
     >>> from malstrom_py.dag import DagBuilder, DagExecutor
     >>> builder = DagBuilder().source("in", int)
@@ -142,14 +141,14 @@ class DagBuilder:
     def __init__(self) -> None:
         self._nodes: dict[str, _Draft] = {}
         self._edges: dict[tuple[Edge, str], None] = {}
-        """What reads what, in the order of the calls, which is that of inputs and of the ports of side outputs."""
+        """Edges and their readers, in the order of the calls, which is the order of inputs and of side outputs."""
         self._awaited: defaultdict[str, list[tuple[Edge, str]]] = defaultdict(list)
-        """The edges that name a node which is not there yet."""
+        """Missing node -> the edges that name it."""
 
     def source(self, name: str, schema: Any = None) -> Self:
-        """A node where events come in.
+        """Add a node that receives events.
 
-        Its side output ``late`` has the records that come at or below its watermark.
+        Its side output ``late`` has the records at or below its watermark.
         """
         return self._add(name, _Draft(NodeType.SOURCE, gives=check_schema(schema, name), outputs=(LATE,)))
 
@@ -162,21 +161,21 @@ class DagBuilder:
         output_schema: Any = None,
         outputs: Sequence[str] | None = None,
     ) -> Self:
-        """A node that an operator can be registered for; without one it passes records through.
+        """Add a node for an operator; a node without a registered operator passes records through.
 
-        ``schema`` is what it takes and what it gives; ``input_schema`` and ``output_schema`` say these apart.
-        ``outputs`` are its side outputs, by port from 1 up; without it they are those that `connect` names. ``late``
-        and ``dead_letters`` count behind the others.
+        ``schema`` is the schema of its input and its main output; ``input_schema`` and ``output_schema`` replace it for
+        one of the two. ``outputs`` are its side outputs, by port from 1 up; by default those that `connect` names.
+        ``late`` and ``dead_letters`` have the last ports.
         """
         takes = check_schema(schema if input_schema is None else input_schema, name)
         gives = check_schema(schema if output_schema is None else output_schema, name)
         sides = [_check_output(name, output) for output in _listed(outputs, name)]
         if len({MAIN, *sides}) <= len(sides):
-            raise PlanError(f"node {name!r}: an output stands twice in {[MAIN, *sides]}: {MAIN!r} is the main one")
+            raise PlanError(f"node {name!r}: an output is listed twice in {[MAIN, *sides]}: {MAIN!r} is the main one")
         return self._add(name, _Draft(NodeType.OPERATOR, takes, gives, tuple(sides), outputs is None))
 
     def sink_for(self, node: str, name: str, schema: Any = None, *, output: str | None = None) -> Self:
-        """A node where records are taken out, and that reads ``node``. `connect` may add to what it reads."""
+        """Add a sink that reads ``node``. `connect` may add inputs."""
         draft = _Draft(NodeType.SINK, takes=check_schema(schema, name))
         self._check_new(name, NodeType.SINK)
         edge = self._edge(node, output)
@@ -187,10 +186,10 @@ class DagBuilder:
         return self
 
     def connect(self, upstream: str, downstream: str, *, output: str | None = None) -> Self:
-        """Have ``downstream`` read ``upstream``: its main output, or the side output of that name.
+        """Add an edge from ``upstream``, its main output or the side output ``output``, to ``downstream``.
 
-        ``connect("split:late", "audit")`` is the same as ``connect("split", "audit", output="late")``. Either may be a
-        node that is added later.
+        ``connect("split:late", "audit")`` is the same as ``connect("split", "audit", output="late")``. Both nodes may
+        be added later.
 
         >>> dag = (
         ...     DagBuilder().source("in").connect("in", "left").connect("in", "right").connect("left", "join")
@@ -207,12 +206,11 @@ class DagBuilder:
         return self
 
     def build(self) -> Dag:
-        """The graph, checked and frozen. The builder can be used on.
+        """Check the graph and return it. The builder remains usable.
 
         Raises:
-            PlanError: it is empty, has an edge to or from a node that was never added, has a cycle (told in order), or
-                has a node that is disconnected: a source or an operator that nothing reads, an operator that reads
-                nothing.
+            PlanError: the graph is empty, has an edge to or from a missing node, has a cycle (the message lists it), or
+                has a disconnected node: a source or an operator without a reader, or an operator without an input.
         """
         if not self._nodes and not self._edges:
             raise PlanError("the graph is empty: start with source('name')")
@@ -226,7 +224,7 @@ class DagBuilder:
         inputs = {name: [edge.node for edge in edges] for name, edges in read.items()}
         cycle = cycle_in(inputs)
         if cycle:
-            raise PlanError(f"the graph has a cycle: {' -> '.join(cycle)}. Take out one of these edges")
+            raise PlanError(f"the graph has a cycle: {' -> '.join(cycle)}. Remove one of these edges")
         self._check_connected(inputs)
         nodes = tuple(_frozen(name, self._nodes[name], read[name], outputs[name]) for name in topological(inputs))
         return Dag(nodes, {node.name: rank for rank, node in enumerate(nodes)})
@@ -247,7 +245,7 @@ class DagBuilder:
                 raise PlanError(f"{draft.type} {name!r} is disconnected: it reads nothing. connect('…', {name!r})")
             if draft.type is not NodeType.SINK and name not in read:
                 raise PlanError(
-                    f"{draft.type} {name!r} is disconnected: nothing reads it, so what it gives would be lost. "
+                    f"{draft.type} {name!r} is disconnected: nothing reads it, so its records would be lost. "
                     f"connect({name!r}, '…') or sink_for({name!r}, '…')"
                 )
 
@@ -260,7 +258,7 @@ class DagBuilder:
         if name in self._nodes:
             raise PlanError(
                 f"the graph has a node {name!r} already ({self._nodes[name].type}): names are ids, so this {kind} "
-                f"needs another"
+                f"needs another name"
             )
 
     def _add(self, name: str, draft: _Draft) -> Self:
@@ -272,7 +270,7 @@ class DagBuilder:
         return self
 
     def _check_name(self, name: str) -> None:
-        """`PlanError` if there neither is nor can be a node of that name."""
+        """`PlanError` if ``name`` cannot be the name of a node."""
         why = f"a name is a str, not {type(name).__name__}"
         try:
             if isinstance(name, str):
@@ -283,7 +281,7 @@ class DagBuilder:
         raise PlanError(f"the graph has no node {name!r}; it has {listed(self._nodes) or 'none'}: {why}")
 
     def _edge(self, upstream: str, output: str | None) -> Edge:
-        """The output of a node that is meant, if there can be one."""
+        """Return the output that ``upstream`` and ``output`` name. `PlanError` if the names are illegal."""
         name, colon, named = upstream.partition(":") if isinstance(upstream, str) else (upstream, "", "")
         if colon and output is not None and output != named:
             raise PlanError(f"{upstream!r} and output={output!r} are two outputs: name one of them")
@@ -291,18 +289,18 @@ class DagBuilder:
         return Edge(name, MAIN if not colon and output is None else _check_output(name, named if colon else output))
 
     def _check_edge(self, edge: Edge, downstream: str, new: Mapping[str, _Draft] = _NONE_NEW) -> None:
-        """`PlanError` if ``downstream`` cannot read it, by what is known of both. ``new``: nodes about to be added."""
-        giver = new.get(edge.node) or self._nodes.get(edge.node)
-        taker = new.get(downstream) or self._nodes.get(downstream)
-        if taker is not None and taker.type is NodeType.SOURCE:
-            raise PlanError(f"source {downstream!r} cannot read {edge.node!r}: events come into it from outside only")
-        if giver is not None:
-            _check_gives(edge, downstream, giver)
-        if giver is None or taker is None:
+        """`PlanError` if ``downstream`` cannot read ``edge``; a missing node is not checked. ``new``: nodes to add."""
+        writer = new.get(edge.node) or self._nodes.get(edge.node)
+        reader = new.get(downstream) or self._nodes.get(downstream)
+        if reader is not None and reader.type is NodeType.SOURCE:
+            raise PlanError(f"source {downstream!r} cannot read {edge.node!r}: it receives events from outside only")
+        if writer is not None:
+            _check_output_exists(edge, downstream, writer)
+        if writer is None or reader is None:
             return
-        # What a side output gives is known of sources only, whose late records are like the others.
-        gives = giver.gives if edge.output == MAIN or giver.type is NodeType.SOURCE else None
-        why = mismatch(gives, taker.takes)
+        # The schema of a side output is known only for sources, whose late records are like the others.
+        gives = writer.gives if edge.output == MAIN or writer.type is NodeType.SOURCE else None
+        why = mismatch(gives, reader.takes)
         if why is not None:
             raise PlanError(f"the schemas of {str(edge)!r} and {downstream!r} do not match: {why}")
 
@@ -317,20 +315,20 @@ class DagBuilder:
 
 
 def _frozen(name: str, draft: _Draft, inputs: Sequence[Edge], outputs: Sequence[str]) -> DagNode:
-    # What any node may have stands behind its own, so that it is nobody's port by the order of some calls.
+    # ``late`` and ``dead_letters`` follow the node's own outputs, so that ports do not depend on the order of calls.
     own = [output for output in outputs if output not in UNTIMED]
     ordered = (*own, *(output for output in UNTIMED if output in outputs))
     return DagNode(name, draft.type, tuple(inputs), ordered, draft.takes, draft.gives)
 
 
-def _check_gives(edge: Edge, downstream: str, giver: _Draft) -> None:
-    """`PlanError` if a node does not give what ``downstream`` would read."""
-    if giver.type is NodeType.SINK:
+def _check_output_exists(edge: Edge, downstream: str, writer: _Draft) -> None:
+    """`PlanError` if the node of ``edge`` does not have that output."""
+    if writer.type is NodeType.SINK:
         raise PlanError(f"{downstream!r} cannot read sink {edge.node!r}: records leave the graph there")
-    if edge.output not in (MAIN, *giver.outputs) and not giver.open:
+    if edge.output not in (MAIN, *writer.outputs) and not writer.open:
         raise PlanError(
-            f"{giver.type} {edge.node!r} has no output {edge.output!r} that {downstream!r} could read; it has "
-            f"{', '.join(map(repr, (MAIN, *giver.outputs)))}"
+            f"{writer.type} {edge.node!r} has no output {edge.output!r} that {downstream!r} could read; it has "
+            f"{', '.join(map(repr, (MAIN, *writer.outputs)))}"
         )
 
 
@@ -341,7 +339,7 @@ def _listed(outputs: Sequence[str] | None, node: str) -> Sequence[str]:
 
 
 def _check_output(node: str, output: object) -> str:
-    """``output`` if it can be the name of a side output of ``node``, or the main one's."""
+    """Return ``output`` if it is a legal name of an output; else raise `PlanError`."""
     if not isinstance(output, str):
         raise PlanError(f"node {node!r}: the name of an output is a str, got {type(output).__name__}")
     return check_name(output, "side output")

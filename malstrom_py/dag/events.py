@@ -1,6 +1,6 @@
-"""From what a user hands in to batches: values, messages or a batch; and which of their records are late.
+"""Conversion of a user's events (values, messages or a batch) to batches, which are split by lateness.
 
-Rule: every record in a DAG has a key, None where none was given; a batch has timestamps for all records or for none.
+Rule: every record in a DAG has a key, None by default; a batch has timestamps for all records or for none.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _ALWAYS_KEYS: Final = frozenset((type(None), str, int, bytes, bool))
 
 
 def batches_of(event: Any, node: str, part: str | None) -> list[Batch]:
-    """``event``, a value, a `DataMessage`, a list of these messages or a `Batch`, as batches in order, none empty.
+    """Convert ``event`` (a value, a `DataMessage`, a list of these messages or a `Batch`) to batches, none empty.
 
-    ``part`` is the source that the records are of. `DagError` if a timestamp is none.
+    ``part`` is the source of the records. `DagError` if a timestamp or a key is illegal.
     """
     kind = type(event)
     if kind is DataMessage:
@@ -36,7 +36,7 @@ def batches_of(event: Any, node: str, part: str | None) -> list[Batch]:
 
 
 def batches_of_all(events: Iterable[Any] | Batch, node: str, part: str | None) -> list[Batch]:
-    """The same for many events: a `Batch`, or values and messages one by one."""
+    """Convert many events to batches: a `Batch`, or an iterable of values and messages."""
     if not isinstance(events, Iterable | Batch):
         raise DagError(
             f"node {node!r}: events are a list of values or messages, or a Batch, got {type(events).__name__}: "
@@ -47,7 +47,7 @@ def batches_of_all(events: Iterable[Any] | Batch, node: str, part: str | None) -
 
 
 def time_of(moment: Any, what: str, node: str = "") -> int:
-    """``moment`` as an int above the first epoch and up to the maximum one, else `DagError` for ``what``."""
+    """Return ``moment`` as an int above `MIN_EPOCH`, up to `MAX_EPOCH`; else raise `DagError` for ``what``."""
     try:
         time = None if isinstance(moment, bool) else index(moment)
     except TypeError:
@@ -60,9 +60,9 @@ def time_of(moment: Any, what: str, node: str = "") -> int:
 
 
 def split_late(batch: Batch, frontier: int) -> tuple[Batch | None, Batch | None]:
-    """The records above ``frontier``, and those at or below it; None for none of them.
+    """Split a batch into the records above ``frontier`` and those at or below it; None for an empty batch.
 
-    Behind the maximum epoch every record is late, also one without a timestamp.
+    After the maximum epoch every record is late, also one without a timestamp.
     """
     if frontier == MAX_EPOCH:
         return None, batch
@@ -101,23 +101,23 @@ def _checked(batch: Batch, node: str, part: str | None) -> Batch:
         _check_keys(batch.keys, node)
     checked: Batch
     if isinstance(batch, ColumnBatch):
-        # A copy that shares the columns, for what was handed in is not changed.
+        # A copy that shares the columns: the caller's batch must not change.
         checked = batch.cut(0, rows) if batch.is_keyed else batch.with_keys([None] * rows)
         checked.part = part or batch.part
         return checked
-    # Copies, for what is queued, or waits in a sink, must not change with what the caller keeps.
+    # Copies: a queued batch, or one in a sink, must not change when the caller changes the original.
     keys = [None] * rows if batch.keys is None else list(batch.keys)
     return Batch(list(batch.values), keys=keys, timestamps=times, part=part or batch.part)
 
 
 def _check_keys(keys: list[Any], node: str) -> None:
-    """`DagError` if one of ``keys`` would be found nowhere: it cannot be hashed, or is not equal to itself."""
+    """`DagError` if one of ``keys`` cannot be looked up: it cannot be hashed, or is not equal to itself."""
     if _ALWAYS_KEYS.issuperset(map(type, keys)):
         return
     for key in keys:
         try:
             hash(key)
-        except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+        except Exception as error:  # a TypeError, or any exception of the user's __hash__
             raise DagError(
                 f"node {node!r}: a key of type {type(key).__name__} cannot be hashed: give the event a key that is "
                 f"immutable, for instance a tuple instead of a list",
@@ -125,7 +125,7 @@ def _check_keys(keys: list[Any], node: str) -> None:
             ) from error
         if isinstance(key, float) and key != key:
             raise DagError(
-                f"node {node!r}: a key is NaN, which equals no key, itself included: give the event another one, "
+                f"node {node!r}: a key is NaN, which equals no key, not even itself: give the event another key, "
                 f"for instance None",
                 node=node,
             )
@@ -136,5 +136,8 @@ def _times(times: list[Any], node: str) -> list[int]:
         return times
     whole = [time_of(time, f"node {node!r}: a timestamp", node) for time in times]
     if MAX_EPOCH in whole:
-        raise DagError(f"node {node!r}: a timestamp lies below the maximum epoch, the end of the stream", node=node)
+        raise DagError(
+            f"node {node!r}: a timestamp is the maximum epoch, which marks the end of the stream; give a smaller one",
+            node=node,
+        )
     return whole

@@ -1,8 +1,7 @@
-"""What a node is, as bytes at rest: its state, its watermarks, what is queued at it, what nobody has taken yet.
+"""The image of a node in a checkpoint: its state, its watermarks, its queue, and the records that wait in a sink.
 
-Rule: an image is sealed with a SHA-256 of its contents, so that damage is found before anything is believed; it says
-what its node was, so that it is not given to another one. Values come back as exactly the types they were, or the
-image is not made.
+Rule: an image is sealed with a SHA-256 of its contents, which is verified first. It describes its node, so that it is
+not restored into another one. Decoding restores the exact types; a value that cannot be stored is an error.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ Queued = tuple[int, "Batch | Control"]
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """One node. ``reached`` are the epochs of its inputs, which are called ``inputs``; ``epoch`` is the last it sent.
+class NodeImage:
+    """The image of one node. ``inputs``: their names; ``reached``: their epochs; ``epoch``: the last epoch sent.
 
-    ``label`` says what was registered for it; ``state`` is what that has persisted, None if nothing.
+    ``label``: the name of its operator; ``state``: the persisted state of the operator, or None; ``kept``: the batches
+    in a sink.
     """
 
     type: str
@@ -39,20 +39,22 @@ class Image:
     kept: list[Batch] = field(default_factory=list)
 
 
-def image_to_bytes(image: Image, codec: Codec, node: str) -> bytes:
-    """An image at rest. `CodecError` naming the node for a value that cannot be stored."""
+def image_to_bytes(image: NodeImage, codec: Codec, node: str) -> bytes:
+    """Encode an image. `CodecError` naming the node for a value that cannot be stored."""
     queue = [[index, *_message(message)] for index, message in image.queue]
     kept = [_message(batch) for batch in image.kept]
     head = [image.type, image.inputs, image.label, image.reached, image.epoch, image.state]
     return _sealed(codec.encode_at_rest([*head, queue, kept], step=node))
 
 
-def image_of_bytes(data: object, codec: Codec, node: str) -> Image:
-    """The image that was made bytes. `RestoreFailed` naming the node if these are none."""
+def image_of_bytes(data: object, codec: Codec, node: str) -> NodeImage:
+    """Decode an image. `RestoreFailed` naming the node if the bytes are not an image."""
     try:
         kind, inputs, label, reached, epoch, state, queue, kept = codec.decode_at_rest(_opened(data, node), step=node)
         queued = [(index, _message_of(*message)) for index, *message in queue]
-        return Image(kind, inputs, label, reached, epoch, state, queued, [_batch_of(*fields) for _, *fields in kept])
+        return NodeImage(
+            kind, inputs, label, reached, epoch, state, queued, [_batch_of(*fields) for _, *fields in kept]
+        )
     except CodecError as error:
         raise restore_failed(node, str(error)) from error
     except (TypeError, ValueError) as error:
@@ -60,22 +62,22 @@ def image_of_bytes(data: object, codec: Codec, node: str) -> Image:
 
 
 def bundle(images: dict[str, bytes], codec: Codec) -> bytes:
-    """The images of all nodes in one."""
+    """Encode the images of all nodes as one checkpoint."""
     return _sealed(codec.encode_at_rest([[name, image] for name, image in images.items()], step="checkpoint"))
 
 
 def unbundle(data: object, codec: Codec) -> dict[str, bytes]:
-    """The images in a bundle, by node. `RestoreFailed` if it is none."""
+    """Decode a checkpoint: return node -> image. `RestoreFailed` if it is not one."""
     try:
         return dict(codec.decode_at_rest(_opened(data, "")))
     except (CodecError, TypeError, ValueError) as error:
-        raise restore_failed("", "these bytes are no checkpoint") from error
+        raise restore_failed("", "these bytes are not a checkpoint") from error
 
 
 def restore_failed(node: str, reason: str) -> RestoreFailed:
-    """The error for the caller to raise; ``node`` is empty where it is not about one."""
+    """Return the error of a failed restore; ``node`` is empty if the error concerns the whole graph."""
     where = f"node {node!r} cannot be restored" if node else "the graph cannot be restored"
-    return RestoreFailed(f"{where}: {reason.rstrip('.')}. The executor is as it was.", node=node, reason=reason)
+    return RestoreFailed(f"{where}: {reason.rstrip('.')}. The executor is unchanged.", node=node, reason=reason)
 
 
 def _sealed(body: bytes) -> bytes:
@@ -88,9 +90,9 @@ def _opened(data: object, node: str) -> bytes:
     raw = bytes(data)
     start = len(_MAGIC) + _DIGEST_BYTES
     if len(raw) < start or not raw.startswith(_MAGIC):
-        raise restore_failed(node, "these bytes are no checkpoint of a DAG of this version")
+        raise restore_failed(node, "these bytes are not a checkpoint of a DAG of this version")
     if sha256(raw[start:]).digest() != raw[len(_MAGIC) : start]:
-        raise restore_failed(node, "the checkpoint is damaged (its SHA-256 is wrong). Take another one")
+        raise restore_failed(node, "the checkpoint is damaged (its SHA-256 is wrong). Use another checkpoint")
     return raw[start:]
 
 
@@ -102,7 +104,7 @@ def _message(message: Batch | Control) -> list[Any]:
             return ["epoch", message.time, message.idle]
         case PartOpened(state=None) | PartFinished():
             return ["opened" if isinstance(message, PartOpened) else "finished", message.part]
-    raise InternalError(f"a {type(message).__name__} is queued in a DAG, where none can come from")
+    raise InternalError(f"a {type(message).__name__} is queued in a DAG, which cannot happen")
 
 
 def _message_of(kind: str, *fields: Any) -> Batch | Control:

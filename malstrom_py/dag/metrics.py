@@ -1,4 +1,4 @@
-"""What a DAG has done, counted by the executor as it goes: of the whole graph, and of each node."""
+"""Metrics of a DAG, counted by the executor: of the whole graph, and of each node."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from malstrom_py.operators.base import Counters
 
 @dataclass(frozen=True, slots=True)
 class DagMetrics:
-    """Figures of the whole graph, since it was built, restored, or since ``reset_metrics``.
+    """Metrics of the whole graph, since it was built, restored, or since ``reset_metrics``.
 
     Attributes:
-        processed: records taken, added up over the nodes: one that passes a source, two operators and a sink counts 4.
-        routed: records sent by a node, on outputs that something reads; once, however many nodes read the output.
-        fanned_out: those of them that more than one node reads.
-        stalls: watermarks that came to a node and moved nothing there, for another of its inputs is behind.
-        skipped: nodes left alone, added up over the runs: each call that has events, watermarks or timers processed is
-            one run, and costs by the nodes that it does not skip. (One that is visited twice counts as two.)
-        epochs: watermarks given to ``process_watermark`` that moved their source's; others are ignored.
+        processed: records received, summed over the nodes: one through a source, two operators and a sink counts 4.
+        routed: records sent to an output that has a reader; counted once for any number of readers.
+        fanned_out: the routed records whose output has more than one reader.
+        stalls: watermarks that reached a node without moving its watermark, because another input is lower.
+        skipped: nodes not visited, summed over the runs: each call that processes events, watermarks or timers is one
+            run, and its cost depends on the nodes that it visits. (A node that is visited twice counts as two.)
+        epochs: watermarks given to ``process_watermark`` that moved that of their source; others are ignored.
     """
 
     processed: int = 0
@@ -32,17 +32,17 @@ class DagMetrics:
 
 @dataclass(frozen=True, slots=True)
 class NodeMetrics:
-    """Figures of one node, over the same time.
+    """Metrics of one node, over the same time.
 
     Attributes:
-        rows_in: records taken, the late among them.
-        rows_out: records sent, on all outputs, whether or not something reads them.
-        calls: batches taken: an event is a batch, and so are events that are handed in together.
-        time_ns: nanoseconds spent in the node, with events, watermarks and timers; 0 if that is not measured. What an
-            operator has processed before it goes on (``flat_map`` does that) counts for it as well.
-        late: records that came at or below its watermark.
-        skipped: records it could not take, dropped by ``on_error="skip"``.
-        dead_letters: records it could not take, sent to its output ``dead_letters``.
+        rows_in: records received, including late ones.
+        rows_out: records sent, on all outputs, with or without readers.
+        calls: batches received: an event is a batch, and events that are passed together are one batch.
+        time_ns: nanoseconds spent in the node, with events, watermarks and timers; 0 if not measured. Includes the time
+            of nodes that an operator runs before it continues, as ``flat_map`` does.
+        late: records at or below its watermark.
+        skipped: records on which its operator failed, dropped by ``on_error="skip"``.
+        dead_letters: records on which its operator failed, sent to its output ``dead_letters``.
     """
 
     rows_in: int = 0
@@ -55,7 +55,7 @@ class NodeMetrics:
 
 
 def node_metrics(counters: Counters) -> NodeMetrics:
-    """The figures of a node, of what it has counted."""
+    """Return the metrics of a node from its counters."""
     return NodeMetrics(
         counters.rows_in,
         sum(counters.rows_out),
@@ -68,7 +68,7 @@ def node_metrics(counters: Counters) -> NodeMetrics:
 
 
 def dag_metrics(nodes: Iterable[tuple[Counters, list[int]]], *, skipped: int, epochs: int) -> DagMetrics:
-    """The figures of the graph, of each node's counters and of how many nodes read each of its ports."""
+    """Return the metrics of the graph from each node's counters and its number of readers per port."""
     processed = routed = fanned_out = stalls = 0
     for counters, readers in nodes:
         processed += counters.rows_in
@@ -80,7 +80,7 @@ def dag_metrics(nodes: Iterable[tuple[Counters, list[int]]], *, skipped: int, ep
 
 
 def reset(counters: Counters) -> None:
-    """Set all figures to 0, in place: the node and its operator share them."""
+    """Set all counters to 0, in place: the node and its operator share them."""
     for field in fields(counters):
         value = getattr(counters, field.name)
         setattr(counters, field.name, [0] * len(value) if isinstance(value, list) else 0)

@@ -1,14 +1,11 @@
-"""What can be registered for a node, and the operator that is built from it.
+"""Registration of an operator for a node: recognizes its kind, checks it and builds the operator.
 
-Checks of a step of ``malstrom_py.operators`` that is registered for a node: its arguments, its streams, its policy.
+Rule: the hooks or the number of required arguments decide the kind; ``kind`` overrides them. An object that is not an
+operator is rejected when it is registered.
 
-Rule: a stream of a step that has no output of its own would come out elsewhere, so each must have one. How many streams
-a step has that is not ours is not known: it is told when it sends to one that is not there.
-
-What can be registered for a node, and the operator that comes of it.
-
-Rule: what a thing is, is told by its hooks or by how many arguments it must be given; ``kind`` says it where that is
-not enough. What cannot be an operator is refused when it is registered.
+Rule: each stream of a step needs an output of the node. The number of streams is known for the steps of
+``malstrom_py.operators``, whose arguments and error policy are checked too. Another step fails when it sends to a
+missing output.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from malstrom_py.validation import refuse_policy
 
 
 def check_step(factory: Any, node: DagNode, on_error: OnError) -> type[Operator] | None:
-    """The class that ``factory`` is, or is a partial of; None for another function. `PlanError` if it cannot work."""
+    """Return the class of the step that ``factory`` makes, None for a function. `PlanError` if it cannot work."""
     arguments = _step_arguments(factory, node.name)
     made = factory.func if isinstance(factory, partial) else factory
     if not (isinstance(made, type) and issubclass(made, Operator)):
@@ -56,7 +53,7 @@ def check_step(factory: Any, node: DagNode, on_error: OnError) -> type[Operator]
 
 
 def _step_arguments(factory: Any, node: str) -> Mapping[str, Any]:
-    """What ``factory`` will be called with, where it tells. `PlanError` if that is too little, or too much."""
+    """Return the arguments of ``factory``, if it has a signature. `PlanError` if they do not match the signature."""
     made: Any = factory
     given: tuple[Any, ...] = ()
     named: Mapping[str, Any] = {}
@@ -71,7 +68,7 @@ def _step_arguments(factory: Any, node: str) -> Mapping[str, Any]:
     except TypeError as error:
         name = getattr(made, "__name__", type(made).__name__)
         raise PlanError(
-            f"node {node!r}: {name} cannot be made of a StepContext alone: {error}. Give it its arguments as "
+            f"node {node!r}: {name} cannot be made from a StepContext alone: {error}. Give it its arguments with "
             f"functools.partial({name}, …)"
         ) from error
     bound.apply_defaults()
@@ -79,7 +76,7 @@ def _step_arguments(factory: Any, node: str) -> Mapping[str, Any]:
 
 
 def _streams(step: type[Operator], arguments: Mapping[str, Any]) -> int:
-    """How many streams ``step`` sends to at least, without ``late`` and ``dead_letters``."""
+    """Return the minimum number of streams of ``step``, without ``late`` and ``dead_letters``."""
     if issubclass(step, Branch):
         return 2
     if issubclass(step, Split | Cloned):
@@ -96,30 +93,30 @@ _STATEFUL_HOOKS: Final = frozenset(("on_batch", "on_timer", "on_schedule"))
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """What runs at a node. ``label`` says what it is: the state of one thing is not given to another."""
+class NodeRegistration:
+    """The registered operator of a node. ``label`` names it, so that its state is not restored into another one."""
 
     factory: OperatorFactory
     label: str
     on_error: OnError = "fail"
     sends_late: bool = False
-    """Whether its second stream is the output ``late``."""
+    """Whether the second stream is the output ``late``."""
 
     def build(self, context: StepContext) -> Operator:
-        """The operator, new. `PlanError` naming the node if the factory gives none."""
+        """Build the operator. `PlanError` naming the node if the factory does not return an operator."""
         operator: object = self.factory(context)
         if not isinstance(operator, Operator):
             raise PlanError(
-                f"node {context.step!r}: the factory gave {type(operator).__name__}, which is no Operator: "
-                f"return what derives from malstrom_py.operators.base.Operator"
+                f"node {context.step!r}: the factory returned {type(operator).__name__}, which is not an Operator: "
+                f"return a subclass of malstrom_py.operators.base.Operator"
             )
         return operator
 
 
 def registration_of(
     operator: object, node: DagNode, *, default: Callable[[], Any] | None, on_error: OnError, kind: Kind | None
-) -> Registered:
-    """What ``operator`` is at ``node``, or `PlanError`."""
+) -> NodeRegistration:
+    """Check ``operator`` and return its registration for ``node``. `PlanError` if it is not an operator."""
     name = node.name
     if on_error not in get_args(OnError):
         raise PlanError(f"node {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
@@ -127,20 +124,20 @@ def registration_of(
         raise PlanError(f"node {name!r}: kind is one of {', '.join(map(repr, get_args(Kind)))}, got {kind!r}")
     kind = kind or _kind_of(operator, name)
     if default is not None and kind != "stateful":
-        raise PlanError(f"node {name!r}: default= is for logics that keep state, but this is a {kind}")
+        raise PlanError(f"node {name!r}: default= is for logics with state, but this is a {kind}")
     if default is not None and not callable(default):
         raise PlanError(f"node {name!r}: default is a function that makes a state, got {type(default).__name__}")
     if not callable(operator) and kind in ("function", "factory"):
-        raise PlanError(f"node {name!r}: a {kind} can be called, but {type(operator).__name__} cannot")
+        raise PlanError(f"node {name!r}: a {kind} must be callable, but {type(operator).__name__} is not")
     step = check_step(operator, node, on_error) if kind == "factory" else None
     factory, label = _factory(operator, node, kind, default)
     if kind == "stateful" and "on_batch" in hooks_of(operator, name):
         refuse_policy(on_error, name, "on_batch")
-    return Registered(factory, label, on_error, step is not None and issubclass(step, GenerateEpochs))
+    return NodeRegistration(factory, label, on_error, step is not None and issubclass(step, GenerateEpochs))
 
 
 def context_of(node: DagNode, on_error: OnError, **given: Any) -> StepContext:
-    """What an operator is told. Records have a key and a timestamp, or none, as they come."""
+    """Return the context of a node's operator. The records of a node may or may not have keys and timestamps."""
     port = node.port(DEAD_LETTERS) if on_error == "dead-letter" else None
     return StepContext("dag", node.name, on_error=on_error, dead_letter_port=port, timed=None, keyed=None, **given)
 
@@ -183,13 +180,13 @@ def _kind_of(operator: Any, node: str) -> Kind:
     if arguments not in _KINDS_BY_ARGUMENTS:
         raise PlanError(
             f"node {node!r}: a function takes a value; or (message, output); or (message, key_state, output). "
-            f"This one takes {arguments}. If it does take one of these, say which by kind="
+            f"This one takes {arguments}. If it does take one of these, pass kind="
         )
     return _KINDS_BY_ARGUMENTS[arguments]
 
 
 def _arguments(function: Any) -> int:
-    """How many arguments ``function`` must be given by position; 1 where it does not tell, as some builtins do not."""
+    """Return the number of required positional arguments; 1 for a function without a signature, such as a builtin."""
     if function is None:
         return 0
     try:

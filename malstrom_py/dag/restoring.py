@@ -1,6 +1,6 @@
-"""From images of nodes to a `Running` that goes on where they were taken.
+"""The restore of a checkpoint: makes a `RunningDag` that continues from the images of its nodes.
 
-Rule: all of it happens in a new `Running`. One that cannot be completed is forgotten, and nothing else has changed.
+Rule: a restore builds a new `RunningDag`. If it fails, the new one is dropped and the old one is unchanged.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from malstrom_py.dag.events import time_of
-from malstrom_py.dag.images import Image, restore_failed
-from malstrom_py.dag.registration import Registered
-from malstrom_py.dag.running import Collected, Means, Nowhere, Running, keeps_parts
+from malstrom_py.dag.images import NodeImage, restore_failed
+from malstrom_py.dag.registration import NodeRegistration
+from malstrom_py.dag.running import NodeServices, Nowhere, RunningDag, SinkCollector, keeps_parts
 from malstrom_py.dag.topology import Dag, DagNode
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import DagError, MalstromError, OperatorError, RestoreFailed
@@ -21,9 +21,11 @@ from malstrom_py.operators.stateful_op import StatefulOp
 from malstrom_py.operators.stateless_op import StatelessOp
 
 
-def restored(dag: Dag, registered: Mapping[str, Registered], means: Means, images: Mapping[str, Image]) -> Running:
-    """A `Running` that goes on where ``images`` were taken. `RestoreFailed` names the node that cannot, and why."""
-    running = Running(dag, registered, means)
+def restored(
+    dag: Dag, registered: Mapping[str, NodeRegistration], services: NodeServices, images: Mapping[str, NodeImage]
+) -> RunningDag:
+    """Return a `RunningDag` that continues from ``images``. `RestoreFailed` names the node and the reason."""
+    running = RunningDag(dag, registered, services)
     for name in dag.ranks:
         if name not in images:
             raise restore_failed(name, "the checkpoint has no such node: it is of another graph")
@@ -38,7 +40,7 @@ def restored(dag: Dag, registered: Mapping[str, Registered], means: Means, image
 
 
 def watermarks_of(dag: Dag, watermarks: object) -> dict[int, int]:
-    """``watermarks``, node -> time, by rank in topological order. `RestoreFailed` names the one that is none."""
+    """Convert ``watermarks``, node -> time, to rank -> time, sorted. `RestoreFailed` names an illegal one."""
     if not isinstance(watermarks, Mapping):
         raise restore_failed("", f"watermarks are a mapping of node -> time, got {type(watermarks).__name__}")
     times = {}
@@ -52,18 +54,18 @@ def watermarks_of(dag: Dag, watermarks: object) -> dict[int, int]:
     return dict(sorted(times.items()))
 
 
-def _check(node: DagNode, image: Image, label: str) -> None:
+def _check(node: DagNode, image: NodeImage, label: str) -> None:
     name, here = node.name, [str(edge) for edge in node.inputs]
     if image.type != node.type:
         raise restore_failed(name, f"it was of type {image.type} and is now of type {node.type}")
     if sorted(here) != sorted(image.inputs):
         raise restore_failed(name, f"it read {_listed(image.inputs)} and now reads {_listed(here)}")
     if image.state is not None and image.label != label:
-        raise restore_failed(name, f"its state is of a {image.label}, but registered for it is {label or 'nothing'}")
+        raise restore_failed(name, f"its state is of a {image.label}, but its operator is now {label or 'missing'}")
 
 
-def _open(running: Running, images: Mapping[str, Image]) -> None:
-    """Open the parts, with what nodes had kept for them: that is how they take it back."""
+def _open(running: RunningDag, images: Mapping[str, NodeImage]) -> None:
+    """Open the parts with the state that nodes kept for them, which restores that state."""
     parts: dict[str, Mapping[str, Any]] = {}
     for rank, node in enumerate(running.dag.nodes):
         operator, state = running.operators[rank], images[node.name].state
@@ -76,36 +78,36 @@ def _open(running: Running, images: Mapping[str, Image]) -> None:
         raise restore_failed(error.step, str(error)) from error
 
 
-def _resume(running: Running, rank: int, node: DagNode, image: Image) -> None:
+def _resume(running: RunningDag, rank: int, node: DagNode, image: NodeImage) -> None:
     operator, executor = running.operators[rank], running.executor
     # The inputs may have been connected in another order.
     labels = {str(edge): index for index, edge in enumerate(node.inputs)}
     order = [labels[label] for label in image.inputs] or [0]
     reached = [time for _, time in sorted(zip(order, image.reached, strict=True))]
     executor.resume(rank, reached, image.epoch)
-    if isinstance(operator, Collected):
+    if isinstance(operator, SinkCollector):
         for batch in image.kept:
             operator.on_batch(batch, Nowhere())
     elif operator is not None:
         if image.epoch != MIN_EPOCH:
-            _tell(node.name, operator, image.epoch)
+            _set_epoch(node.name, operator, image.epoch)
         if image.state is not None:
-            _take_back(node.name, operator, image.state)
+            _restore_state(node.name, operator, image.state)
     for index, message in image.queue:
         executor.push(rank, message, index=order[index])
         running.interrupted = True
 
 
-def _tell(name: str, operator: Operator, epoch: int) -> None:
-    """Let an operator know the epoch it had reached. Nothing comes of it: that was sent where the image was taken."""
+def _set_epoch(name: str, operator: Operator, epoch: int) -> None:
+    """Set the epoch of an operator. What it sends is dropped, because it was sent before the image was taken."""
     if isinstance(operator, StatefulOp | StatelessOp):
         operator.continue_at(epoch)
     else:
-        # Before it has state, so that no key is told twice.
+        # Before its state is restored, so that no key sees the epoch twice.
         _guarded(name, operator.on_epoch, Epoch(epoch), Nowhere())
 
 
-def _take_back(name: str, operator: Operator, state: bytes) -> None:
+def _restore_state(name: str, operator: Operator, state: bytes) -> None:
     restore = getattr(operator, "restore", None)
     if isinstance(operator, StatefulOperator):
         _guarded(name, operator.state.restore, state)
@@ -117,20 +119,20 @@ def _take_back(name: str, operator: Operator, state: bytes) -> None:
 
 
 def _takes_parts(operator: Operator) -> bool:
-    """Whether what ``operator`` has persisted is told to it by part, when that is opened."""
+    """Return whether ``operator`` gets its persisted state when its parts are opened."""
     return keeps_parts(operator) and not isinstance(operator, StatefulOperator) and not hasattr(operator, "restore")
 
 
 def _guarded(node: str, function: Any, *arguments: Any, **named: Any) -> Any:
-    """Call ``function``; what it raises becomes a `RestoreFailed` that names ``node``."""
+    """Call ``function``; turn an exception into a `RestoreFailed` that names ``node``."""
     try:
         return function(*arguments, **named)
     except RestoreFailed:
         raise
     except Exception as error:
-        # Of others the type alone: their text may hold values.
-        told = str(error) if isinstance(error, MalstromError) else f"{type(error).__name__} in its operator"
-        raise restore_failed(node, told) from error
+        # The text of other exceptions may contain values.
+        reason = str(error) if isinstance(error, MalstromError) else f"its operator raised {type(error).__name__}"
+        raise restore_failed(node, reason) from error
 
 
 def _listed(inputs: Iterable[str]) -> str:

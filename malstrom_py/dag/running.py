@@ -1,11 +1,7 @@
-"""A DAG while it runs: the one executor over the nodes of a graph.
+"""A running DAG: the operators and sinks of a graph, on one `Executor` of the engine.
 
-A sink of a DAG: keeps the records that reach it until they are taken.
-
-Outlets that an operator is given when its image is taken, or put back: what it sends then goes no further.
-
-Rule: nodes are numbered as they stand in the `Dag`. Each source is one part of its own name, so that steps that keep
-something per part work here too.
+Rule: nodes are numbered as in the `Dag`. Each source is a source part of the same name, so that steps that keep state
+per part work in a DAG too.
 """
 
 from __future__ import annotations
@@ -18,8 +14,8 @@ from typing import Any, Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
-from malstrom_py.dag.images import Image
-from malstrom_py.dag.registration import Registered, context_of
+from malstrom_py.dag.images import NodeImage
+from malstrom_py.dag.registration import NodeRegistration, context_of
 from malstrom_py.dag.topology import LATE, MAIN, UNTIMED, Dag, DagNode, NodeType
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import (
@@ -39,8 +35,8 @@ from malstrom_py.worker_context import Resources
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
 
 
-class Collected(Operator):
-    """Keeps batches in the order they came. ``waiting`` are the names of the sinks that have some, for all to share."""
+class SinkCollector(Operator):
+    """A sink: keeps batches in their order until they are taken. ``waiting``: the names of all sinks with batches."""
 
     takes_columns = True
 
@@ -63,11 +59,11 @@ class Collected(Operator):
         """The graph ends here."""
 
     def take(self) -> list[Any]:
-        """The values that came since the last call, in order."""
+        """Return the values received since the last call, in order."""
         return [value for batch in self._drained() for value in batch.values]
 
     def take_messages(self) -> list[DataMessage[Any, Any]]:
-        """The records that came since the last call, in order, with their keys and timestamps."""
+        """Return the records received since the last call, in order, with their keys and timestamps."""
         return [
             DataMessage(key, value, timestamp)
             for batch in self._drained()
@@ -77,7 +73,7 @@ class Collected(Operator):
         ]
 
     def kept(self) -> list[Batch]:
-        """What would be taken, left where it is."""
+        """Return the batches without removing them."""
         return list(self._batches)
 
     def _drained(self) -> list[Batch]:
@@ -87,64 +83,64 @@ class Collected(Operator):
 
 
 class BarrierStops:
-    """Sends on all but the barrier itself, which each node is given in its turn, upstream first."""
+    """An outlet that drops barriers: the DAG passes the barrier to each node itself, upstream first."""
 
     def __init__(self, out: Outlet) -> None:
         self._out = out
 
     def send(self, message: Batch | Control, port: int = 0) -> None:
-        """Queue what is no barrier at the successors."""
+        """Queue a message other than a barrier at the successors."""
         if not isinstance(message, AbsBarrier):
             self._out.send(message, port)
 
     def forward(self, message: Control) -> None:
-        """The same, for control messages."""
+        """Forward a control message other than a barrier."""
         if not isinstance(message, AbsBarrier):
             self._out.forward(message)
 
     def drain(self) -> None:
-        """Nothing runs while images are taken: what is queued is in them."""
+        """Do nothing: while images are taken no message is processed; the images contain the queues."""
 
     def passed(self) -> int:
-        """What has been passed on."""
+        """Return the last forwarded epoch."""
         return self._out.passed()
 
 
 class Nowhere:
-    """Forgets what it is given: it was sent before, where the image was taken."""
+    """An outlet that drops every message, for a restore: the messages were sent before the image was taken."""
 
     def send(self, message: Batch | Control, port: int = 0) -> None:
-        """Forget it."""
+        """Drop the message."""
 
     def forward(self, message: Control) -> None:
-        """Forget it."""
+        """Drop the message."""
 
     def drain(self) -> None:
-        """There is nothing."""
+        """Do nothing."""
 
     def passed(self) -> int:
-        """Nothing."""
+        """Return the minimum epoch."""
         return MIN_EPOCH
 
 
-class KeptStates:
-    """The backend of a barrier: keeps what is persisted, by operator."""
+class PersistedStates:
+    """The backend of a barrier: keeps the persisted state of each operator in memory."""
 
     def __init__(self) -> None:
         self.states: dict[str, bytes] = {}
 
     def persist(self, operator: str, state: bytes) -> None:
-        """Keep it."""
+        """Keep ``state``."""
         self.states[operator] = state
 
 
 _WATCH_S: Final = 0.1
-"""How often calls that are under way are looked at, for having taken too long."""
+"""The interval in which pending calls are checked for a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What all nodes of one `DagExecutor` share."""
+class NodeServices:
+    """The services that all nodes of one `DagExecutor` share."""
 
     codec: Codec
     clock: Clock
@@ -152,20 +148,20 @@ class Means:
     measured: bool = True
 
 
-class Running:
-    """The nodes of ``dag`` with what is ``registered`` for them. `open` comes before the first event."""
+class RunningDag:
+    """The nodes of ``dag`` with their ``registered`` operators. Call `open` before the first event."""
 
-    def __init__(self, dag: Dag, registered: Mapping[str, Registered], means: Means) -> None:
+    def __init__(self, dag: Dag, registered: Mapping[str, NodeRegistration], services: NodeServices) -> None:
         self.dag = with_ports(dag, registered)
         self.waiting: set[str] = set()
-        """The sinks that have something to take."""
+        """The names of the sinks with batches."""
         self.interrupted = False
-        """Whether watermarks may be queued between two calls: an operator has raised, or so it was when restored."""
+        """Whether watermarks may be queued between two calls: after an operator raised, or after a restore of that."""
         self._registered = registered
-        self._means = means
+        self._services = services
         self.operators = [self._operator(node) for node in self.dag.nodes]
         specs = [self._spec(node, operator) for node, operator in zip(self.dag.nodes, self.operators, strict=True)]
-        self.executor = Executor(specs, measured=means.measured)
+        self.executor = Executor(specs, measured=services.measured)
         self._holding = [
             (rank, operator)
             for rank, operator in enumerate(self.operators)
@@ -174,12 +170,12 @@ class Running:
 
     def _operator(self, node: DagNode) -> Operator | None:
         if node.type is NodeType.SINK:
-            return Collected(context_of(node, "fail"), self.waiting)
+            return SinkCollector(context_of(node, "fail"), self.waiting)
         registered = self._registered.get(node.name)
         if registered is None:
             return None
-        means = self._means
-        return registered.build(context_of(node, registered.on_error, codec=means.codec, clock=means.clock))
+        services = self._services
+        return registered.build(context_of(node, registered.on_error, codec=services.codec, clock=services.clock))
 
     def _spec(self, node: DagNode, operator: Operator | None) -> NodeSpec:
         nodes, ranks = self.dag.nodes, self.dag.ranks
@@ -187,9 +183,9 @@ class Running:
         return NodeSpec(node.name, operator, inputs, (True, *(output not in UNTIMED for output in node.outputs)))
 
     def open(self, parts: Mapping[str, Mapping[str, Any]], finished: frozenset[str] = frozenset()) -> None:
-        """Open the part of each source that has not ``finished``, if a step keeps something per part.
+        """Open the part of each source that has not ``finished``, if a step keeps state per part.
 
-        ``parts``: node -> source -> what the node had kept for it.
+        ``parts``: node -> source -> the node's state of that part.
         """
         if not any(map(keeps_parts, self.operators)):
             return
@@ -200,10 +196,10 @@ class Running:
         self.executor.run()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Do ``work``, then wait for what steps hold back: calls that ``enrich`` has made, and that are under way."""
+        """Do ``work``, then wait for the pending calls of ``enrich``, whose records are held back."""
         self.interrupted = True
         work()
-        wake = self._means.resources.wake
+        wake = self._services.resources.wake
         while any(operator.awaiting for _, operator in self._holding):
             left = sum(self.executor.call(rank, operator.resume) for rank, operator in self._holding)
             self.executor.run()
@@ -212,7 +208,7 @@ class Running:
         self.interrupted = False
 
     def close(self) -> None:
-        """Have operators give up what they have open. The first error is raised when all have."""
+        """Close the operators; raise the first error after all are closed."""
         errors: list[Exception] = []
         for operator in self.operators:
             for call in operator.context.at_close if isinstance(operator, Operator) else ():
@@ -227,7 +223,7 @@ class Running:
             raise errors[0]
 
     def reached(self, rank: int) -> int:
-        """The watermark of a node, for what comes in now: behind those that are queued, when an operator has raised."""
+        """Return the watermark that applies to a new record of a node; it includes watermarks queued after an error."""
         frontier = self.executor.frontier(rank)
         if not self.interrupted:
             return frontier
@@ -238,7 +234,7 @@ class Running:
         return max(frontier, min(inputs))
 
     def enter(self, rank: int, on_time: Batch | None, late: Batch | None) -> None:
-        """Queue records at a node; the late ones go to its output ``late``, or into the count and no further."""
+        """Queue records at a node. Late ones are counted, and sent to its output ``late`` if it has one."""
         if on_time is not None:
             self.executor.push(rank, on_time)
         if late is not None:
@@ -249,41 +245,41 @@ class Running:
                 self.executor.call(rank, lambda out: out.send(late, port))
 
     def advance(self, rank: int, time: int) -> None:
-        """Queue a watermark at every input of a node. The part of a source ends with the maximum."""
+        """Queue a watermark at every input of a node. The maximum epoch finishes the part of a source."""
         node = self.dag.nodes[rank]
         if time == MAX_EPOCH and node.type is NodeType.SOURCE:
             self.executor.push(rank, PartFinished(node.name))
         for index in range(max(1, len(node.inputs))):
             self.executor.push(rank, Epoch(time), index=index)
 
-    def sink(self, name: str) -> Collected:
-        """What collects at a sink."""
+    def sink(self, name: str) -> SinkCollector:
+        """Return the collector of a sink."""
         operator = self.operators[self.dag.ranks[name]]
-        assert isinstance(operator, Collected)
+        assert isinstance(operator, SinkCollector)
         return operator
 
     def label(self, node: str) -> str:
-        """What is registered for a node; empty if nothing."""
+        """Return the label of a node's registered operator, or an empty text."""
         registered = self._registered.get(node)
         return "" if registered is None else registered.label
 
     def counters(self) -> list[Counters]:
-        """What each node has counted."""
+        """Return the counters of each node."""
         return [self.executor.counters(rank) for rank in range(len(self.dag.nodes))]
 
     def readers(self) -> list[list[int]]:
-        """How many nodes read each port of each node."""
+        """Return the number of readers of each port of each node."""
         read = Counter((edge.node, edge.output) for node in self.dag.nodes for edge in node.inputs)
         return [[read[node.name, output] for output in (MAIN, *node.outputs)] for node in self.dag.nodes]
 
-    def image(self, rank: int, snapshot: str) -> Image:
-        """The image of one node. What its operator sends at the barrier is queued behind it, and so in later images."""
+    def image(self, rank: int, snapshot: str) -> NodeImage:
+        """Take the image of one node; images of later nodes contain the messages that it sends at the barrier."""
         node, operator, executor = self.dag.nodes[rank], self.operators[rank], self.executor
-        backend = KeptStates()
+        backend = PersistedStates()
         if operator is not None:
             barrier = AbsBarrier(snapshot, backend)
             executor.call(rank, lambda out: operator.on_control(barrier, BarrierStops(out)))
-        return Image(
+        return NodeImage(
             str(node.type),
             [str(edge) for edge in node.inputs],
             self.label(node.name),
@@ -291,12 +287,12 @@ class Running:
             executor.epoch(rank),
             backend.states.get(node.name),
             executor.queued(rank),
-            operator.kept() if isinstance(operator, Collected) else [],
+            operator.kept() if isinstance(operator, SinkCollector) else [],
         )
 
 
-def with_ports(dag: Dag, registered: Mapping[str, Registered]) -> Dag:
-    """``dag``, where what sends to ``late`` itself has that output also if nothing reads it."""
+def with_ports(dag: Dag, registered: Mapping[str, NodeRegistration]) -> Dag:
+    """Return ``dag`` with the output ``late`` added to each node whose operator sends to it."""
     lacking = {
         node.name
         for node in dag.nodes
@@ -309,5 +305,5 @@ def with_ports(dag: Dag, registered: Mapping[str, Registered]) -> Dag:
 
 
 def keeps_parts(operator: Operator | None) -> bool:
-    """Whether it matters to ``operator`` that a part of a source comes or goes."""
-    return operator is not None and type(operator).on_part not in (Operator.on_part, Collected.on_part)
+    """Return whether ``operator`` handles the opening and finishing of source parts."""
+    return operator is not None and type(operator).on_part not in (Operator.on_part, SinkCollector.on_part)

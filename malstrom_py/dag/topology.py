@@ -1,4 +1,4 @@
-"""A DAG that has been built: its nodes in topological order, frozen. How it is checked for cycles stands here too."""
+"""A finished DAG: its nodes in topological order, immutable; and the search for cycles."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ MAIN: Final = "out"
 """The name of a node's main output."""
 
 LATE: Final = "late"
-"""The output for records at or below the frontier. It carries no watermarks but the last, for its records lag them."""
+"""The output for late records. It carries only the last watermark, because its records are below the others."""
 
 DEAD_LETTERS: Final = "dead_letters"
-"""The output for records that a node with ``on_error="dead-letter"`` could not take. It carries none either."""
+"""The output for records on which an operator with ``on_error="dead-letter"`` failed. Also without watermarks."""
 
 UNTIMED: Final = (LATE, DEAD_LETTERS)
-"""The outputs that any node may have, in the order of their ports, which are behind those of its own."""
+"""The outputs that any node may have, in the order of their ports, which follow those of the node's own outputs."""
 
 _NAMED_MAX: Final = 20
 
 
 class NodeType(StrEnum):
-    """What a node is: where events come in, what is done with them, where they are taken out."""
+    """The type of a node: receives events, processes them, or collects them."""
 
     SOURCE = "source"
     OPERATOR = "operator"
@@ -36,7 +36,7 @@ class NodeType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What a node reads: an output of another node."""
+    """An input of a node: an output of another node."""
 
     node: str
     output: str = MAIN
@@ -47,11 +47,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class DagNode:
-    """One node: its name, its type, what it reads, and its side outputs in the order of their ports, 1 and up.
+    """One node: its name, its type, its inputs, and its side outputs in the order of their ports, 1 and up.
 
-    Its own outputs come first; ``late`` and ``dead_letters`` stand behind them, whenever they were named.
-
-    ``takes`` and ``gives`` are the schemas of its input and its main output, None where nothing was said.
+    ``late`` and ``dead_letters`` follow the node's own outputs. ``takes`` and ``gives`` are the schemas of its input
+    and its main output, or None.
     """
 
     name: str
@@ -63,11 +62,11 @@ class DagNode:
 
     @property
     def own_outputs(self) -> tuple[str, ...]:
-        """The side outputs that its operator sends to: all but those that any node may have."""
+        """The side outputs of its operator, without ``late`` and ``dead_letters``."""
         return tuple(output for output in self.outputs if output not in UNTIMED)
 
     def port(self, output: str) -> int | None:
-        """The port of an output; None if there is none of that name."""
+        """Return the port of an output, or None if the node has no output of that name."""
         if output == MAIN:
             return 0
         return self.outputs.index(output) + 1 if output in self.outputs else None
@@ -75,7 +74,7 @@ class DagNode:
 
 @dataclass(frozen=True, slots=True)
 class Dag:
-    """A checked graph, as `DagBuilder.build` gives it: ``nodes`` stand in topological order. It never changes.
+    """A checked, immutable graph from `DagBuilder.build`; ``nodes`` are in topological order.
 
     >>> from malstrom_py.dag import DagBuilder
     >>> builder = DagBuilder().source("numbers").operator("double").connect("numbers", "double")
@@ -99,19 +98,19 @@ class Dag:
 
     @property
     def shape(self) -> str:
-        """Its ends, by name, and how many operators are between them."""
+        """The names of the sources and sinks, and the number of operators."""
         sources, sinks, operators = map(self._of, (NodeType.SOURCE, NodeType.SINK, NodeType.OPERATOR))
         return f"sources=[{listed(sources)}], operators={len(operators)}, sinks=[{listed(sinks)}]"
 
     def rank(self, name: str, of: NodeType | None = None) -> int:
-        """Where a node stands in ``nodes``. `NodeNotFound` if there is none of that name, or not ``of`` that type."""
+        """Return the index of a node in ``nodes``. `NodeNotFound` if it is missing or not of type ``of``."""
         rank = self.ranks.get(name) if isinstance(name, str) else None
         if rank is None:
             raise NodeNotFound(f"the graph has no node {name!r}; its nodes are {listed(self.ranks)}", node=str(name))
         kind = self.nodes[rank].type
         if of is not None and kind is not of:
-            there = f"its {of}s are {listed(self._of(of)) or 'none'}"
-            raise NodeNotFound(f"{name!r} is no {of} ({kind}); {there}", node=name)
+            others = listed(self._of(of)) or "none"
+            raise NodeNotFound(f"{name!r} is a node of type {kind}, not {of}; the {of}s are {others}", node=name)
         return rank
 
     def _of(self, kind: NodeType) -> tuple[str, ...]:
@@ -119,15 +118,15 @@ class Dag:
 
 
 def listed(names: Collection[str]) -> str:
-    """The first of ``names``, as a message shows them; empty if there are none."""
+    """Return the first of ``names`` as a text for messages."""
     shown = ", ".join(map(repr, islice(names, _NAMED_MAX)))
     return f"{shown}, …" if len(names) > _NAMED_MAX else shown
 
 
 def topological(inputs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The nodes, each behind all it reads; of those that could come next the one that was declared first.
+    """Return the nodes in topological order; ties are broken by the order of declaration.
 
-    ``inputs``: node -> the nodes it reads. What stands on a cycle, or behind one, is left out.
+    ``inputs``: node -> the nodes it reads. Nodes on a cycle, or downstream of one, are left out.
 
     >>> topological({"out": ["double"], "numbers": [], "double": ["numbers"]})
     ['numbers', 'double', 'out']
@@ -152,9 +151,9 @@ def topological(inputs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def cycle_in(inputs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The nodes of one cycle, in the order in which records would go round, the first once more at its end.
+    """Return the nodes of one cycle in the order of the edges, with the first node repeated at the end.
 
-    Empty if there is none. It begins with the node of it that was declared first.
+    The first node is the one that was declared first. Empty if the graph has no cycle.
 
     >>> cycle_in({"a": ["c"], "b": ["a"], "c": ["b"]})
     ['a', 'b', 'c', 'a']
@@ -162,7 +161,7 @@ def cycle_in(inputs: Mapping[str, Sequence[str]]) -> list[str]:
     left = inputs.keys() - set(topological(inputs))
     if not left:
         return []
-    # Each node that is left reads one that is left, so walking up must come round.
+    # Each remaining node reads a remaining node, so walking upstream must reach a node twice.
     node = next(name for name in inputs if name in left)
     walked: dict[str, int] = {}
     while node not in walked:

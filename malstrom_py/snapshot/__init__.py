@@ -1,1 +1,1 @@
-"""Snapshots: where they are kept, what is in them, and how one is found again (rules S1 to S8)."""
+"""Snapshots: the stores, the format, the log of a job, verification and pruning (rules S1 to S8)."""

@@ -1,6 +1,6 @@
-"""Ids of snapshots: the time they were made at, and a random end.
+"""Ids of snapshots: the time of creation and a random suffix.
 
-Rule: they sort by time, and each is larger than all before it, also where the clock has gone back; none is given twice.
+Rule: ids are unique and sort by time. Each is larger than all earlier ones, even after the clock was set back.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 from malstrom_py.sinks.base import SnapshotId
 
 ID: Final = r"\d{8}T\d{12}Z-[0-9a-f]{8}"
-"""What an id looks like, as a regular expression."""
+"""The form of an id, as a regular expression."""
 
 _LEGAL = re.compile(ID, re.ASCII)
 _STAMP: Final = "%Y%m%dT%H%M%S%fZ"
 
 
 def fresh_snapshot_id(now_s: float) -> SnapshotId:
-    """A time-sortable id that is never given twice; ``now_s``: seconds since 1970.
+    """Return a unique id that sorts by time; ``now_s``: seconds since 1970.
 
     >>> fresh_snapshot_id(0.0)[:22]
     '19700101T000000000000Z'
@@ -30,7 +30,7 @@ def fresh_snapshot_id(now_s: float) -> SnapshotId:
 
 
 def next_snapshot_id(now_s: float, after: str | None) -> SnapshotId:
-    """An id that is larger than ``after``, the largest there is (None: there is none), whatever the clock says.
+    """Return an id that is larger than ``after``, the largest existing id or None, for any ``now_s``.
 
     >>> next_snapshot_id(0.0, "20261122T042242123456Z-1a2b3c4d")[:22]
     '20261122T042242123457Z'
@@ -42,7 +42,7 @@ def next_snapshot_id(now_s: float, after: str | None) -> SnapshotId:
 
 
 def is_snapshot_id(text: object) -> bool:
-    """Whether ``text`` is of the form of an id.
+    """Return whether ``text`` has the form of an id.
 
     >>> is_snapshot_id("20261122T042242123456Z-1a2b3c4d"), is_snapshot_id("../20261122T042242123456Z-1a2b3c4d")
     (True, False)
@@ -51,13 +51,13 @@ def is_snapshot_id(text: object) -> bool:
         return False
     try:
         _since_1970(text)
-    except ValueError:  # of the 32nd of January
+    except ValueError:  # such as the 32nd of January
         return False
     return True
 
 
 def made_at_s(snapshot: str) -> float:
-    """When the snapshot with this id was begun, in seconds since 1970, by the clock of who began it.
+    """Return when the snapshot was started, in seconds since 1970, by the clock of the coordinator.
 
     >>> made_at_s("19700101T000001500000Z-1a2b3c4d")
     1.5

@@ -1,12 +1,10 @@
-"""Snapshots in a folder of a local disk, or of one that several machines share.
+"""Snapshots in a folder of a local disk, or of a disk that several machines share.
 
-What `LocalStore` asks of a disk, one system call at a time, and the disk of this machine.
+`LocalStore` makes one system call at a time through `Disk`, so that tests can crash between any two calls. A crash may
+lose everything that was not synced, names as well as contents.
 
-Rule: a crash may come between any two of these, and then all that was not synced may be gone: names as well as
-contents. Nothing here follows a symbolic link, and no path leads out of the root.
-
-Rule: contents are synced before they have their name, and the folder once they have it. A folder's own name is synced
-before anything in it is said to be durable (S3).
+Rule: a file is synced before it gets its name, and its folder is synced afterwards. The name of a folder is synced
+before a file in it counts as durable (S3). No path leads out of the root, and symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from malstrom_py.snapshot.store import PART, check_path
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BITE: Final = 8 << 20  # bytes of one write: the system takes more only in part
+_WRITE_BYTES: Final = 8 << 20  # of one system call: the system writes more than this only in part
 
 
-class OpenFile(Protocol):
+class DiskFile(Protocol):
     """A new file that is being written."""
 
     def write(self, data: bytes) -> None:
@@ -34,59 +32,59 @@ class OpenFile(Protocol):
         ...
 
     def sync(self) -> None:
-        """Have what was written outlast a crash; its name need not."""
+        """Make the contents durable, but not the name."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
         ...
 
 
 class Disk(Protocol):
-    """A tree of folders and files below one root. Paths are relative to it, ``"/"``-separated; "" is the root.
+    """A tree of folders and files below one root. Paths are relative to the root, with ``"/"``; "" is the root.
 
-    OSError where the system has one to tell.
+    A method raises the OSError of the system.
     """
 
     def make_folder(self, path: str) -> None:
-        """Make one folder, for this user alone (0700); it may be there already. Its name is not durable by that."""
+        """Make one folder for this user alone (0700), if it does not exist. Its name is not yet durable."""
         ...
 
-    def new_file(self, path: str) -> OpenFile:
-        """A file that was not there. FileExistsError; FileNotFoundError if its folder is not there."""
+    def new_file(self, path: str) -> DiskFile:
+        """Create a file. FileExistsError; FileNotFoundError if its folder does not exist."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, in the place of what may have had it."""
+        """Rename a file, replacing an existing one."""
         ...
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name. FileExistsError if there is something of that name."""
+        """Give a file a second name. FileExistsError if the name exists."""
         ...
 
     def unlink(self, path: str) -> None:
-        """Take a name away. FileNotFoundError if it is not there."""
+        """Remove a name. FileNotFoundError if it does not exist."""
         ...
 
     def remove_folder(self, path: str) -> None:
-        """Take an empty folder away. OSError if it is not empty, or not there."""
+        """Remove an empty folder. OSError if it is not empty or does not exist."""
         ...
 
     def sync_folder(self, path: str) -> None:
-        """Have the names in a folder outlast a crash."""
+        """Make the names in a folder durable."""
         ...
 
     def read(self, path: str) -> bytes:
-        """All of a file. FileNotFoundError."""
+        """Return the contents of a file. FileNotFoundError."""
         ...
 
     def names(self, folder: str) -> tuple[list[str], list[str]]:
-        """The names of the folders and of the files in a folder. FileNotFoundError, NotADirectoryError."""
+        """Return the names of the folders and of the files in a folder. FileNotFoundError, NotADirectoryError."""
         ...
 
 
 class SystemDisk:
-    """The tree below ``root`` on this machine. The folder itself is made when something is first written."""
+    """The tree below ``root`` on this machine. The first write makes the root folder."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -103,12 +101,12 @@ class SystemDisk:
                 os.close(os.open(name, _FOLDER, dir_fd=folder))  # NotADirectoryError: a link or a file
 
     def new_file(self, path: str) -> SystemFile:
-        """A file that was not there."""
+        """Create a file."""
         with self._within(path) as (folder, name):
             return SystemFile(os.open(name, _NEW, 0o600, dir_fd=folder))
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name."""
+        """Rename a file."""
         with self._within(old) as (from_folder, from_name), self._within(new) as (folder, name):
             os.rename(from_name, name, src_dir_fd=from_folder, dst_dir_fd=folder)
 
@@ -118,29 +116,29 @@ class SystemDisk:
             os.link(from_name, name, src_dir_fd=from_folder, dst_dir_fd=folder, follow_symlinks=False)
 
     def unlink(self, path: str) -> None:
-        """Take a name away."""
+        """Remove a name."""
         with self._within(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
 
     def remove_folder(self, path: str) -> None:
-        """Take an empty folder away."""
+        """Remove an empty folder."""
         with self._within(path) as (folder, name):
             os.rmdir(name, dir_fd=folder)
 
     def sync_folder(self, path: str) -> None:
-        """Have the names in a folder outlast a crash."""
+        """Make the names in a folder durable."""
         with self._opened(path) as folder:
             os.fsync(folder)
 
     def read(self, path: str) -> bytes:
-        """All of a file."""
+        """Return the contents of a file."""
         with self._within(path) as (folder, name):
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             return file.read()
 
     def names(self, folder: str) -> tuple[list[str], list[str]]:
-        """The names of the folders and of the files in a folder; what is neither, such as a link, is left out."""
+        """Return the names of the folders and of the files in a folder, without links and other entries."""
         with self._opened(folder) as descriptor, os.scandir(descriptor) as entries:
             found = list(entries)
             folders = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
@@ -148,7 +146,7 @@ class SystemDisk:
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int]:
-        """A descriptor of the folder at ``path``, reached segment by segment, so that no link is followed."""
+        """Open the folder at ``path`` segment by segment, so that no link is followed; yield its descriptor."""
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for segment in path.split("/") if path else ():
@@ -161,7 +159,7 @@ class SystemDisk:
 
     @contextlib.contextmanager
     def _within(self, path: str) -> Iterator[tuple[int, str]]:
-        """A descriptor of the folder that ``path`` is in, and the last segment."""
+        """Open the folder of ``path``; yield its descriptor and the last segment."""
         folder, _, name = path.rpartition("/")
         with self._opened(folder) as descriptor:
             yield descriptor, name
@@ -177,22 +175,22 @@ class SystemFile:
         """Write all of ``data``."""
         left = memoryview(data)
         while left:
-            left = left[os.write(self._descriptor, left[:_BITE]) :]
+            left = left[os.write(self._descriptor, left[:_WRITE_BYTES]) :]
 
     def sync(self) -> None:
-        """Have what was written outlast a crash."""
+        """Make the contents durable."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
         os.close(self._descriptor)
 
 
 def _make_root(root: Path) -> None:
-    """Make the folder ``root`` and those above it that are missing, and sync the names of those that were made."""
+    """Make the folder ``root`` and its missing parents, and sync their names."""
     if not root.is_dir():
         _make_root(root.parent)
-        with contextlib.suppress(FileExistsError):  # another process was faster, or it is no folder, which shows
+        with contextlib.suppress(FileExistsError):  # by another process; a file fails at the next call
             root.mkdir(mode=0o700)
         descriptor = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -202,9 +200,9 @@ def _make_root(root: Path) -> None:
 
 
 class LocalStore:
-    """A `Store` in the folder ``root``, which is made when it is first written to, for this user alone.
+    """A `Store` in the folder ``root``. The first write makes the folder, for this user alone.
 
-    ``disk``: for tests, another one than that of this machine.
+    ``disk``: a fake disk for tests.
 
     >>> import tempfile
     >>> store = LocalStore(tempfile.mkdtemp())
@@ -217,53 +215,53 @@ class LocalStore:
         self._root = str(Path(root).absolute())
         self._disk = disk or SystemDisk(self._root)
         self._durable: set[str] = set()
-        """Folders whose names, up to the root, this object has synced."""
+        """Folders whose names this object has synced, with those of their parents."""
 
     @property
     def is_there(self) -> bool:
-        """Whether its folder has been made."""
+        """Whether the folder exists."""
         return Path(self._root).is_dir()
 
     def put(self, path: str, data: bytes) -> None:
-        """Have ``path`` hold ``data``: a synced file takes its name."""
-        with self._telling(check_path(path), "written"), self._written(path, data) as fresh:
+        """Write ``data`` to a new file, sync it and rename it to ``path``."""
+        with self._naming_path(check_path(path), "written"), self._written(path, data) as fresh:
             self._disk.rename(fresh, path)
             self._disk.sync_folder(_folder_of(path))
 
     def create(self, path: str, data: bytes) -> bool:
-        """The same by a link, which fails if there is something of that name."""
-        with self._telling(check_path(path), "written"), self._written(path, data) as fresh:
+        """Write ``data`` to a new file, sync it and link it as ``path``, which fails if ``path`` exists."""
+        with self._naming_path(check_path(path), "written"), self._written(path, data) as fresh:
             try:
                 self._disk.link(fresh, path)
             except FileExistsError:
                 self._disk.unlink(fresh)
-                self._disk.sync_folder(_folder_of(path))  # who made it may not have come to that
+                self._disk.sync_folder(_folder_of(path))  # the process that made it may not have synced it yet
                 return False
             try:
                 self._disk.sync_folder(_folder_of(path))
             except OSError:
-                self._disk.unlink(path)  # it is not sure to be there after a crash, so it shall not be there now
+                self._disk.unlink(path)  # a crash could remove it later, so it must not be visible now
                 raise
             with contextlib.suppress(OSError):
                 self._disk.unlink(fresh)
             return True
 
     def get(self, path: str) -> bytes:
-        """What ``path`` holds."""
-        with self._telling(check_path(path), "read"):
+        """Return the contents of ``path``."""
+        with self._naming_path(check_path(path), "read"):
             return self._disk.read(path)
 
     def list(self, folder: str) -> list[str]:
-        """The paths below ``folder``."""
+        """Return the paths below ``folder``."""
         if folder:
             check_path(folder)
-        with self._telling(folder, "listed"):
+        with self._naming_path(folder, "listed"):
             return sorted(self._below(folder))
 
     def delete(self, path: str) -> None:
-        """Have ``path`` hold nothing. Its folder goes as well if it is empty then."""
+        """Remove ``path``, and its folder if that is empty."""
         folder = _folder_of(check_path(path))
-        with self._telling(path, "removed"), contextlib.suppress(FileNotFoundError):
+        with self._naming_path(path, "removed"), contextlib.suppress(FileNotFoundError):
             self._disk.unlink(path)
             self._disk.sync_folder(folder)
         if folder:
@@ -273,12 +271,12 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _written(self, path: str, data: bytes) -> Iterator[str]:
-        """A new file next to ``path`` that holds ``data``, synced; it is gone afterwards if anything fails."""
+        """Write ``data`` to a new synced file next to ``path``; yield its name, and remove it after a failure."""
         fresh = f"{path}.{secrets.token_hex(8)}{PART}"
         try:
             self._make_folders(_folder_of(path))
             file = self._disk.new_file(fresh)
-        except FileNotFoundError:  # another process has removed a folder that was empty
+        except FileNotFoundError:  # another process has removed an empty folder
             self._durable.clear()
             self._make_folders(_folder_of(path))
             file = self._disk.new_file(fresh)
@@ -295,7 +293,7 @@ class LocalStore:
             raise
 
     def _make_folders(self, path: str) -> None:
-        """Have the folder ``path`` there, durably. Another process may have made it, and not synced its name yet."""
+        """Make the folder ``path`` durably. If another process has made it, its name may not be synced yet."""
         if path in self._durable:
             return
         if path:
@@ -320,15 +318,15 @@ class LocalStore:
             yield from self._below(inside + name)
 
     @contextlib.contextmanager
-    def _telling(self, path: str, what: str) -> Iterator[None]:
+    def _naming_path(self, path: str, what: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
             if what == "read":
                 raise
-            gone = "its folder cannot be made. Give mp.Snapshots another one"
+            gone = "its folder cannot be made. Give mp.Snapshots another folder"
             if Path(self._root).is_dir():
-                gone = "its folder is gone, another program removes it again and again. Let none clear it"
+                gone = "its folder is removed repeatedly by another program. Stop that program"
             raise SnapshotError(f"{self._shown(path)} cannot be {what}: {gone}") from None
         except (NotADirectoryError, FileExistsError) as error:
             raise SnapshotError(
@@ -337,8 +335,8 @@ class LocalStore:
             ) from error
         except OSError as error:
             raise SnapshotError(
-                f"{self._shown(path)} cannot be {what}: {error.strerror or type(error).__name__}. Snapshots that were "
-                f"complete are as they were; see that there is room, and that this user may write there"
+                f"{self._shown(path)} cannot be {what}: {error.strerror or type(error).__name__}. Complete snapshots "
+                f"are unchanged. Check the free space and this user's permission to write there"
             ) from error
 
     def _shown(self, path: str) -> str:

@@ -1,8 +1,8 @@
-"""The log of a job: its snapshots and its starts, each under the next number, none ever replaced.
+"""The log of a job: its snapshots and its starts, each under the next number; entries are never replaced.
 
-Rule: what decides between two starts of a job is who creates the next entry. A start takes a number itself (a *claim*),
-so an older one that is still there finds the number of its next snapshot taken, for good: that is why claims, and
-entries that cannot be read, are never removed.
+Rule: of two starts of a job, the one that creates the next entry wins. A start takes a number itself (a `JobStart`,
+stored as a *claim*). An older start that still runs then finds the number of its next snapshot taken, permanently. So
+claims, and entries that cannot be read, are never removed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NAME = re.compile(rf"{FOLDER}/(\d{{12}})\.json", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A start of the job: its next snapshot has the number ``sequence + 1``.
+class JobStart:
+    """A start of the job, which fences off earlier starts. Its next snapshot has the number ``sequence + 1``.
 
-    ``resume``: where it was told to go on from: "latest", "none" or the id of a snapshot; ``token``: what tells two
-    starts apart; ``created``: ISO 8601, UTC.
+    ``resume``: the snapshot to resume from: "latest", "none" or an id. ``token``: a random text that makes the entry
+    unique. ``created``: ISO 8601, UTC.
     """
 
     incarnation: int
@@ -41,20 +41,20 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One entry, read: what it is, or None and what is wrong with it."""
+    """One entry of the log. ``content`` is None if it cannot be read; ``fault`` is the reason."""
 
     sequence: int
-    content: Manifest | Claim | None
+    content: Manifest | JobStart | None
     fault: str = ""
 
     @property
     def manifest(self) -> Manifest | None:
-        """The snapshot that it is, if it is one."""
+        """The manifest, if the entry is a snapshot."""
         return self.content if isinstance(self.content, Manifest) else None
 
 
 def path_of(sequence: int) -> str:
-    """Where an entry lies, relative to the folder of the job.
+    """Return the path of an entry, relative to the folder of the job.
 
     >>> path_of(12)
     'log/000000000012.json'
@@ -63,12 +63,12 @@ def path_of(sequence: int) -> str:
 
 
 def sequences_in(paths: Sequence[str]) -> list[int]:
-    """The numbers of the entries among ``paths``, relative to the folder of the job, in their order."""
+    """Return the sorted numbers of the entries among ``paths``, which are relative to the folder of the job."""
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, paths) if found)
 
 
-def claim_bytes(claim: Claim, job: str) -> bytes:
-    """``claim`` as it is stored."""
+def start_bytes(claim: JobStart, job: str) -> bytes:
+    """Encode a start as an entry of the log."""
     return seal(
         {
             "format": FORMAT,
@@ -84,10 +84,10 @@ def claim_bytes(claim: Claim, job: str) -> bytes:
 
 
 def entry_of(data: bytes, *, job: str, sequence: int) -> LogEntry:
-    """The entry of ``job`` that these bytes are; one with a fault if they are none, or not this one."""
+    """Decode entry ``sequence`` of ``job``; the entry has a ``fault`` if the bytes are damaged or of another entry."""
     try:
         stored = open_seal(data)
-        content = _claim_of(stored) if stored.get("kind") == CLAIM else manifest_of(stored)
+        content = _start_of(stored) if stored.get("kind") == CLAIM else manifest_of(stored)
         if stored["job"] != job:
             raise ValueError(f"it is of job {stored['job']!r}")
         if content.sequence != sequence:
@@ -98,13 +98,13 @@ def entry_of(data: bytes, *, job: str, sequence: int) -> LogEntry:
 
 
 def history(entries: Sequence[LogEntry]) -> Iterator[LogEntry]:
-    """The entries that are snapshots, or should be, and lead to where the job is now, the newest first.
+    """Return the entries of snapshots, and those that cannot be read, which led to the present state, newest first.
 
-    A start that was told where to go on from leaves out what lies between.
+    Where a start resumed from an older snapshot, the entries between are left out.
     """
     wanted = None
     for entry in reversed(entries):
-        claim, manifest = entry.content if isinstance(entry.content, Claim) else None, entry.manifest
+        claim, manifest = entry.content if isinstance(entry.content, JobStart) else None, entry.manifest
         if wanted is not None and (manifest is None or manifest.id != wanted):
             continue
         wanted = None
@@ -115,22 +115,22 @@ def history(entries: Sequence[LogEntry]) -> Iterator[LogEntry]:
         elif claim.resume != LATEST:
             wanted = claim.resume
     if wanted is not None:
-        yield LogEntry(0, None, f"snapshot {wanted}, from which the job went on, is not there")
+        yield LogEntry(0, None, f"snapshot {wanted}, from which the job resumed, does not exist")
 
 
-def faults_told(entries: Iterable[LogEntry]) -> str:
-    """What is wrong with those that cannot be read, to stand behind what else there is to say.
+def joined_faults(entries: Iterable[LogEntry]) -> str:
+    """Return the faults of the entries that cannot be read, as the end of a message.
 
-    >>> faults_told([LogEntry(1, Claim(3, 1)), LogEntry(2, None, "it is damaged")])
+    >>> joined_faults([LogEntry(1, JobStart(3, 1)), LogEntry(2, None, "it is damaged")])
     '; it is damaged'
     """
     return "".join(f"; {entry.fault}" for entry in entries if entry.fault)
 
 
 def next_incarnation(entries: Sequence[LogEntry]) -> int:
-    """One more than there was; entries that cannot be read may each have been a start.
+    """Return the next incarnation; an entry that cannot be read counts as a start.
 
-    >>> next_incarnation([]), next_incarnation([LogEntry(1, Claim(3, 1)), LogEntry(2, None, "damaged")])
+    >>> next_incarnation([]), next_incarnation([LogEntry(1, JobStart(3, 1)), LogEntry(2, None, "damaged")])
     (1, 5)
     """
     unknown = 1
@@ -142,25 +142,25 @@ def next_incarnation(entries: Sequence[LogEntry]) -> int:
 
 
 class Log:
-    """The log of ``job``, whose folder in ``store`` has its name."""
+    """The log of ``job`` in ``store``, in the folder of that name."""
 
     def __init__(self, store: Store, job: str) -> None:
         self._store = store
         self._job = job
         self._claims: dict[int, LogEntry] = {}
-        """They never change, and are read once. Snapshots are read each time, for their bytes may have rotted."""
+        """Claims never change, so they are read once. Snapshots are read each time, because they may be damaged."""
 
     def sequences(self) -> list[int]:
-        """The numbers of the entries, in their order."""
+        """Return the sorted numbers of the entries."""
         folder = f"{self._job}/"
         return sequences_in([path.removeprefix(folder) for path in self._store.list(f"{folder}{FOLDER}")])
 
     def entries(self) -> list[LogEntry]:
-        """All entries, in the order of their numbers."""
+        """Return all entries, in the order of their numbers."""
         return [entry for entry in map(self.read, self.sequences()) if entry is not None]
 
     def read(self, sequence: int) -> LogEntry | None:
-        """One entry; None if it is not there."""
+        """Return one entry, or None if it does not exist."""
         known = self._claims.get(sequence)
         if known is not None:
             return known
@@ -173,13 +173,13 @@ class Log:
                 raise
             return LogEntry(sequence, None, str(error))
         entry = entry_of(data, job=self._job, sequence=sequence)
-        if isinstance(entry.content, Claim):
+        if isinstance(entry.content, JobStart):
             self._claims[sequence] = entry
         return entry
 
     def append(self, sequence: int, data: bytes) -> bool:
-        """Write an entry; False if another one has its number. To write the same one again is no harm, for an answer
-        of the store may have been lost."""
+        """Write an entry; return False if another entry has its number. Writing the same entry again succeeds, because
+        the answer of the store may have been lost."""
         path = f"{self._job}/{path_of(sequence)}"
         if self._store.create(path, data):
             return True
@@ -189,25 +189,25 @@ class Log:
             return False
 
     def keeps_what_is_there(self, sequence: int, data: bytes) -> bool:
-        """Whether the store refuses to create an entry that is there: this one, so that it is no harm if it does not.
+        """Return whether the store refuses to create an existing entry; the entry is written again with its own bytes.
 
-        There are stores that speak like S3 and take no notice of the condition.
+        Some stores with the protocol of S3 ignore the condition.
         """
         return not self._store.create(f"{self._job}/{path_of(sequence)}", data)
 
     def remove(self, sequence: int) -> None:
-        """Take away the entry of a snapshot."""
+        """Remove the entry of a snapshot."""
         self._store.delete(f"{self._job}/{path_of(sequence)}")
 
 
-def _claim_of(stored: Mapping[str, Any]) -> Claim:
+def _start_of(stored: Mapping[str, Any]) -> JobStart:
     fields = Fields(stored, "the claim")
     found = fields.whole("format")
     if found != FORMAT:
-        raise ValueError(f"its format is {found}, where this version of malstrom-py knows {FORMAT}: use a newer one")
+        raise ValueError(f"its format is {found}, and this version of malstrom-py knows {FORMAT}: use a newer version")
     fields.text("kind")
     fields.text("job")
-    claim = Claim(
+    claim = JobStart(
         incarnation=fields.whole("incarnation"),
         sequence=fields.whole("sequence"),
         resume=fields.text("resume"),

@@ -1,25 +1,14 @@
-"""What a manifest says: all that is needed to go on from one snapshot, at any number of workers (S5); and its bytes.
+"""The manifest of a snapshot, and its stored form: all that a job needs to resume, at any number of workers (S5).
 
-The fields of a JSON object, each asked for by name and type, and none left over.
+Rule: a manifest lists every artefact that a restore needs, with whole chains. So one manifest is enough, and a file
+that no manifest lists is not needed. `Manifest.check` holds for every manifest that is written or read.
 
-Rule: nothing is guessed: a field that is missing, of another type or unknown is a ValueError that names it.
+Stored form: one line of JSON, sealed by a second line with its digest. docs/snapshot-format.md describes each field.
+Values of users are plain JSON where JSON restores them exactly; other values, and a dict with the key ``"$"``, are
+encoded by the codec under ``"$"`` (S8).
 
-One JSON object on a line, and below it the digest of that line: how manifests and claims are written.
-
-Rule: whatever is not byte for byte what was written is refused, before anything in it is looked at (P6).
-
-Values of users in a manifest: as plain JSON where they come back exactly, else as the codec stores them (S8).
-
-Rule: what is not one of JSON's own types, exactly, is packed under ``"$"``; so is a dict that has that key itself.
-
-What a manifest says: all that is needed to go on from one snapshot, at any number of workers (S5).
-
-Rule: it lists every artefact that restoring needs, whole chains, so one manifest is enough, and what no manifest lists
-is needed by nobody. `Manifest.check` holds of all that are written and of all that are read.
-
-Manifests as bytes: JSON, sealed by its digest. docs/snapshot-format.md tells it field by field.
-
-Rule: the format is looked at before anything else, so that a newer one is named; then every field is taken strictly.
+Rule: the digest is verified before anything is read (P6). The format is read first, so that a newer one is named. Then
+each field is read strictly: one that is missing, unknown or of another type is a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -42,7 +31,7 @@ from malstrom_py.snapshot.ids import is_snapshot_id
 
 
 class Fields:
-    """The fields of ``stored``, which is said to be ``what``.
+    """A strict reader of the fields of a JSON object; ``what`` names the object in errors.
 
     >>> fields = Fields({"slots": 1024}, "a plan")
     >>> fields.whole("slots")
@@ -50,109 +39,109 @@ class Fields:
     >>> Fields({"slots": True}, "a plan").whole("slots")
     Traceback (most recent call last):
         ...
-    ValueError: a plan: 'slots' is no whole number
+    ValueError: a plan: 'slots' is not a whole number
     """
 
     def __init__(self, stored: object, what: str) -> None:
         if not isinstance(stored, dict):
-            raise ValueError(f"{what} is no JSON object")
+            raise ValueError(f"{what} is not a JSON object")
         self._left: dict[str, Any] = dict(stored)
         self._what = what
 
     def any(self, name: str) -> Any:
-        """A field of any type."""
+        """Read a field of any type."""
         try:
             return self._left.pop(name)
         except KeyError:
             raise ValueError(f"{self._what}: {name!r} is missing") from None
 
     def text(self, name: str) -> str:
-        """A str."""
+        """Read a str."""
         found = self.any(name)
         if not isinstance(found, str):
-            raise ValueError(f"{self._what}: {name!r} is no text")
+            raise ValueError(f"{self._what}: {name!r} is not a text")
         return found
 
     def text_or_none(self, name: str) -> str | None:
-        """A str, or None."""
+        """Read a str or None."""
         if self._left.get(name, "") is None:
             del self._left[name]
             return None
         return self.text(name)
 
     def whole(self, name: str) -> int:
-        """An int."""
+        """Read an int."""
         found = self.any(name)
         if type(found) is not int:
-            raise ValueError(f"{self._what}: {name!r} is no whole number")
+            raise ValueError(f"{self._what}: {name!r} is not a whole number")
         return found
 
     def flag(self, name: str) -> bool:
-        """A bool."""
+        """Read a bool."""
         found = self.any(name)
         if type(found) is not bool:
             raise ValueError(f"{self._what}: {name!r} is neither true nor false")
         return found
 
     def items(self, name: str) -> list[Any]:
-        """A list."""
+        """Read a list."""
         found = self.any(name)
         if not isinstance(found, list):
-            raise ValueError(f"{self._what}: {name!r} is no list")
+            raise ValueError(f"{self._what}: {name!r} is not a list")
         return found
 
     def table(self, name: str) -> Mapping[str, Any]:
-        """An object of any fields."""
+        """Read an object with any fields."""
         found = self.any(name)
         if not isinstance(found, dict):
-            raise ValueError(f"{self._what}: {name!r} is no JSON object")
+            raise ValueError(f"{self._what}: {name!r} is not a JSON object")
         return found
 
     def tables(self, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """An object whose fields are objects."""
+        """Read an object whose fields are objects."""
         for key, inner in self.table(name).items():
             if not isinstance(inner, dict):
-                raise ValueError(f"{self._what}: {key!r} of {name!r} is no JSON object")
+                raise ValueError(f"{self._what}: {key!r} of {name!r} is not a JSON object")
             yield key, inner
 
     def end(self) -> None:
-        """Nothing else is there. ValueError: a field that nobody knows."""
+        """Check that every field was read. ValueError: a field is unknown."""
         if self._left:
             raise ValueError(f"{self._what}: {min(self._left)!r} is unknown")
 
 
 BYTES_MAX: Final = 256 << 20
-"""No sealed line is longer: a manifest holds positions and the payloads of sinks, no state."""
+"""The largest sealed line: a manifest holds positions and the payloads of sinks, but no state."""
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
-    r"""``fields``, in JSON's types, as a line and its digest.
+    r"""Encode ``fields``, which are types of JSON, as a line and its digest.
 
     >>> seal({"format": 1})[:14], open_seal(seal({"format": 1}))
     (b'{"format": 1}\n', {'format': 1})
 
     Raises:
-        ValueError: they are no JSON, or longer than `BYTES_MAX`.
+        ValueError: they are not JSON, or longer than `BYTES_MAX`.
     """
     line = json.dumps(fields, allow_nan=False).encode("ascii")
     if len(line) > BYTES_MAX:
-        raise ValueError(f"it has {len(line)} bytes, where {BYTES_MAX} are the most")
+        raise ValueError(f"it has {len(line)} bytes, and the limit is {BYTES_MAX}")
     return b"%s\n%s" % (line, _digest_of(line))
 
 
 def open_seal(data: bytes) -> dict[str, Any]:
-    """The fields that `seal` wrote. ValueError: these are not the bytes that were written."""
+    """Return the fields that `seal` encoded. ValueError: the digest does not match, or the form is wrong."""
     if len(data) > BYTES_MAX + 1024:
-        raise ValueError(f"it has {len(data)} bytes, where {BYTES_MAX} are the most")
+        raise ValueError(f"it has {len(data)} bytes, and the limit is {BYTES_MAX}")
     line, _, below = data.partition(b"\n")
     if below != _digest_of(line):
-        raise ValueError("it is not what was written: its digest does not fit")
+        raise ValueError("it is damaged: its digest does not match")
     try:
         fields = json.loads(line, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     if not isinstance(fields, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return fields
 
 
@@ -161,18 +150,18 @@ def _digest_of(line: bytes) -> bytes:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 PACKED: Final = "$"
 DEPTH_MAX: Final = 32
-"""Values nested deeper are packed: a manifest has no deep JSON."""
+"""Values nested deeper than this are packed, so that the JSON of a manifest is never deep."""
 
 _WHOLE_MAX: Final = 1 << 63
 
 
 def as_json(value: Any, *, step: str) -> Any:
-    """``value`` in JSON's types.
+    """Convert ``value`` to types of JSON.
 
     >>> as_json({"file": "a.csv", "row": 12}, step="orders")
     {'file': 'a.csv', 'row': 12}
@@ -180,7 +169,7 @@ def as_json(value: Any, *, step: str) -> Any:
     {'$': 'EZPHAAGlYS5jc3YM'}
 
     Raises:
-        CodecError: it cannot be stored; names ``step``.
+        CodecError: the value cannot be stored; names ``step``.
     """
     if _is_plain(value, DEPTH_MAX):
         return value
@@ -188,7 +177,7 @@ def as_json(value: Any, *, step: str) -> Any:
 
 
 def from_json(stored: Any, *, step: str) -> Any:
-    """The value that `as_json` stored. `CodecError` or ValueError if that is damaged.
+    """Convert the result of `as_json` back. `CodecError` or ValueError if it is damaged.
 
     >>> from_json({"$": "EZPHAAGlYS5jc3YM"}, step="orders")
     ('a.csv', 12)
@@ -199,7 +188,7 @@ def from_json(stored: Any, *, step: str) -> Any:
             raise ValueError(f"a packed value is one text under {PACKED!r}")
         return Codec().decode_at_rest(base64.b64decode(packed.encode("ascii"), validate=True), step=step)
     if not _is_plain(stored, DEPTH_MAX):
-        raise ValueError("a value is nested too deep, or is a number that is never stored like this")
+        raise ValueError("a value is nested too deep, or is a number that must be packed")
     return stored
 
 
@@ -221,10 +210,10 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 
 FORMAT: Final = 1
-"""The format of the manifests that this version writes. It reads this one and all before it."""
+"""The format of the manifests that this version writes; it reads this one and all earlier ones."""
 
 CHAIN_MAX: Final = 1024
-"""No chain of artefacts is longer, whatever `Snapshots` says."""
+"""The largest number of artefacts in a chain, for any setting of `Snapshots`."""
 
 Kind = Literal["full", "delta"]
 
@@ -233,7 +222,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def artefact_path(snapshot: str, operator: str, partition: int, kind: Kind, *, compacted: bool = False) -> str:
-    """Where an artefact lies, relative to the folder of the job.
+    """Return the path of an artefact, relative to the folder of the job.
 
     >>> artefact_path("20261122T042242123456Z-1a2b3c4d", "totals", 0, "delta")
     'artefacts/20261122T042242123456Z-1a2b3c4d/totals-0.delta'
@@ -243,9 +232,9 @@ def artefact_path(snapshot: str, operator: str, partition: int, kind: Kind, *, c
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """One file of keyed state: what ``operator`` held on worker ``partition``, or what changed of it.
+    """One file of keyed state: all state of ``operator`` on worker ``partition``, or its changes.
 
-    ``snapshot``: the id under which it was written; ``path``: relative to the folder of the job; ``size`` in bytes.
+    ``snapshot``: the snapshot that wrote the file; ``path``: relative to the folder of the job; ``size`` in bytes.
     """
 
     operator: str
@@ -257,19 +246,19 @@ class Artefact:
     sha256: str
 
     def check(self) -> None:
-        """ValueError unless it lies where such an artefact does, and nowhere else."""
-        _demand(_OPERATOR.fullmatch(self.operator) is not None, "an artefact is of no step that there can be")
+        """Check the fields, and that the path is that of this artefact. ValueError."""
+        _demand(_OPERATOR.fullmatch(self.operator) is not None, "an artefact has an illegal name of a step")
         _demand(self.partition >= 0, "a worker's number is below zero")
-        _demand(is_snapshot_id(self.snapshot), "an artefact is of no snapshot")
+        _demand(is_snapshot_id(self.snapshot), "an artefact has an illegal id of a snapshot")
         of_it = (self.snapshot, self.operator, self.partition, self.kind)
         places = {artefact_path(*of_it), artefact_path(*of_it, compacted=self.kind == "full")}
-        _demand(self.path in places, f"the artefact of {self.operator!r} lies where none is")
+        _demand(self.path in places, f"the artefact of {self.operator!r} has a wrong path")
         _demand(self.size >= 0 and _SHA256.fullmatch(self.sha256) is not None, f"{self.path} has no size or digest")
 
 
 @dataclass(frozen=True, slots=True)
 class PartImage:
-    """How far a part of a source had been read: what `SourcePart.snapshot` gave, and whether nothing follows."""
+    """The position in a part of a source, from `SourcePart.snapshot`, and whether the part is finished."""
 
     position: Any
     finished: bool = False
@@ -277,10 +266,10 @@ class PartImage:
 
 @dataclass(frozen=True, slots=True)
 class StepImage:
-    """One step of the job as it was: by this it is seen whether the state fits the job that is to go on from it.
+    """The description of one step, to check that the state fits the job that resumes.
 
-    ``partitioner``: the name of what spreads its keys; ``migrate``: the name of the function that its state has been
-    through, if any.
+    ``partitioner``: the name of the step's partitioner; ``migrate``: the name of the migration function that was
+    applied to its state, if any.
     """
 
     kind: str
@@ -292,7 +281,7 @@ class StepImage:
 
 @dataclass(frozen=True, slots=True)
 class PlanImage:
-    """The job as it was: into how many slots its keys fall, and its steps by name, in their order."""
+    """The description of the job: the number of slots, and the steps by name, in their order."""
 
     slots: int
     steps: Mapping[str, StepImage] = field(default_factory=dict)
@@ -300,11 +289,11 @@ class PlanImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One committed snapshot. ``sequence``: its place in the log of the job; ``created``: ISO 8601, UTC.
+    """One committed snapshot. ``sequence``: its number in the log of the job; ``created``: ISO 8601, UTC.
 
-    ``sources``: step -> part -> `PartImage`; ``parts``: step -> part, as ``"source/part"`` -> what the step keeps for
-    it; ``frontiers``: exchange -> epoch; ``sinks``: step -> what its writers have pre-committed; ``pins``: step -> what
-    a source has pinned; ``result``: the `RunResult` in plain types, once the job has finished.
+    ``sources``: step -> part -> `PartImage`; ``parts``: step -> part, as ``"source/part"`` -> the step's state of that
+    part; ``frontiers``: exchange -> epoch; ``sinks``: step -> the pre-committed payloads of its writers; ``pins``: step
+    -> the pinned data of a source; ``result``: the `RunResult` in plain types, after the job has finished.
     """
 
     job: str
@@ -326,18 +315,18 @@ class Manifest:
     format: int = FORMAT
 
     def chains(self) -> dict[tuple[str, int], list[Artefact]]:
-        """(operator, worker) -> its artefacts, the full one first."""
+        """Return (operator, worker) -> its artefacts, the full one first."""
         chains: dict[tuple[str, int], list[Artefact]] = {}
         for artefact in self.artefacts:
             chains.setdefault((artefact.operator, artefact.partition), []).append(artefact)
         return chains
 
     def check(self) -> None:
-        """ValueError, saying what is wrong, if no snapshot can be like this."""
-        _demand(self.format == FORMAT, f"its format is {self.format}, where {FORMAT} is known")
+        """Check the invariants of a manifest. ValueError with the reason."""
+        _demand(self.format == FORMAT, f"its format is {self.format}, and only {FORMAT} is known")
         _demand(is_snapshot_id(self.id), "it has no id")
         _demand(self.sequence >= 1 and self.incarnation >= 1, "its number or incarnation is below one")
-        _demand(self.workers >= 1 and self.plan.slots >= 1, "it is of no worker, or of no slot")
+        _demand(self.workers >= 1 and self.plan.slots >= 1, "its number of workers or of slots is below one")
         if self.parent is not None:
             _demand(is_snapshot_id(self.parent) and self.parent < self.id, "its parent is not before it")
         for artefact in self.artefacts:
@@ -346,16 +335,16 @@ class Manifest:
         for (operator, worker), chain in self.chains().items():
             _check_chain(f"step {operator!r} of worker {worker}", chain)
         _demand(
-            len({artefact.path for artefact in self.artefacts}) == len(self.artefacts), "an artefact is there twice"
+            len({artefact.path for artefact in self.artefacts}) == len(self.artefacts), "an artefact is listed twice"
         )
         for epoch in self.frontiers.values():
-            _demand(MIN_EPOCH <= epoch <= MAX_EPOCH, "a frontier is no epoch")
+            _demand(MIN_EPOCH <= epoch <= MAX_EPOCH, "a frontier is not an epoch")
 
 
 def _check_chain(what: str, chain: Sequence[Artefact]) -> None:
     kinds = [artefact.kind for artefact in chain]
     _demand(kinds[0] == "full" and kinds.count("full") == 1, f"{what}: a chain is one full artefact and then deltas")
-    _demand(len(chain) <= CHAIN_MAX, f"{what}: a chain has {len(chain)} artefacts, where {CHAIN_MAX} are the most")
+    _demand(len(chain) <= CHAIN_MAX, f"{what}: a chain has {len(chain)} artefacts, and the limit is {CHAIN_MAX}")
     for earlier, later in pairwise(chain):
         _demand(earlier.snapshot < later.snapshot, f"{what}: a chain is not in the order of its snapshots")
 
@@ -370,24 +359,24 @@ MANIFEST: Final = "manifest"
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """``manifest`` as it is stored.
+    """Return the stored form of ``manifest``.
 
     Raises:
-        ValueError: no snapshot can be like this.
-        CodecError: a position, what a step keeps for a part or a pin cannot be stored; names the step.
+        ValueError: the manifest is invalid.
+        CodecError: a position, a step's state of a part or a pin cannot be stored; names the step.
     """
     manifest.check()
     return seal(_fields_of(manifest))
 
 
 def manifest_of(stored: Mapping[str, Any]) -> Manifest:
-    """The manifest that these fields tell. ValueError: they tell none."""
+    """Return the manifest with these fields. ValueError: they are invalid."""
     fields = Fields(stored, "the manifest")
     found = fields.whole("format")
     if found != FORMAT:
-        raise ValueError(f"its format is {found}, where this version of malstrom-py knows {FORMAT}: use a newer one")
+        raise ValueError(f"its format is {found}, and this version of malstrom-py knows {FORMAT}: use a newer version")
     if fields.text("kind") != MANIFEST:
-        raise ValueError("it is no manifest")
+        raise ValueError("it is not a manifest")
     try:
         manifest = Manifest(
             format=found,
@@ -512,20 +501,20 @@ def _part_of(stored: object, step: str) -> PartImage:
 
 def _payloads_of(stored: object) -> tuple[bytes, ...]:
     if not isinstance(stored, list) or not all(isinstance(payload, str) for payload in stored):
-        raise ValueError("what a sink has pre-committed is no list of texts")
+        raise ValueError("the payloads of a sink are not a list of texts")
     return tuple(base64.b64decode(payload.encode("ascii"), validate=True) for payload in stored)
 
 
 def _whole_numbers(stored: Mapping[str, Any]) -> dict[str, int]:
     if not all(type(epoch) is int for epoch in stored.values()):
-        raise ValueError("a frontier is no whole number")
+        raise ValueError("a frontier is not a whole number")
     return dict(stored)
 
 
 def _result_of(stored: object) -> Mapping[str, Any] | None:
     result = None if stored is None else from_json(stored, step="result")
     if not isinstance(result, dict | None):
-        raise ValueError("its result is no table")
+        raise ValueError("its result is not a table")
     return result
 
 

@@ -1,7 +1,7 @@
-"""Snapshots in an object store: S3, Google Cloud Storage, Azure, and what speaks like one of them.
+"""Snapshots in an object store: S3, Google Cloud Storage, Azure, and stores with the same protocol.
 
-Rule: an object is written as a whole or not at all, and created only where there is none, which the store itself sees
-to. A store that cannot is refused by its own error at the first start of a job.
+Rule: the store writes an object wholly or not at all, and creates one only if it does not exist. A store without such
+conditional writes is rejected at the first start of a job.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ OF_CONNECTIONS: Final = frozenset(
         "user_agent",
     )
 )
-"""Options of the connection, which obstore takes apart from those of the store."""
+"""Options of the connection; obstore takes them separately from those of the store."""
 
 
 class ObjectStore:
     """A `Store` at ``url``, such as ``s3://bucket/folder``, ``gs://bucket/folder`` or ``az://container/folder``.
 
-    ``options``: what obstore takes for that kind of store and for its connections, as text, such as
-    ``{"region": "eu-central-1", "timeout": "60s"}``; what is not given comes from the environment. It is opened when it
-    is first used, in each process by itself.
+    ``options``: the options of obstore for that kind of store and for its connections, as text, such as
+    ``{"region": "eu-central-1", "timeout": "60s"}``; other options come from the environment. Each process opens the
+    store on first use.
 
     >>> store = ObjectStore("memory:///")
     >>> store.create("log/1.json", b"one"), store.create("log/1.json", b"two"), store.get("log/1.json")
@@ -57,13 +57,13 @@ class ObjectStore:
         self._opened: Opened | None = None
 
     def put(self, path: str, data: bytes) -> None:
-        """Have ``path`` hold ``data``."""
-        with self._telling(check_path(path), "written"):
+        """Write ``data`` to ``path``."""
+        with self._naming_path(check_path(path), "written"):
             self._store().put(path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """The same, if nothing is there."""
-        with self._telling(check_path(path), "written"):
+        """Write ``data`` to ``path`` if it does not exist."""
+        with self._naming_path(check_path(path), "written"):
             from obstore.exceptions import AlreadyExistsError, PreconditionError
 
             try:
@@ -73,20 +73,20 @@ class ObjectStore:
             return True
 
     def get(self, path: str) -> bytes:
-        """What ``path`` holds."""
-        with self._telling(check_path(path), "read"):
+        """Return the contents of ``path``."""
+        with self._naming_path(check_path(path), "read"):
             return bytes(self._store().get(path).bytes())
 
     def list(self, folder: str) -> list[str]:
-        """The paths below ``folder``."""
+        """Return the paths below ``folder``."""
         if folder:
             check_path(folder)
-        with self._telling(folder, "listed"):
+        with self._naming_path(folder, "listed"):
             return sorted(found["path"] for page in self._store().list(folder or None) for found in page)
 
     def delete(self, path: str) -> None:
-        """Have ``path`` hold nothing."""
-        with self._telling(check_path(path), "removed"), contextlib.suppress(FileNotFoundError):
+        """Remove ``path``."""
+        with self._naming_path(check_path(path), "removed"), contextlib.suppress(FileNotFoundError):
             self._store().delete(path)
 
     def _store(self) -> Opened:
@@ -96,7 +96,7 @@ class ObjectStore:
             return self._opened
 
     @contextlib.contextmanager
-    def _telling(self, path: str, what: str) -> Iterator[None]:
+    def _naming_path(self, path: str, what: str) -> Iterator[None]:
         self._store()
         from obstore.exceptions import BaseError
 
@@ -108,8 +108,8 @@ class ObjectStore:
             if not isinstance(error, (BaseError, OSError)) and not _is_panic(error):
                 raise
             raise SnapshotError(
-                f"{self._url}/{path} cannot be {what}: {_first_line(error)}. Snapshots that were complete are as they "
-                f"were; see that the store can be reached, and that the credentials allow it"
+                f"{self._url}/{path} cannot be {what}: {_first_line(error)}. Complete snapshots are unchanged. Check "
+                f"that the store can be reached and that the credentials allow it"
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _open(url: str, options: Mapping[str, str]) -> Opened:
     connection = {name: value for name, value in options.items() if name in OF_CONNECTIONS}
     rest = {name: value for name, value in options.items() if name not in OF_CONNECTIONS}
     try:
-        # There is one kind of options per kind of store, so their types cannot be checked here.
+        # Each kind of store has its own options, so their types cannot be checked here.
         return from_url(url, config=rest or None, client_options=connection or None)  # type: ignore[arg-type]
     except BaseException as error:
         if not isinstance(error, (BaseError, ValueError, OSError)) and not _is_panic(error):
@@ -143,10 +143,10 @@ def _open(url: str, options: Mapping[str, str]) -> Opened:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether obstore has given up on something it should have told as an error, such as an endpoint with a space."""
+    """Return whether obstore has panicked where an error was due, such as for an endpoint with a space."""
     return type(error).__name__ == "PanicException"
 
 
 def _first_line(error: BaseException) -> str:
-    """The text of an error of obstore without the inner ones, which it appends, and which may tell a request whole."""
+    """Return the first line of an error of obstore; the inner errors that follow may contain a whole request."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

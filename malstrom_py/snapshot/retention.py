@@ -1,7 +1,7 @@
-"""What of a job's snapshots can go: pure, told what is there.
+"""Selection of the snapshots and files that pruning removes. Pure: works on lists of entries and paths.
 
-Rule: nothing goes that a kept manifest lists, or that may yet be listed. While an entry of the log that is newer than
-the oldest kept one cannot be read, nothing goes at all, for nobody knows what it lists.
+Rule: a file that a kept manifest lists, or that a later one may list, is kept. While an entry of the log that is newer
+than the oldest kept one cannot be read, everything is kept, because it is unknown what that entry lists.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ COMMITS: Final = "commits"
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What has been removed: snapshots, and files that were theirs or nobody's, relative to the folder of the job."""
+    """The removed snapshots, and the removed files, relative to the folder of the job."""
 
     snapshots: tuple[SnapshotId, ...]
     files: tuple[str, ...]
 
 
 class Pruning:
-    """What can go of the log ``entries`` and the ``files`` of a job, if ``keep`` snapshots that are whole are to stay.
+    """The selection from the log ``entries`` and the ``files`` of a job that keeps ``keep`` whole snapshots.
 
-    ``is_whole`` tells of one whether all it lists is what was written; it is asked of no more than it has to be.
+    ``is_whole`` verifies one snapshot; it is called as rarely as possible.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Pruning:
         self._keep = keep
 
     def snapshots(self) -> list[Manifest]:
-        """The snapshots that can go, oldest first. Savepoints stay, and do not count among those to keep."""
+        """Return the snapshots to remove, oldest first. Savepoints are kept in addition to ``keep``."""
         by_number = self._newest_whole(reversed(self._entries))
         by_history = self._newest_whole(history(self._entries))
         if len(by_number) < self._keep or not by_history:
@@ -59,7 +59,7 @@ class Pruning:
         ]
 
     def files(self, dropped: Collection[Manifest], *, made_before_s: float) -> list[str]:
-        """The files that can go with the snapshots that are ``dropped``, and those that belong to none and were made
+        """Return the files to remove: those of the ``dropped`` snapshots, and those of no snapshot that were made
         before ``made_before_s``, in seconds since 1970.
         """
         gone = {manifest.id for manifest in dropped}
@@ -80,7 +80,7 @@ class Pruning:
                 return False
             if folder == COMMITS:
                 return snapshot < newest and snapshot not in {manifest.id for manifest in staying}
-            # Snapshots are taken one by one: what is older than the newest is not on its way any more.
+            # Snapshots are taken one by one: one that is older than the newest is not in progress.
             return snapshot in gone or (snapshot < newest and made_at_s(snapshot) < made_before_s)
 
         return sorted(filter(can_go, self._files))
@@ -94,7 +94,7 @@ class Pruning:
 
 
 def files_of(manifest: Manifest, others: Iterable[Manifest], files: Iterable[str]) -> list[str]:
-    """Those of the ``files`` that belong to the snapshot of ``manifest``, and none of the ``others`` needs."""
+    """Return the ``files`` that belong to the snapshot of ``manifest`` and that none of the ``others`` needs."""
     needed = {artefact.path for other in others for artefact in other.artefacts}
     listed = {artefact.path for artefact in manifest.artefacts}
     return [

@@ -1,13 +1,10 @@
-"""From which snapshot a job goes on, and savepoints: copies in another store.
+"""The snapshot from which a job resumes, and savepoints, which are copies of a snapshot in another store.
 
-From which snapshot a job goes on: the newest that is whole.
+Rule: a job resumes from the newest whole snapshot. Damaged ones are skipped with a warning. If all are damaged, the
+start fails; it never begins empty (S4).
 
-Rule: what is damaged is skipped and told of; where all are, it is an error, and never an empty beginning (S4).
-
-Copies one snapshot to another store: a savepoint, which stands by itself and is kept until somebody removes it.
-
-Rule: the order is that of any snapshot: artefacts first, then the manifest (S3). What is copied has been compared with
-its digests.
+Rule: a savepoint is complete in itself and kept until a user removes it. Its artefacts are verified and written before
+its manifest, as for any snapshot (S3).
 """
 
 from __future__ import annotations
@@ -19,22 +16,22 @@ from malstrom_py.errors import SnapshotError, lasting
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import LATEST, Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
-from malstrom_py.snapshot.log import Claim, LogEntry, history
+from malstrom_py.snapshot.log import JobStart, LogEntry, history
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS
 from malstrom_py.snapshot.store import place_of
-from malstrom_py.snapshot.verification import faults_of, loaded
+from malstrom_py.snapshot.verification import faults_of, load_verified
 
 
 def latest_manifest(checkpointer: Checkpointer, *, job: str) -> tuple[Manifest | None, list[str]]:
-    """The newest snapshot of ``job`` of which every digest fits, and a warning for each that was skipped.
+    """Return the newest snapshot of ``job`` whose digests all match, and a warning for each skipped one.
 
-    None if there never was one, or the last start was told to begin afresh and has committed none yet.
+    None if there never was a snapshot, or if the last start began with ``resume="none"`` and has not committed yet.
 
     Raises:
-        SnapshotError: there are snapshots, and none of them can be used; or there were some.
+        SnapshotError: there are snapshots, and none can be used; or the log is missing although there were snapshots.
     """
-    # Before the log, in which it stands by then: somebody who is about to be fenced off may commit meanwhile.
+    # Read the hint before the log: an older start that is not fenced yet may commit between the two.
     noted, files = newest_noted(checkpointer), checkpointer.files()
     entries = checkpointer.entries()
     warnings: list[str] = []
@@ -49,60 +46,59 @@ def latest_manifest(checkpointer: Checkpointer, *, job: str) -> tuple[Manifest |
         warnings.append(fault if entry.manifest.id in fault else f"{entry.manifest.id}: {fault}")
     if warnings:
         number = f"{len(warnings)} snapshot{'s' if len(warnings) > 1 else ''}"
-        told = "; ".join(warnings)
-        said = (
-            f"job {job!r} has {number} in {place_of(checkpointer)}, and none of them can be used: {told}. "
-            f'Bring back one of them from a copy, or start afresh with resume="none"'
+        message = (
+            f"job {job!r} has {number} in {place_of(checkpointer)}, and none can be used: {'; '.join(warnings)}. "
+            f'Restore one of them from a copy, or start without state with resume="none"'
         )
-        raise lasting(SnapshotError(said))
-    path = _trace_of_one(files, has_log=bool(entries))
-    if path is None or not all(isinstance(entry.content, Claim) for entry in entries):
+        raise lasting(SnapshotError(message))
+    path = _trace_of_snapshot(files, has_log=bool(entries))
+    if path is None or not all(isinstance(entry.content, JobStart) for entry in entries):
         return None, warnings
-    said = (
-        f"job {job!r}: the log of its snapshots in {place_of(checkpointer)} is gone, though {path} is there. Bring it "
-        f'back from a copy, or start afresh with resume="none"'
+    message = (
+        f"job {job!r}: the log of its snapshots in {place_of(checkpointer)} is missing, although {path} exists. "
+        f'Restore the log from a copy, or start without state with resume="none"'
     )
-    raise lasting(SnapshotError(said))
+    raise lasting(SnapshotError(message))
 
 
 def newest_noted(checkpointer: Checkpointer) -> str:
-    """The newest snapshot that is noted anywhere but in the log: what is noted was in the log before."""
+    """Return the newest snapshot that is recorded outside the log; every such snapshot was in the log before."""
     committed = (path.removeprefix(f"{COMMITS}/") for path in checkpointer.files() if path.startswith(f"{COMMITS}/"))
     return max([checkpointer.latest_hint() or "", *filter(is_snapshot_id, committed)])
 
 
 def missing_in(entries: Sequence[LogEntry], noted: str) -> str:
-    """What is wrong if ``noted`` was the newest snapshot, and these are the log; empty if nothing is. An entry that
-    cannot be read may be the one that is missed.
+    """Return a warning if the log ``entries`` lack the snapshot ``noted``; empty if not, or if an entry that cannot be
+    read may be the missing one.
     """
     newest = max((entry.manifest.id for entry in entries if entry.manifest is not None), default="")
     if noted <= newest or any(entry.content is None for entry in entries):
         return ""
-    return f"{noted} was the newest snapshot, and its entry in the log is gone"
+    return f"{noted} was the newest snapshot, and its entry in the log is missing"
 
 
-def _trace_of_one(files: Sequence[str], *, has_log: bool) -> str | None:
-    """What shows that there was a snapshot, though the log knows of none: a start without one has a log, and nothing
-    is noted as the newest."""
+def _trace_of_snapshot(files: Sequence[str], *, has_log: bool) -> str | None:
+    """Return a file that proves that there was a snapshot, although the log has none. A start without snapshots has a
+    log and no hint."""
     for path in files:
         if path == LATEST or (not has_log and path.startswith(f"{ARTEFACTS}/")):
             return path
     return None
 
 
-def copied(manifest: Manifest, source: Checkpointer, target: StoreCheckpointer, now_s: float) -> SnapshotId:
+def copy_savepoint(manifest: Manifest, source: Checkpointer, target: StoreCheckpointer, now_s: float) -> SnapshotId:
     """Copy the snapshot of ``manifest``, which sinks have committed, from ``source`` to ``target``, under the same id.
 
     Raises:
-        SnapshotError: it cannot be read, or written; or a job keeps its snapshots there, which would be fenced off.
+        SnapshotError: the copy failed; or a job keeps its snapshots at ``target``, and would be fenced off.
     """
     if any(entry.manifest is not None and not entry.manifest.savepoint for entry in target.entries()):
         raise SnapshotError(
-            f"job {manifest.job!r}: a savepoint stands by itself, and {target} is where a job of that name keeps its "
-            f"snapshots already: name another place"
+            f"job {manifest.job!r}: a savepoint needs a separate place, and a job of that name keeps its snapshots in "
+            f"{target}: name another place"
         )
     for artefact in manifest.artefacts:
-        target.store.put(f"{target.job}/{artefact.path}", loaded(source, artefact))
+        target.store.put(f"{target.job}/{artefact.path}", load_verified(source, artefact))
     claim = target.claim(now_s)
     target.save_manifest(
         replace(manifest, sequence=claim.sequence + 1, incarnation=claim.incarnation, parent=None, savepoint=True)

@@ -1,4 +1,4 @@
-"""Where the snapshots of a job are kept, how often they are made, and how many stay."""
+"""The settings of a job's snapshots: the place, the interval and the number to keep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.manifest import CHAIN_MAX
 from malstrom_py.snapshot.object_store import ObjectStore
 from malstrom_py.snapshot.store import Store
-from malstrom_py.snapshot.user_checkpointer import Guarded, said_of
+from malstrom_py.snapshot.user_checkpointer import CheckedCheckpointer, describe_error
 
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 
@@ -23,20 +23,20 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 MakeCheckpointer = Callable[[str], Checkpointer]
-"""What makes the checkpointer of the job of that name."""
+"""Makes the checkpointer of a job from the name of the job."""
 
 
 @dataclass(frozen=True, init=False)
 class Snapshots:
-    """What a runtime takes as ``snapshots=``.
+    """The argument ``snapshots=`` of a runtime.
 
     ``uri``: a folder (``"/data/snapshots"`` or ``"file:///data/snapshots"``), an object store
-    (``"s3://bucket/folder"``, ``"gs://…"``, ``"az://…"``), or a `Store`. Each job has a folder of its own name in it.
-    ``interval_s``: a snapshot is begun so many seconds after the one before; None: only when asked for. ``keep``: how
-    many stay, savepoints apart. ``chain_max``: after how many deltas a chain is made into one. ``options``: for an
-    object store, such as ``{"region": "eu-central-1"}``; what is not given comes from the environment.
-    ``checkpointer``, instead of ``uri``: a `Checkpointer` of your own, for one job, or a function (also a class) that
-    makes one of a job's name. It must be one that cloudpickle can send where workers are other processes, as on Ray.
+    (``"s3://bucket/folder"``, ``"gs://…"``, ``"az://…"``), or a `Store`. Each job has a folder with its name in it.
+    ``interval_s``: the seconds between the starts of two snapshots; None: only on request. ``keep``: the number of
+    snapshots to keep, besides savepoints. ``chain_max``: the number of deltas after which a chain is compacted.
+    ``options``: for an object store, such as ``{"region": "eu-central-1"}``; other options come from the environment.
+    ``checkpointer``, instead of ``uri``: your `Checkpointer` for one job, or a function or class that makes one from
+    the name of the job. Where workers are other processes, as on Ray, cloudpickle must be able to send it.
 
     >>> Snapshots("/data/snapshots", interval_s=10).keep
     3
@@ -47,7 +47,7 @@ class Snapshots:
     []
 
     Raises:
-        PlanError: an argument makes no sense, or there is no such kind of store.
+        PlanError: an argument is invalid, or the kind of store is unknown.
     """
 
     uri: str | os.PathLike[str] | Store | None
@@ -85,28 +85,28 @@ class Snapshots:
             self._check_own()
         elif not isinstance(self.store(), Store):
             raise PlanError(
-                f"snapshots: uri is a folder, the address of an object store, or a Store, got {_shown(self.uri)}"
+                f"snapshots: uri is a folder, the URL of an object store, or a Store, got {_shown(self.uri)}"
             )
 
     def _check_own(self) -> None:
         if self.uri is not None or self.options:
-            raise PlanError("snapshots: uri and options say where snapshots are kept, so does checkpointer: give one")
+            raise PlanError("snapshots: give either checkpointer, or uri and options, not both")
         if not callable(self._own):
             assert self._own is not None
-            Guarded(self._own, "")
+            CheckedCheckpointer(self._own, "")
 
     @property
     def is_in_store(self) -> bool:
-        """Whether they are kept in a store, and not by a checkpointer of the user's own."""
+        """Whether a store keeps the snapshots, and not a checkpointer of the user."""
         return self._own is None
 
     def store(self) -> Store:
-        """The store, not yet opened. `PlanError`: a checkpointer of the user's own keeps them, and has none."""
+        """Return the store, not yet opened. `PlanError`: a checkpointer of the user keeps the snapshots."""
         if self.uri is None:
             raise PlanError(
-                "snapshots: say where they are kept, mp.Snapshots(uri)"
+                "snapshots: give the place of the snapshots, mp.Snapshots(uri)"
                 if self._own is None
-                else f"snapshots: they are kept by {self._own_name}, and here a uri is needed"
+                else f"snapshots: {self._own_name} keeps the snapshots, but this call needs a uri"
             )
         if not isinstance(self.uri, str | os.PathLike):
             return self.uri
@@ -125,7 +125,7 @@ class Snapshots:
         return LocalStore(local_path(self.uri, "snapshots"))
 
     def elsewhere(self, uri: str) -> Snapshots:
-        """Where a savepoint at ``uri`` goes: ``options`` count there too if it is a store of the same kind.
+        """Return the settings of a savepoint at ``uri``; ``options`` apply there too if the kind of store is the same.
 
         >>> Snapshots("s3://here/snapshots", options={"region": "eu-central-1"}).elsewhere("s3://there/saved").options
         {'region': 'eu-central-1'}
@@ -137,29 +137,29 @@ class Snapshots:
         return getattr(self._own, "__qualname__", type(self._own).__qualname__)
 
     def in_store(self, job: str) -> StoreCheckpointer:
-        """What writes and reads the snapshots of the job of that name in the store."""
+        """Return the checkpointer of ``job`` in the store."""
         return StoreCheckpointer(self.store(), job)
 
     def checkpointer(self, job: str) -> Checkpointer:
-        """What writes and reads the snapshots of the job of that name.
+        """Return the checkpointer of ``job``.
 
         Raises:
-            PlanError: the user's function makes none.
-            SnapshotError: it raised.
+            PlanError: the user's function does not return a checkpointer.
+            SnapshotError: the user's function raised.
         """
         if self._own is None:
             return self.in_store(job)
         if isinstance(self._own, Checkpointer) and not isinstance(self._own, type):
-            return Guarded(self._own, job)
+            return CheckedCheckpointer(self._own, job)
         try:
             made = self._own(job)
         except MalstromError:
             raise
         except Exception as error:
             raise SnapshotError(
-                f"job {job!r}: {self._own_name} failed to make a checkpointer: it raised {said_of(error)}"
+                f"job {job!r}: {self._own_name} failed to make a checkpointer: it raised {describe_error(error)}"
             ) from error
-        return Guarded(made, job)
+        return CheckedCheckpointer(made, job)
 
 
 def _shown(uri: object) -> str:
@@ -167,7 +167,7 @@ def _shown(uri: object) -> str:
 
 
 def _kind_of(uri: str | os.PathLike[str] | Store | None) -> str | None:
-    """Its scheme, "file" for a path; None for a `Store`, and for none."""
+    """Return the scheme of ``uri``, "file" for a path; None for a `Store` or None."""
     if not isinstance(uri, str | os.PathLike):
         return None
     scheme = _SCHEME.match(os.fspath(uri))

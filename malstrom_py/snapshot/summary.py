@@ -1,4 +1,4 @@
-"""What there is to tell of the snapshots in a store, without reading any state: for people and for tools."""
+"""Summaries of the snapshots in a store, for people and tools; no state is read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from malstrom_py.snapshot.store import Store, place_of
 
 @dataclass(frozen=True, slots=True)
 class StateSummary:
-    """The keyed state of one step in a snapshot: how many workers wrote it, and in how many artefacts of what size.
+    """The size of the keyed state of one step in a snapshot: workers, artefacts and bytes.
 
-    ``chain``: the longest of its chains; ``full`` and ``delta``: bytes.
+    ``chain``: the length of its longest chain; ``full`` and ``delta``: bytes.
     """
 
     step: str
@@ -30,37 +30,37 @@ class StateSummary:
 
 
 def jobs_in(store: Store) -> list[str]:
-    """The jobs that have a log in ``store``, sorted."""
+    """Return the sorted names of the jobs that have a log in ``store``."""
     return sorted({path.split("/")[0] for path in store.list("") if path.split("/")[1:2] == ["log"]})
 
 
-def the_job(store: Store, job: str | None) -> str:
-    """``job``, or the only one there is; `SnapshotError` if it has no snapshots there, or there are several."""
+def find_job(store: Store, job: str | None) -> str:
+    """Return ``job``, or by default the only job; `SnapshotError` if it has no snapshots, or there are several jobs."""
     jobs = jobs_in(store)
     if job is None and len(jobs) == 1:
         return jobs[0]
     if job is None and jobs:
-        raise SnapshotError(f"{place_of(store)} has the snapshots of several jobs: say of which: {', '.join(jobs)}")
+        raise SnapshotError(f"{place_of(store)} has the snapshots of several jobs: name one of {', '.join(jobs)}")
     if job is None or job not in jobs:
         whose = "" if job is None else f" of job {job!r}"
         raise SnapshotError(
-            f"{place_of(store)} has no snapshot{whose}; there are those of {', '.join(jobs) or 'no job'}"
+            f"{place_of(store)} has no snapshot{whose}; it has snapshots of {', '.join(jobs) or 'no job'}"
         )
     return job
 
 
 def manifests_of(checkpointer: Checkpointer) -> list[Manifest]:
-    """The snapshots of a job that can be read, oldest first."""
+    """Return the snapshots of a job that can be read, oldest first."""
     return [entry.manifest for entry in checkpointer.entries() if entry.manifest is not None]
 
 
-def faulty(checkpointer: Checkpointer) -> list[LogEntry]:
-    """The entries of a job's log that cannot be read."""
+def unreadable_entries(checkpointer: Checkpointer) -> list[LogEntry]:
+    """Return the entries of a job's log that cannot be read."""
     return [entry for entry in checkpointer.entries() if entry.content is None]
 
 
 def state_of(manifest: Manifest) -> list[StateSummary]:
-    """What keyed state a snapshot has, by step, in the order of the plan."""
+    """Return the size of the keyed state of each step, in the order of the plan."""
     chains: dict[str, list[Sequence[Artefact]]] = {}
     for (step, _), chain in manifest.chains().items():
         chains.setdefault(step, []).append(chain)
@@ -79,19 +79,19 @@ def state_of(manifest: Manifest) -> list[StateSummary]:
 
 
 def positions_of(manifest: Manifest) -> Iterator[tuple[str, str, Any, bool]]:
-    """(source, part, position in JSON, whether it is finished) of every part; a type that JSON lacks is encoded."""
+    """Return (source, part, position in JSON, finished) of every part; a type that JSON lacks is encoded."""
     for step, parts in manifest.sources.items():
         for part, image in parts.items():
             yield step, part, as_json(image.position, step=step), image.finished
 
 
 def size_of(manifest: Manifest) -> int:
-    """How many bytes of keyed state a snapshot lists, those that it shares with others among them."""
+    """Return the bytes of keyed state that a snapshot lists, including those shared with other snapshots."""
     return sum(artefact.size for artefact in manifest.artefacts)
 
 
 def notes_on(manifest: Manifest) -> list[str]:
-    """What sets a snapshot apart."""
+    """Return the marks of a snapshot: savepoint, end of the job."""
     return [
         *(["savepoint"] if manifest.savepoint else []),
         *(["the job has finished"] if manifest.result is not None else []),
@@ -99,7 +99,7 @@ def notes_on(manifest: Manifest) -> list[str]:
 
 
 def as_plain(manifest: Manifest) -> dict[str, Any]:
-    """A snapshot in types that JSON has, without any state."""
+    """Return a snapshot in types of JSON, without state."""
     return {
         "job": manifest.job,
         "snapshot": manifest.id,

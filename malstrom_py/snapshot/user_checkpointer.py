@@ -1,7 +1,7 @@
-"""The guard around a checkpointer that a user wrote: its faults become `SnapshotError`, and are found when it saves.
+"""The wrapper of a user's checkpointer: it checks every result and turns every failure into a `SnapshotError`.
 
-Rule: nothing that goes wrong inside leaves as it is, what is returned is of the type that was promised, and a digest or
-a manifest that does not fit is no success.
+Rule: an exception of the user's code never leaves unchanged, every returned value has the promised type, and a save
+succeeds only if the digest or the manifest matches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import log
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
-from malstrom_py.snapshot.log import Claim, LogEntry
+from malstrom_py.snapshot.log import JobStart, LogEntry
 from malstrom_py.snapshot.manifest import Manifest, manifest_bytes
 from malstrom_py.snapshot.retention import Pruned
 
@@ -24,48 +24,48 @@ T = TypeVar("T")
 _ENTRIES: Final = "a list of LogEntry"
 
 
-class Guarded:
-    """The `Checkpointer` of ``job`` that does what ``inner`` does."""
+class CheckedCheckpointer:
+    """A `Checkpointer` of ``job`` that calls ``inner`` and checks its results."""
 
     def __init__(self, inner: Checkpointer, job: str) -> None:
         if isinstance(inner, type) or not isinstance(inner, Checkpointer):
             missing = [name for name in methods() if not callable(getattr(inner, name, None))]
             raise PlanError(
-                f"snapshots: checkpointer is an mp.Checkpointer, or a function of a job's name that makes one, got "
+                f"snapshots: checkpointer is an mp.Checkpointer, or a function that makes one from a job's name, got "
                 f"{type(inner).__name__}, which lacks {', '.join(missing) or 'an instance'}"
             )
         self._inner = inner
         self._job = job
 
-    def claim(self, now_s: float, *, resume: str = log.LATEST) -> Claim:
-        """Take the next number of the log."""
-        self.entries()  # another job's would be fenced off
+    def claim(self, now_s: float, *, resume: str = log.LATEST) -> JobStart:
+        """Record a start under the next number of the log."""
+        self.entries()  # checks first that the log is not of another job, whose start would be fenced off
         claim: object = self._done("claim", lambda: self._inner.claim(now_s, resume=resume))
-        if not isinstance(claim, Claim):
-            raise self._wrong("claim", "a Claim", claim)
+        if not isinstance(claim, JobStart):
+            raise self._wrong("claim", "a JobStart", claim)
         for name, number in (("incarnation", claim.incarnation), ("sequence", claim.sequence)):
             if type(number) is not int:
-                raise self._wrong("claim", "a Claim", number, f"a Claim with {name} of type ")
+                raise self._wrong("claim", "a JobStart", number, f"a JobStart with {name} of type ")
         return claim
 
     def next_id(self, now_s: float) -> SnapshotId:
         """Return an id for a new snapshot."""
         id = self._done("next_id", lambda: self._inner.next_id(now_s))
         if not is_snapshot_id(id):
-            end = ", which no id looks like" if isinstance(id, str) else ""
+            end = " that does not have the form of an id" if isinstance(id, str) else ""
             raise self._wrong("next_id", "an id, such as next_snapshot_id makes", id, end=end)
         return id
 
     def save_snapshot(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Keep all keyed state of an operator on one worker."""
+        """Save all keyed state of an operator on one worker."""
         return self._saved("save_snapshot", self._inner.save_snapshot, id, operator, partition, data)
 
     def save_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Keep what has changed of it."""
+        """Save the changes of that state."""
         return self._saved("save_delta", self._inner.save_delta, id, operator, partition, data)
 
     def save_compacted(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Keep a chain made into one."""
+        """Save a compacted chain."""
         return self._saved("save_compacted", self._inner.save_compacted, id, operator, partition, data)
 
     def save_manifest(self, manifest: Manifest) -> None:
@@ -75,11 +75,11 @@ class Guarded:
         except ValueError as error:
             raise SnapshotError(f"{self._who}: snapshot {manifest.id} is not committed: {error}") from error
         self._done("save_manifest", lambda: self._inner.save_manifest(manifest))
-        # Once it is said to be there the sinks commit, and nothing takes that back.
+        # After this method returns the sinks commit, which cannot be undone.
         if _stored(self.load_manifest(manifest.id)) != _stored(manifest):
             raise SnapshotError(
-                f"{self._who}: save_manifest has not kept snapshot {manifest.id} as it was given: load_manifest "
-                f"returns another one"
+                f"{self._who}: save_manifest has changed snapshot {manifest.id}: load_manifest returns a different "
+                f"manifest"
             )
 
     def load_manifest(self, id: SnapshotId) -> Manifest:
@@ -90,14 +90,14 @@ class Guarded:
         return manifest
 
     def load_artifact(self, path: str) -> bytes:
-        """Return the bytes of one artefact; drivers of databases give them as a memoryview or bytearray, too."""
+        """Return the bytes of one artefact; database drivers may return a memoryview or bytearray."""
         data: object = self._done("load_artifact", lambda: self._inner.load_artifact(path))
         if not isinstance(data, bytes | bytearray | memoryview):
             raise self._wrong("load_artifact", "bytes", data)
         return bytes(data)
 
     def update_latest(self, id: SnapshotId) -> None:
-        """Note the newest snapshot."""
+        """Record the newest snapshot."""
         self._done("update_latest", lambda: self._inner.update_latest(id))
 
     def read_latest(self) -> SnapshotId | None:
@@ -105,11 +105,11 @@ class Guarded:
         return self._id_or_none("read_latest", self._done("read_latest", self._inner.read_latest))
 
     def latest_hint(self) -> SnapshotId | None:
-        """Return what `update_latest` noted."""
+        """Return the hint of `update_latest`."""
         return self._id_or_none("latest_hint", self._done("latest_hint", self._inner.latest_hint))
 
     def list_checkpoints(self) -> list[SnapshotId]:
-        """List the snapshots that have a manifest."""
+        """Return the snapshots that have a manifest."""
         ids = self._list("list_checkpoints", self._done("list_checkpoints", self._inner.list_checkpoints), str)
         return [SnapshotId(id) for id in ids]
 
@@ -118,40 +118,40 @@ class Guarded:
         self._done("delete_checkpoint", lambda: self._inner.delete_checkpoint(id))
 
     def sinks_committed(self, id: SnapshotId) -> bool:
-        """Return whether all sinks are known to have committed a snapshot."""
+        """Return whether it is recorded that all sinks have committed a snapshot."""
         noted: object = self._done("sinks_committed", lambda: self._inner.sinks_committed(id))
-        if not isinstance(noted, int):  # a bool is one, and some databases have no other
+        if not isinstance(noted, int):  # bool is a subclass, and some databases have no bool
             raise self._wrong("sinks_committed", "True or False", noted)
         return bool(noted)
 
     def note_sinks_committed(self, id: SnapshotId) -> None:
-        """Note that all sinks have committed a snapshot."""
+        """Record that all sinks have committed a snapshot."""
         self._done("note_sinks_committed", lambda: self._inner.note_sinks_committed(id))
 
     def prune(self, keep: int, grace_s: float, now_s: float, *, spare: Collection[str] = ()) -> Pruned:
-        """Remove what is not needed."""
+        """Remove all that is not needed."""
         pruned: object = self._done("prune", lambda: self._inner.prune(keep, grace_s, now_s, spare=spare))
         if not isinstance(pruned, Pruned):
             raise self._wrong("prune", "a Pruned", pruned)
         return pruned
 
     def entries(self) -> list[LogEntry]:
-        """Return the log. `SnapshotError`: it is that of another job."""
+        """Return the log. `SnapshotError`: it is the log of another job."""
         entries = self._list("entries", self._done("entries", self._inner.entries), LogEntry)
         for entry in entries:
             if type(entry.sequence) is not int:
                 raise self._wrong("entries", _ENTRIES, entry.sequence, "an entry with a sequence of type ")
-            if not isinstance(entry.content, Manifest | Claim | None):
+            if not isinstance(entry.content, Manifest | JobStart | None):
                 raise self._wrong("entries", _ENTRIES, entry.content, "an entry with a content of type ")
             if entry.manifest is not None and entry.manifest.job != self._job:
                 raise SnapshotError(
                     f"{self._who} keeps snapshots of job {entry.manifest.job!r}: a checkpointer is for one job. Give "
-                    f"each its own, or a function of the job's name that makes them"
+                    f"each job its own, or a function that makes one from the job's name"
                 )
         return entries
 
     def files(self) -> list[str]:
-        """Return the paths of all that is kept."""
+        """Return the paths of all files."""
         return self._list("files", self._done("files", self._inner.files), str)
 
     @property
@@ -172,8 +172,8 @@ class Guarded:
             raise self._wrong(method, "a digest as text", digest)
         if digest != hashlib.sha256(data).hexdigest():
             raise SnapshotError(
-                f"{self._who}: {method} of step {operator!r} on worker {partition} gave a digest that is not the "
-                f"SHA-256, in hex, of the {len(data)} bytes to be kept"
+                f"{self._who}: {method} of step {operator!r} on worker {partition} returned a digest that is not the "
+                f"SHA-256, in hex, of the {len(data)} bytes to save"
             )
         return digest
 
@@ -200,25 +200,25 @@ class Guarded:
         except MalstromError:
             raise
         except Exception as error:
-            raise SnapshotError(f"{self._who}: {method} failed with {said_of(error)}") from error
+            raise SnapshotError(f"{self._who}: {method} failed with {describe_error(error)}") from error
 
     def __repr__(self) -> str:
-        """Return the name of its class: what else a user's object shows of itself may hold a password."""
+        """Return only the name of the class: the repr of a user's object may contain a password."""
         return type(self._inner).__qualname__
 
 
 def _stored(manifest: Manifest) -> bytes | None:
-    """``manifest`` as our own checkpointer keeps it, which takes a list for a tuple; None if it can be none."""
+    """Return ``manifest`` in its stored form, in which a list equals a tuple; None if it is invalid."""
     try:
         return manifest_bytes(manifest)
     except (MalstromError, ValueError):
         return None
 
 
-def said_of(error: Exception) -> str:
-    """Return what can be told of an error of the user's: its text only where it is that of the operating system.
+def describe_error(error: Exception) -> str:
+    """Return the type of a user's error, with its text only if it comes from the operating system.
 
-    >>> said_of(KeyError("a value")), said_of(OSError(28, "No space left on device"))
+    >>> describe_error(KeyError("a value")), describe_error(OSError(28, "No space left on device"))
     ('KeyError', 'OSError: [Errno 28] No space left on device')
     """
     name = type(error).__name__
@@ -226,7 +226,7 @@ def said_of(error: Exception) -> str:
 
 
 def methods() -> list[str]:
-    """Return the names of the methods of a `Checkpointer`, sorted.
+    """Return the sorted names of the methods of a `Checkpointer`.
 
     >>> methods()[:3]
     ['claim', 'delete_checkpoint', 'entries']

@@ -1,10 +1,6 @@
-"""Whether a snapshot is whole: every artefact is compared with its digest before it is used (S4).
+"""Verification of snapshots: all artefacts exist, and their bytes are those that were written.
 
-Whether a snapshot is whole: its artefacts are there, and byte for byte what was written.
-
-Rule: nothing is restored from before every digest has been compared (S4).
-
-Reads artefacts of keyed state. Rule: nothing is believed before it has been compared with its digest (S4).
+Rule: no artefact is used before its digest is verified (S4).
 """
 
 from __future__ import annotations
@@ -19,24 +15,24 @@ from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.store import is_lost
 
 
-class Readable(Protocol):
-    """Where snapshots are read from."""
+class SnapshotReader(Protocol):
+    """The part of `Checkpointer` that reads snapshots."""
 
     def load_manifest(self, id: SnapshotId) -> Manifest:
-        """What `Checkpointer.load_manifest` gives."""
+        """As `Checkpointer.load_manifest`."""
         ...
 
     def load_artifact(self, path: str) -> bytes:
-        """What `Checkpointer.load_artifact` gives."""
+        """As `Checkpointer.load_artifact`."""
         ...
 
     def files(self) -> list[str]:
-        """What `Checkpointer.files` gives."""
+        """As `Checkpointer.files`."""
         ...
 
 
-def verify(checkpointer: Readable, id: SnapshotId) -> list[str]:
-    """Every fault of one snapshot, for people; none if it is whole. All of it is read."""
+def verify(checkpointer: SnapshotReader, id: SnapshotId) -> list[str]:
+    """Read all of one snapshot and return its faults, as sentences; none if it is whole."""
     try:
         manifest = checkpointer.load_manifest(id)
     except SnapshotError as error:
@@ -44,15 +40,15 @@ def verify(checkpointer: Readable, id: SnapshotId) -> list[str]:
     return list(faults_of(checkpointer, manifest))
 
 
-def faults_of(checkpointer: Readable, manifest: Manifest) -> Iterator[str]:
-    """The faults of the artefacts of ``manifest``, one by one as they are found.
+def faults_of(checkpointer: SnapshotReader, manifest: Manifest) -> Iterator[str]:
+    """Yield the faults of the artefacts of ``manifest``.
 
     Raises:
-        SnapshotError: the store cannot be reached or does not let us read, which says nothing about the snapshot.
+        SnapshotError: the store cannot be reached or denies access; the snapshot may still be whole.
     """
-    there = frozenset(checkpointer.files())
+    existing = frozenset(checkpointer.files())
     for artefact in manifest.artefacts:
-        if artefact.path not in there:
+        if artefact.path not in existing:
             yield f"{artefact.path} is missing"
             continue
         try:
@@ -66,16 +62,16 @@ def faults_of(checkpointer: Readable, manifest: Manifest) -> Iterator[str]:
 
 
 def fault_of(artefact: Artefact, data: bytes) -> str:
-    """What is wrong if ``data`` is said to be ``artefact``; empty if nothing is."""
+    """Compare ``data`` with the size and the digest of ``artefact``; return the fault, or an empty text."""
     if len(data) != artefact.size:
         return f"{artefact.path} has {len(data)} bytes, where {artefact.size} were written"
     if hashlib.sha256(data).hexdigest() != artefact.sha256:
-        return f"{artefact.path} is damaged: its digest does not fit"
+        return f"{artefact.path} is damaged: its digest does not match"
     return ""
 
 
-def loaded(checkpointer: Readable, artefact: Artefact) -> bytes:
-    """The bytes of ``artefact``, as they were written. `SnapshotError` if they are not."""
+def load_verified(checkpointer: SnapshotReader, artefact: Artefact) -> bytes:
+    """Return the bytes of ``artefact``. `SnapshotError` if the digest does not match."""
     data = checkpointer.load_artifact(artefact.path)
     if fault := fault_of(artefact, data):
         raise SnapshotError(fault)

@@ -33,7 +33,7 @@ from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.ids import is_snapshot_id, made_at_s
 from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.snapshots import OBJECT_STORES, Snapshots
-from malstrom_py.snapshot.verification import loaded
+from malstrom_py.snapshot.verification import load_verified
 from malstrom_py.spark.types import spark_schema
 from malstrom_py.state.artefact import entries_in
 
@@ -240,7 +240,7 @@ class Chain:
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """Keys and their state; None where a key has timers only."""
-        data = [loaded(self.checkpointer, artefact) for artefact in self.artefacts]
+        data = [load_verified(self.checkpointer, artefact) for artefact in self.artefacts]
         for entry in entries_in(data, without_classes(), step=self.step):
             yield entry.key, entry.value
 
@@ -264,7 +264,7 @@ class AskedSnapshots:
             name.removeprefix(STORE_OPTION): value for name, value in options.items() if name.startswith(STORE_OPTION)
         }
         store = Snapshots(uri, options=about_store).store()
-        self._checkpointer = StoreCheckpointer(store, summary.the_job(store, options.get("job")))
+        self._checkpointer = StoreCheckpointer(store, summary.find_job(store, options.get("job")))
         self._step = options.get("step")
         if self._step is not None and self.read != "state":
             raise SourceError(f"option step says whose state is read: add option('read', 'state'), not {self.read!r}")

@@ -34,7 +34,7 @@ from typing import Any, Final, NamedTuple
 import xxhash
 
 from malstrom_py.codec import Codec
-from malstrom_py.codec.refusal import cannot_decode
+from malstrom_py.codec.encoding_errors import decode_error
 from malstrom_py.errors import CodecError, SnapshotError
 
 _TIMED: Final = b"\x01"
@@ -90,7 +90,7 @@ def _timed(pair: Any, step: str, key: Any) -> tuple[Any, list[int]]:
 
 
 def _not_timed(step: str, key: Any) -> CodecError:
-    return cannot_decode("it should be a value and times, and is not", step=step, key=key)
+    return decode_error("it should be a value and times, and is not", step=step, key=key)
 
 
 _MAGIC: Final = b"mskeyed\x01"
@@ -319,7 +319,7 @@ def slots_in(
         try:
             set(keys)
         except TypeError as error:
-            raise cannot_decode("a key in it is none, for it cannot be hashed", step=step) from error
+            raise decode_error("a key in it is none, for it cannot be hashed", step=step) from error
         values, times = decoded_entries(codec, keys, list(found.values()), step=step)
         yield SlotImage(slot, keys, values, times)
 

@@ -1,4 +1,4 @@
-"""``check_operator``: holds a step against all laws, over generated cases, shrunk to a minimal one."""
+"""``check_operator``: checks a step against all laws with generated cases, and shrinks a failing case."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from malstrom_py.errors import OperatorError
 from malstrom_py.testing.law_error import LawError
-from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, Subject
+from malstrom_py.testing.laws import LAWS, Broken, Law, Scenario, StepUnderTest
 from malstrom_py.testing.laws.oracle import ORACLE, PROMISE, Agreement, Oracle, OracleFailed
 from malstrom_py.testing.laws.scenario import shrunk
-from malstrom_py.testing.lone_step import StreamFactory
+from malstrom_py.testing.single_step import StreamFactory
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LawReport:
-    """Law -> the number of cases that put it to the test. 0: there was nothing to test, for instance no state."""
+    """Law -> the number of cases that tested it. 0: no case applied, for instance because the step has no state."""
 
     cases: dict[str, int] = field(default_factory=dict)
 
@@ -44,21 +44,21 @@ def check_operator(
     size_max: int = 12,
     seed: int | None = None,
 ) -> LawReport:
-    """Hold the step that ``factory`` makes of a stream against every law; `LawError` names the first that is broken.
+    """Check the step that ``factory`` makes of a stream against every law; `LawError` names the first broken one.
 
     ``factory``, ``keyed``, ``timed``, ``inputs`` and ``types`` are as in `OperatorTester`. ``values`` and ``keys``: a
-    hypothesis strategy, or examples to pick from (by default whole numbers, and "a" to "d"). ``ticks``: also let the
-    clock go on, for steps with ``on_schedule``. ``laws``: only these, by name. ``max_examples`` cases per law, each of
-    at most ``size_max`` records and epochs; the same ones each time, unless there is a ``seed``.
+    hypothesis strategy, or examples to pick from (by default whole numbers, and "a" to "d"). ``ticks``: also advance
+    the clock, for steps with ``on_schedule``. ``laws``: only these, by name. ``max_examples``: the number of cases per
+    law, each with at most ``size_max`` records and epochs; the cases are the same each time, unless ``seed`` is given.
 
-    ``oracle``: a function that says what must come out, held as one more law, "oracle", whatever ``laws`` are picked.
-    It is called once for each key with that key's records, a list of `DataMessage` in the order in which they came (on
-    a stream without keys, or where the step gives records other keys: once, with all of them), and returns the values
-    that must come out for them, or a `DataMessage` for each, to have keys and timestamps compared too. They may come
-    in any order, unless ``in_order`` is set. Types count: 1 is not 1.0, a tuple not a list. With several ``inputs`` it
-    takes one list for each; where the factory returns several streams, it returns one list for each.
+    ``oracle``: a function that returns the expected output, checked as one more law, "oracle", for any ``laws``. It is
+    called once for each key with that key's records, a list of `DataMessage` in their order (on a stream without keys,
+    or for a step that changes keys: once, with all records). It returns the expected values, or a `DataMessage` for
+    each to compare keys and timestamps too. They may be in any order, unless ``in_order`` is set. Types count: 1 is not
+    1.0, a tuple is not a list. With several ``inputs`` it takes one list for each; if the factory returns several
+    streams, it returns one list for each.
 
-    The factory is called anew for each instance of the step: let it make the logic, rather than share one.
+    The factory is called for each instance of the step: make the logic inside the factory, do not share one.
 
     >>> def add(key, value, total):
     ...     return total + value, total + value
@@ -76,7 +76,7 @@ def check_operator(
     scale invariance         ...
     delta invariance         ...
     >>> seen = {}
-    >>> def leak(key, value, total):  # keeps its totals where no snapshot finds them
+    >>> def leak(key, value, total):  # keeps its totals outside of the state
     ...     seen[key] = seen.get(key, 0) + value
     ...     return seen[key], None
     >>> check_operator(lambda stream: stream.stateful_map("sum", leak))
@@ -94,10 +94,10 @@ def check_operator(
     LawReport(cases={'key kept': ..., 'oracle': ...})
 
     Raises:
-        LawError: a law is broken; with the smallest case that shows it, and what was expected.
+        LawError: a law is broken; contains the smallest failing case and the expected output.
         ImportError: hypothesis is not installed.
-        ValueError: there is no such law, or the oracle returns something else than a list for each output of the step.
-        Exception: what the oracle raised; its notes hold the smallest input for which it does.
+        ValueError: a law does not exist, or the oracle does not return a list for each output of the step.
+        Exception: the exception of the oracle; its notes contain the smallest input that causes it.
     """
     from malstrom_py.testing import strategies
 
@@ -106,34 +106,34 @@ def check_operator(
     scenarios = strategies.scenarios(
         values=values, keys=keys if keyed else None, timed=timed, inputs=inputs, ticks=ticks, size_max=size_max
     )
-    subject = Subject(factory, keyed=keyed, timed=timed, inputs=inputs, types=tuple(types))
+    subject = StepUnderTest(factory, keyed=keyed, timed=timed, inputs=inputs, types=tuple(types))
     return _Search(subject, scenarios, max_examples, seed).hold([*_chosen(laws, oracle), *_held(oracle, in_order)])
 
 
 def _chosen(names: Iterable[str] | None, oracle: Oracle | None) -> list[Law]:
     wanted = [law.name for law in LAWS] if names is None else list(names)
     if ORACLE in wanted and oracle is None:
-        raise ValueError(f"the law {ORACLE!r} takes a function that says what must come out: pass it as oracle=")
+        raise ValueError(f"the law {ORACLE!r} needs a function that returns the expected output: pass it as oracle=")
     unknown = set(wanted) - {law.name for law in LAWS} - {ORACLE}
     if unknown:
-        raise ValueError(f"there is no law {min(unknown)!r}; the laws are {', '.join(law.name for law in LAWS)}")
+        raise ValueError(f"{min(unknown)!r} is not a law; the laws are {', '.join(law.name for law in LAWS)}")
     return [law for law in LAWS if law.name in wanted]
 
 
 def _held(oracle: Oracle | None, in_order: bool) -> list[Law]:
-    """The law of the oracle, where there is one. It comes last, for it takes all others for granted."""
+    """Return the law of the oracle, if one is given. It is the last law, because it relies on all others."""
     if oracle is None:
         return []
     if not callable(oracle):
-        raise ValueError(f"oracle is a function from records to what must come out, got {type(oracle).__name__}")
+        raise ValueError(f"oracle is a function from records to the expected output, got {type(oracle).__name__}")
     return [Law(ORACLE, PROMISE, Agreement(oracle, in_order))]
 
 
 class _Search:
-    """Looks for a scenario that breaks a law."""
+    """The search for a scenario that breaks a law."""
 
     def __init__(
-        self, subject: Subject, scenarios: SearchStrategy[Scenario], max_examples: int, seed: int | None
+        self, subject: StepUnderTest, scenarios: SearchStrategy[Scenario], max_examples: int, seed: int | None
     ) -> None:
         self._subject = subject
         self._scenarios = scenarios
@@ -141,12 +141,12 @@ class _Search:
         self._seed = seed
 
     def hold(self, laws: Sequence[Law]) -> LawReport:
-        """Hold the step against ``laws``. `LawError` for the first of them that is broken."""
-        # Each scenario goes through all laws, which costs a fraction of a search per law.
+        """Check the step against ``laws``. `LawError` for the first broken one."""
+        # Each scenario is checked against all laws, which is far cheaper than one search per law.
         cases, failure = self._run(laws, shrink=False)
         if failure is None:
             return LawReport(cases)
-        # An earlier law may be broken too, by a scenario that is met less often, and would be the one to name.
+        # A rarer scenario may break an earlier law, which the error should then name.
         names = [law.name for law in laws]
         broken = names.index(failure.law) if failure.law in names else 0
         while broken:
@@ -161,7 +161,7 @@ class _Search:
         raise failure.with_traceback(None) from failure.__cause__
 
     def _run(self, laws: Sequence[Law], *, shrink: bool) -> tuple[dict[str, int], LawError | None]:
-        """Law -> the number of cases that tested it, and the smallest failure."""
+        """Search once; return law -> the number of cases that tested it, and the smallest failure."""
         cases = dict.fromkeys((law.name for law in laws), 0)
         failures: list[tuple[int, Scenario, LawError]] = []
 
@@ -176,20 +176,20 @@ class _Search:
         try:
             self._test(holds, shrink=shrink)()
         except Exception:
-            # A step that is not the same each time makes hypothesis say that the search is flaky: the failure counts.
+            # hypothesis reports a step with random results as flaky: the failure counts.
             if not failures:
                 raise
         if not failures:
             return cases, None
-        # The last of the smallest: what hypothesis ends with, also if the step is not the same each time.
+        # The last of the smallest failures is the one with which hypothesis ends, also for random results.
         smallest = min(size for size, _, _ in failures)
         scenario, failure = [(scenario, error) for size, scenario, error in failures if size == smallest][-1]
         failure = (shrink and self._smallest(laws[0], scenario, failure)) or failure
-        failure.__notes__ = []  # hypothesis shows the case too, in its own terms
+        failure.__notes__ = []  # the notes of hypothesis repeat the case
         return cases, failure
 
     def _smallest(self, law: Law, scenario: Scenario, broken: LawError) -> LawError | None:
-        """What ``law`` says about the smallest scenario in ``scenario`` that fails as ``broken`` does."""
+        """Shrink ``scenario`` and return the error of the smallest one that fails as ``broken`` does."""
         last: LawError | None = None
 
         def breaks(smaller: Scenario) -> bool:
@@ -222,12 +222,12 @@ class _Search:
 
 
 def _alike(one: LawError, other: LawError) -> bool:
-    """Return whether both break the same law, in the same way: an oracle that is wrong is not one that raises."""
+    """Return whether both break the same law in the same way: a wrong oracle differs from one that raises."""
     failed = [type(error.error) if isinstance(error, OracleFailed) else None for error in (one, other)]
     return one.law == other.law and failed[0] is failed[1]
 
 
-def _hold(law: Law, subject: Subject, scenario: Scenario) -> bool:
+def _hold(law: Law, subject: StepUnderTest, scenario: Scenario) -> bool:
     try:
         return law.check(subject, scenario, _broken(law, subject, scenario))
     except OperatorError as error:
@@ -238,5 +238,5 @@ def _hold(law: Law, subject: Subject, scenario: Scenario) -> bool:
         raise
 
 
-def _broken(law: Law, subject: Subject, scenario: Scenario) -> Broken:
+def _broken(law: Law, subject: StepUnderTest, scenario: Scenario) -> Broken:
     return Broken(law.name, law.promise, subject, scenario)

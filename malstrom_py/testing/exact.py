@@ -1,10 +1,7 @@
-"""Exact comparison and deep copies of users' values, and the test mode's watch over what must not change.
+"""Exact comparison and deep copies of users' values, and the watch on batches that must not change.
 
-Exact comparison and deep copies of users' values: 1 is not 1.0 here, and a tuple is not a list.
-
-Rule: two values are the same if nobody could tell one from the other by its type or its contents.
-
-Test mode: what a step took in and sent out must not change afterwards.
+Rule: two values are the same if their types and contents are equal at every depth: 1 is not 1.0, and a tuple is not a
+list. In test mode, a batch that a step has received or sent must not change afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from malstrom_py.testing.law_error import LawError
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether ``one`` and ``other`` are of the same types throughout, with the same contents.
+    """Return whether ``one`` and ``other`` have the same types and contents, at every depth.
 
     >>> same({"a": (1, 2)}, {"a": (1, 2)}), same(1, True), same(float("nan"), float("nan")), same(0.0, -0.0)
     (True, False, True, False)
@@ -45,12 +42,12 @@ def same(one: Any, other: Any) -> bool:
 
 
 def same_batch(one: Batch, other: Batch) -> bool:
-    """Whether two batches have the same rows."""
+    """Return whether two batches have the same rows."""
     return one.part == other.part and all(same(a, b) for a, b in zip(_columns(one), _columns(other), strict=True))
 
 
 def copy_batch(batch: Batch) -> Batch:
-    """A batch that shares nothing that can be changed with ``batch``."""
+    """Return a deep copy of ``batch``."""
     values, keys, timestamps = copy.deepcopy(_columns(batch))
     return Batch(values, keys=keys, timestamps=timestamps, part=batch.part)
 
@@ -60,7 +57,7 @@ def _columns(batch: Batch) -> tuple[Any, Any, Any]:
 
 
 def _same_items(one: list[tuple[Any, Any]], other: list[tuple[Any, Any]]) -> bool:
-    # In order: a dict that comes back in another order would be told apart by whoever iterates over it.
+    # The order counts: iteration over a dict shows it.
     return len(one) == len(other) and all(
         same(key, other_key) and same(value, other_value)
         for (key, value), (other_key, other_value) in zip(one, other, strict=True)
@@ -93,7 +90,7 @@ def _equal(one: Any, other: Any) -> bool:
     answer = one == other
     try:
         return bool(answer)
-    except ValueError:  # arrays answer element by element
+    except ValueError:  # arrays compare element by element
         return bool(answer.all())
 
 
@@ -101,13 +98,13 @@ NO_MUTATION = "no mutation of inputs"
 
 
 class MutationWatch:
-    """Keeps deep copies of batches and tells when one of them is no longer as it was."""
+    """Detects changes of batches by comparing them with deep copies."""
 
     def __init__(self) -> None:
         self._watched: list[tuple[str, Batch, Batch]] = []
 
     def add(self, what: str, batch: Batch) -> None:
-        """Watch ``batch``, which is ``what`` in an error."""
+        """Watch ``batch``; ``what`` describes it in an error."""
         with suppress(Exception):  # what cannot be copied cannot be compared
             self._watched.append((what, batch, copy_batch(batch)))
 
@@ -122,11 +119,11 @@ class MutationWatch:
                 )
 
     def clear(self) -> None:
-        """Watch nothing."""
+        """Stop watching all batches."""
         self._watched.clear()
 
 
 def shown(batch: Batch) -> str:
-    """The rows of a batch for people."""
+    """Return the rows of a batch as text."""
     columns = [column for column in (batch.keys, batch.values, batch.timestamps) if column is not None]
     return repr(batch.values if len(columns) == 1 else list(zip(*columns, strict=True)))

@@ -1,4 +1,4 @@
-"""`LawError`: what a law or a contract raises when it is broken. An AssertionError, apart from `MalstromError`."""
+"""`LawError`, the error of a broken law or contract. It is an AssertionError, not a `MalstromError`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class LawError(AssertionError):
     """A law of operators, or a clause of a contract, is broken.
 
-    ``law`` names it (one of `malstrom_py.testing.LAWS`, or a clause of ``check_source``, ``check_sink`` or
-    ``check_partitioner``), ``case`` is the minimal case as text.
+    ``law``: its name (one of `malstrom_py.testing.LAWS`, or a clause of ``check_source``, ``check_sink``,
+    ``check_partitioner`` or ``check_checkpointer``). ``case``: the minimal case, as text.
 
     >>> print(LawError("key isolation", "what comes out for a key depends on its own records only", case="..."))
     law 'key isolation' is broken: what comes out for a key depends on its own records only

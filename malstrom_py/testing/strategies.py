@@ -1,4 +1,4 @@
-"""Hypothesis strategies for what streams are made of: keys, values, rows with epochs, batch cuts, schedules.
+"""Hypothesis strategies for streams: keys, values, rows with epochs, batch cuts, schedules.
 
 They shrink to few rows, simple values, early times and no cuts. Needs hypothesis.
 """
@@ -11,32 +11,32 @@ from typing import Any
 
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import pip_install
-from malstrom_py.testing.laws.scenario import CHUNK_MAX, SLOTS, Atom, Move, Scenario, Tick
+from malstrom_py.testing.laws.scenario import CHUNK_MAX, SLOTS, Atom, Scenario, SlotMove, Tick
 
 try:
     from hypothesis import strategies as st
 except ImportError:
     raise ImportError(
-        f"check_operator and malstrom_py.testing.strategies make their cases with hypothesis, which is not installed: "
+        f"check_operator and malstrom_py.testing.strategies need hypothesis, which is not installed: "
         f"{pip_install('testing')}"
     ) from None
 
 Source = st.SearchStrategy[Any] | Sequence[Any]
-"""What values or keys are taken from: a strategy, or a sequence of examples."""
+"""A source of values or keys: a strategy, or a sequence of examples."""
 
 
 def of(source: Source) -> st.SearchStrategy[Any]:
-    """``source`` as a strategy; one of a sequence's items each time."""
+    """Return ``source`` as a strategy; a sequence becomes a choice of its items."""
     return source if isinstance(source, st.SearchStrategy) else st.sampled_from(source)
 
 
 def keys() -> st.SearchStrategy[str]:
-    """Few different keys, so that records meet: "a" to "d", the first more often."""
+    """Return a strategy of few keys, so that keys repeat: "a" to "d", the first more often."""
     return st.sampled_from("aaabbcd")
 
 
 def legal_keys() -> st.SearchStrategy[Any]:
-    """Keys of all kinds that are legal (F4), equal ones of several types among them."""
+    """Return a strategy of keys of all legal kinds (F4), including equal keys of different types."""
     plain = st.one_of(
         st.none(),
         st.booleans(),
@@ -54,7 +54,7 @@ def legal_keys() -> st.SearchStrategy[Any]:
 
 
 def values() -> st.SearchStrategy[int]:
-    """Whole numbers from -100 to 100."""
+    """Return a strategy of whole numbers from -100 to 100."""
     return st.integers(-100, 100)
 
 
@@ -68,10 +68,10 @@ def sequences(
     ticks: bool = False,
     size_max: int = 12,
 ) -> tuple[Atom, ...]:
-    """What one input sees: records (`DataMessage`), epochs if it is ``timed``, the maximum epoch at the end.
+    """Draw the messages of one input: records (`DataMessage`), epochs if ``timed``, the maximum epoch at the end.
 
-    Timestamps are above the last epoch. ``keys``: None for a stream without keys. ``ticks``: let the clock go on now
-    and then. At most ``size_max`` records and epochs.
+    Timestamps are above the last epoch. ``keys``: None for a stream without keys. ``ticks``: sometimes advance the
+    clock. At most ``size_max`` records and epochs.
 
     >>> from hypothesis import find
     >>> find(sequences(keys="a", values=[7], timed=True), lambda sequence: len(sequence) == 2)
@@ -81,7 +81,7 @@ def sequences(
 
 
 def batch_cuts(size: int) -> st.SearchStrategy[frozenset[int]]:
-    """Where ``size`` rows are cut into batches: before each of these places.
+    """Return a strategy of the places before which ``size`` rows are cut into batches.
 
     >>> from hypothesis import find
     >>> find(batch_cuts(4), lambda cuts: len(cuts) > 1)
@@ -91,7 +91,7 @@ def batch_cuts(size: int) -> st.SearchStrategy[frozenset[int]]:
 
 
 def schedules(members: int, *, size_max: int = 30) -> st.SearchStrategy[list[int]]:
-    """Whose turn it is, again and again: numbers below ``members``."""
+    """Return a strategy of schedules: lists of numbers below ``members``, each the member whose turn it is."""
     return st.lists(st.integers(0, members - 1), max_size=size_max)
 
 
@@ -99,8 +99,8 @@ def schedules(members: int, *, size_max: int = 30) -> st.SearchStrategy[list[int
 def scenarios(
     draw: st.DrawFn, *, values: Source | None, keys: Source | None, timed: bool, inputs: int, ticks: bool, size_max: int
 ) -> Scenario:
-    """All that a law needs to know about one run."""
-    # What belongs to a place is drawn with the atom that stands there, so that atoms can be left out one by one.
+    """Draw a scenario, which determines one run of a law."""
+    # The cuts and moves of a place are drawn with its atom, so that shrinking can leave out atoms one by one.
     element = st.tuples(
         _elements(values, keys, timed=timed, ticks=ticks),
         _MARK,
@@ -131,12 +131,12 @@ def scenarios(
 
 
 def _inputs(elements: Sequence[tuple[Any, ...]]) -> list[int]:
-    """The input of each atom, the epoch at the end too."""
+    """Return the input of each atom, including the final epoch."""
     return [*(input for *_, input, _ in elements), 0]
 
 
-def _move(number: int) -> Move:
-    """The move that a number stands for, with how long it takes in place of its end. 0: nothing moves."""
+def _move(number: int) -> SlotMove:
+    """Return the move that a number encodes, with its duration in place of its end. 0: no slot moves."""
     number, until = divmod(number, 6)
     number, chunk = divmod(number, len(_CHUNKS))
     number, lag = divmod(number, 3)
@@ -144,12 +144,12 @@ def _move(number: int) -> Move:
     for _ in range(SLOTS):
         number, owner = divmod(number, len(_OWNERS))
         owners.append(_OWNERS[owner])
-    return Move(0, until, tuple(owners), _CHUNKS[chunk], lag)
+    return SlotMove(0, until, tuple(owners), _CHUNKS[chunk], lag)
 
 
-def _let_wait(atoms: list[tuple[Atom, int]], drawn: Sequence[tuple[int, Move]]) -> tuple[Move, ...]:
-    """The moves that begin at the places ``drawn``. While slots move what is no row waits in ``atoms`` (R3)."""
-    moves: list[Move] = []
+def _let_wait(atoms: list[tuple[Atom, int]], drawn: Sequence[tuple[int, SlotMove]]) -> tuple[SlotMove, ...]:
+    """Return the moves that start at the places ``drawn``; delay epochs and ticks in ``atoms`` during moves (R3)."""
+    moves: list[SlotMove] = []
     ends = [*(place for place, _ in drawn), len(atoms)][1:]
     for (at, move), end in zip(drawn, ends, strict=False):
         within = atoms[at : min(at + move.until, end)]
@@ -162,7 +162,7 @@ def _let_wait(atoms: list[tuple[Atom, int]], drawn: Sequence[tuple[int, Move]]) 
 def _elements(
     values: Source | None, keys: Source | None, *, timed: bool, ticks: bool
 ) -> st.SearchStrategy[tuple[Any, ...]]:
-    """Rows, epochs and ticks, with times counted from the last epoch."""
+    """Return a strategy of rows, epochs and ticks, with times relative to the last epoch."""
     kinds = ["row"] * 3 + ["epoch"] * timed + ["tick"] * ticks
     key = of(keys) if keys is not None else st.none()
     return st.tuples(st.sampled_from(kinds), key, of(_VALUES if values is None else values), _DELTA)
@@ -186,18 +186,17 @@ _VALUES = values()
 _DELTA = st.integers(0, 20)
 _FIRST = st.just(0)
 
-# Hypothesis takes its time for each number that is drawn, so there is one for all that is of no use by itself. To make
-# it simpler is the business of `shrunk`.
+# Each draw of hypothesis is slow, so one number encodes several choices. `shrunk` simplifies them.
 _MARK = st.integers(0, 9)
-"""Whether a batch ends here (odd), and whether the law's event happens here (8, 9)."""
+"""Encodes whether a batch ends here (odd), and whether the law's event happens here (8, 9)."""
 
 _PLACES = st.tuples(*[st.integers(0, 9 * SLOTS - 1)] * 4)
-"""For some keys: 9 times the slot, and 3 times the instance after and that before."""
+"""For some keys: 9 times the slot, plus 3 times the instance after, plus the instance before."""
 
 _FIRST_OWNERS = st.just(0) | st.integers(0, 2**SLOTS - 1)
-"""Which slots are instance 1's at first, as bits."""
+"""The slots that instance 1 owns at first, as bits."""
 
 _OWNERS = (None, 0, 1, 0, 1, 2)
 _CHUNKS = (CHUNK_MAX, 2, 1)
 _MOVE = st.one_of(st.none(), st.integers(0, 6 * len(_CHUNKS) * 3 * len(_OWNERS) ** SLOTS - 1))
-"""The number of the move that begins here, if one does."""
+"""The number that encodes the move that starts here, or None."""

@@ -1,8 +1,6 @@
-"""`OperatorTester`: one step alone, fed by hand, with fake remote workers and captured persistence.
+"""`OperatorTester`: runs one step alone, with fake remote workers and persisted state kept in memory.
 
-Where the state of a step under test goes at a barrier, and where it comes from when it is restored.
-
-How tests write rows: as the stream has them. And batches as the messages they are made of.
+A test writes rows in the form of the stream: with or without keys and timestamps. Batches are read back as messages.
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ from malstrom_py.rescale.channels.channel import InLine
 from malstrom_py.state.artefact import is_delta
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import MutationWatch
-from malstrom_py.testing.lone_step import LoneStep, Stage, StreamFactory, lone_step, part_of
+from malstrom_py.testing.single_step import SingleStep, StepRunner, StreamFactory, part_of, plan_single_step
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.test_mode import check_returns
 
 
 class CapturingPersistenceBackend:
-    """Keeps what operators persist, in memory: ``states``, operator -> its encoded state.
+    """A persistence backend in memory: ``states``, operator -> its encoded state.
 
     >>> backend = CapturingPersistenceBackend()
     >>> backend.persist("count", b"state")
@@ -53,21 +51,21 @@ class CapturingPersistenceBackend:
         self.calls: list[str] = []
 
     def persist(self, operator: str, state: bytes) -> None:
-        """Keep the state of one operator; ``calls`` lists who asked, in order."""
+        """Keep the state of one operator; ``calls`` lists the operators in order."""
         self.calls.append(operator)
         self.states[operator] = state
 
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """What `OperatorTester.barrier` gives: the states of the steps by name, and the epoch the input had reached."""
+    """The result of `OperatorTester.barrier`: the states of the steps by name, and the epoch of the input."""
 
     states: Mapping[str, bytes] = field(default_factory=dict)
     epoch: int = MIN_EPOCH
 
 
 def chain_of(persisted: Sequence[Persisted], step: str) -> list[bytes]:
-    """What it takes to restore ``step`` where the last of ``persisted`` was: a full artefact, and deltas behind it.
+    """Return the chain that restores ``step`` at the last of ``persisted``: a full artefact, then deltas.
 
     >>> from malstrom_py.state.artefact import artefact
     >>> full, delta = ({"count": artefact({}, delta=kind)} for kind in (False, True))
@@ -83,9 +81,9 @@ def chain_of(persisted: Sequence[Persisted], step: str) -> list[bytes]:
 
 
 def batch_of(rows: Sequence[Any], *, keyed: bool, timed: bool, part: str | None = None) -> Batch:
-    """A batch of rows written as ``(key, value, timestamp)``, without what the stream has not.
+    """Return a batch of rows in the form ``(key, value, timestamp)``, without keys or timestamps the stream lacks.
 
-    A `DataMessage` is a row of any stream. ValueError for a row that is written otherwise.
+    A `DataMessage` is a row of any stream. ValueError for a row of another form.
 
     >>> batch_of([("a", 1), ("b", 2)], keyed=True, timed=False).keys, batch_of([1, 2], keyed=False, timed=False).values
     (['a', 'b'], [1, 2])
@@ -100,7 +98,7 @@ def batch_of(rows: Sequence[Any], *, keyed: bool, timed: bool, part: str | None 
 
 
 def messages_of(batch: Batch) -> list[DataMessage[Any, Any]]:
-    """The rows of a batch as messages.
+    """Return the rows of a batch as messages.
 
     >>> messages_of(Batch([1], keys=["a"]))
     [DataMessage(key='a', value=1, timestamp=None)]
@@ -128,26 +126,26 @@ def _written(row: Any, *, keyed: bool, timed: bool) -> DataMessage[Any, Any]:
 
 
 Message = DataMessage[Any, Any] | Control
-"""What comes out of a step, one by one."""
+"""One output of a step."""
 
 Sendable = Batch | Sequence[Any] | Control
 """What can be sent to a step: a batch, rows, or a control message."""
 
 
 class OperatorTester:
-    """Runs what ``factory`` makes of a stream, usually one step: ``OperatorTester(lambda stream: stream.map(…))``.
+    """Runs the step (or steps) that ``factory`` makes of a stream: ``OperatorTester(lambda stream: stream.map(…))``.
 
-    ``keyed``: whether the input stream has keys; ``timed``: whether it has timestamps (in ms) and epochs. A row is
-    written as the stream has it: ``(key, value, timestamp)``, ``(key, value)`` without times, ``(value,
-    timestamp)`` without keys, the value alone without either; a `DataMessage` always will do. ``inputs``: how many
-    input streams ``factory`` takes. ``workers``: this one, number 0, and fake others for steps with an exchange.
-    ``types``: classes to register, as ``job.register_type`` does. With ``checks`` (test mode) each `step` makes sure
-    that no value was changed that had been sent or received (`LawError`), and that keys, values and state can be
-    encoded (`CodecError` naming step, key and type). A function that never returns what its step needs is an
-    `OperatorError` at once.
+    ``keyed``: whether the input stream has keys; ``timed``: whether it has timestamps (in ms) and epochs. A row has the
+    form of the stream: ``(key, value, timestamp)``, ``(key, value)`` without times, ``(value, timestamp)`` without
+    keys, the value alone without either; a `DataMessage` is always possible. ``inputs``: the number of input streams of
+    ``factory``. ``workers``: worker 0, which runs the step, and fake workers for steps with an exchange. ``types``:
+    classes to register, as ``job.register_type`` does. With ``checks`` (test mode) each `step` checks that values which
+    were sent or received have not changed (`LawError`), and that keys, values and state can be encoded (`CodecError`
+    naming step, key and type). A function that can never return the result that its step needs is an immediate
+    `OperatorError`.
 
-    Where a step awaits something, as ``enrich`` does, `step` waits until it has come. What was made ``per_worker`` is
-    closed by `close`, or with the tester used as a context, or when the tester is no longer used.
+    `step` waits for pending calls, as of ``enrich``. Resources of ``per_worker`` are closed by `close`, at the end of a
+    ``with`` block, or when the tester is garbage-collected.
 
     >>> def add(key, value, total):
     ...     return total + value, total + value
@@ -155,7 +153,7 @@ class OperatorTester:
     >>> tester.send_local([("a", 1), ("a", 2), ("b", 5)]).step().receive_local()
     [DataMessage(key='a', value=1, ...), DataMessage(key='a', value=3, ...), DataMessage(key='b', value=5, ...)]
 
-    State moves as it does between workers, and is persisted as at a barrier:
+    State moves as between workers, and is persisted as at a barrier:
 
     >>> taken = tester.collect(tester.interrogate(lambda key: key == "a"))
     >>> other = OperatorTester(lambda stream: stream.stateful_map("sum", add, default=int), keyed=True)
@@ -163,7 +161,7 @@ class OperatorTester:
     >>> other.states["sum"].values, tester.states["sum"].values
     ({'a': 3}, {'b': 5})
 
-    At an exchange, rows that belong to other workers come out at these:
+    At an exchange, rows of keys that other workers own go to these workers:
 
     >>> tester = OperatorTester(lambda stream: stream.key_by("word", str), workers=2)
     >>> tester.send_local(["ant", "elk"]).step().receive_local()
@@ -186,17 +184,17 @@ class OperatorTester:
         clock: VirtualClock | None = None,
         checks: bool = True,
     ) -> None:
-        self._lone = lone_step(factory, keyed=keyed, timed=timed, inputs=inputs, slots=slots, types=types)
+        self._single = plan_single_step(factory, keyed=keyed, timed=timed, inputs=inputs, slots=slots, types=types)
         self._keyed, self._timed = keyed, timed
         self.clock = clock or VirtualClock()
-        self._stage = Stage(self._lone, workers=workers, batching=batch or Batching(), clock=self.clock)
+        self._runner = StepRunner(self._single, workers=workers, batching=batch or Batching(), clock=self.clock)
         self._queue: deque[tuple[Sendable, int | None]] = deque()
         self._received: dict[str, list[Message]] = {}
         self._watch = MutationWatch() if checks else None
         self._opened = keyed
-        self._closed = weakref.finalize(self, self._stage.close)
+        self._closed = weakref.finalize(self, self._runner.close)
         if checks:
-            check_returns(self._lone.plan)
+            check_returns(self._single.plan)
             self._check_held()
 
     def __enter__(self) -> Self:
@@ -208,33 +206,33 @@ class OperatorTester:
         self.close()
 
     def close(self) -> None:
-        """Close what was made for this worker, and give up what is awaited; the first error is raised."""
+        """Close the resources of this worker, and cancel pending calls; raise the first error."""
         self._closed()
 
     def send_local(self, *messages: Sendable, input: int | None = None) -> Self:
-        """Queue batches (a `Batch`, or a list of rows) and control messages. `step` has them processed.
+        """Queue batches (a `Batch`, or a list of rows) and control messages. `step` processes them.
 
-        Data goes to input 0, everything else to all inputs, unless ``input`` says otherwise.
+        By default data goes to input 0, and control messages go to all inputs.
         """
         self._queue.extend((message, input) for message in messages)
         return self
 
     def step(self) -> Self:
-        """Process all that is queued and all that comes of it; ``on_schedule`` if ``linger_s`` of the clock passed."""
+        """Process the queue and everything that results; call ``on_schedule`` if ``linger_s`` of the clock passed."""
         self._open({})
         while self._queue:
             message, input = self._queue.popleft()
             if isinstance(message, Batch | Sequence):
                 self._push(message, input or 0)
             elif input is None:
-                self._stage.control(message)
+                self._runner.control(message)
             else:
-                self._stage.push(message, self._lone.inputs[input])
+                self._runner.push(message, self._single.inputs[input])
             self._record()
-        self._stage.settle()
-        self._stage.finish_calls()
-        self._stage.schedule()
-        self._stage.finish_calls()
+        self._runner.settle()
+        self._runner.finish_calls()
+        self._runner.schedule()
+        self._runner.finish_calls()
         self._record()
         if self._watch is not None:
             self._watch.check()
@@ -242,64 +240,63 @@ class OperatorTester:
         return self
 
     def receive_local(self, output: int = 0) -> list[Message]:
-        """What has come out since the last call, in order: records as `DataMessage`, and control messages."""
-        return self._received.pop(self._lone.outputs[output][0], [])
+        """Return the output since the last call, in order: records as `DataMessage`, and control messages."""
+        return self._received.pop(self._single.outputs[output][0], [])
 
     def receive_dead_letters(self) -> list[Message]:
-        """The same for the stream of dead letters."""
-        return [message for name, _ in self._lone.dead_letters for message in self._received.pop(name, [])]
+        """Return the dead letters since the last call."""
+        return [message for name, _ in self._single.dead_letters for message in self._received.pop(name, [])]
 
     def send_remote(self, worker: int, *messages: Any, exchange: str | None = None) -> Self:
-        """Have ``worker`` send rows, as ``(key, value)`` or with times, epochs, or ``Barrier`` and ``Suspend``."""
+        """Send from ``worker``: rows, as ``(key, value)`` or with times, epochs, or ``Barrier`` and ``Suspend``."""
         name = self._exchange(exchange)
-        timed = self._lone.plan.steps[self._lone.plan.rank(name)].traits.unit is not None
+        timed = self._single.plan.steps[self._single.plan.rank(name)].traits.unit is not None
         for message in messages:
             rows = isinstance(message, Sequence)
-            self._stage.remotes[worker].put(name, batch_of(message, keyed=True, timed=timed) if rows else message)
-        self._stage.settle()
-        self._stage.finish_calls()
+            self._runner.remotes[worker].put(name, batch_of(message, keyed=True, timed=timed) if rows else message)
+        self._runner.settle()
+        self._runner.finish_calls()
         self._record()
         return self
 
     def receive_remote(self, worker: int, *, exchange: str | None = None) -> list[Message | InLine]:
-        """What has come to ``worker`` since the last call, decoded; its credit goes back (F2)."""
+        """Return the decoded messages to ``worker`` since the last call, and return their credit (F2)."""
         name = self._exchange(exchange)
-        items, grants = self._stage.remotes[worker].take(name)
+        items, grants = self._runner.remotes[worker].take(name)
         for grant in grants:
-            self._stage.routers[name].channels[worker].grant(grant)
+            self._runner.routers[name].channels[worker].grant(grant)
         messages: list[Message | InLine] = []
         for item in items:
             messages.extend(messages_of(item) if isinstance(item, Batch) else [item])
         return messages
 
     def interrogate(self, predicate: Callable[[Any], bool] = lambda key: True) -> set[Any]:
-        """The keys with state that pass ``predicate``."""
+        """Return the keys with state that pass ``predicate``."""
         message = Interrogate(predicate)
         self.send_local(message).step()
         return message.keys
 
     def collect(self, keys: Collection[Any]) -> dict[str, bytes]:
-        """Take out the state of ``keys``, encoded, by step."""
+        """Remove the state of ``keys`` and return it, encoded, by step."""
         message = Collect(dict.fromkeys(keys).keys())
         self.send_local(message).step()
         return message.states
 
     def acquire(self, states: Mapping[str, bytes]) -> None:
-        """Install what `collect` gave elsewhere."""
+        """Add state that `collect` of another tester returned."""
         self.send_local(Acquire(states)).step()
 
     def barrier(self, snapshot: str = "snapshot", *, parent: str | None = None) -> Persisted:
-        """Send a barrier through: what has been persisted. (With ``workers``, it waits for theirs behind exchanges.)
+        """Send a barrier and return the persisted state. (After exchanges it waits for the barriers of ``workers``.)
 
-        ``parent``: the snapshot before it that was committed. Once state is tracked, only what changed since is
-        persisted.
+        ``parent``: the last committed snapshot. After `track` only the changes since then are persisted.
         """
         backend = CapturingPersistenceBackend()
         self.send_local(AbsBarrier(snapshot, backend, parent)).step()
-        return Persisted(backend.states, self._stage.epoch())
+        return Persisted(backend.states, self._runner.epoch())
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> Self:
-        """From now on have steps note which keys change, and persist keyed artefacts, by the slots of ``slots_of``.
+        """Track from now on which keys change, and persist keyed artefacts, by the slots of ``slots_of``.
 
         >>> tester = OperatorTester(lambda stream: stream.count("n"), keyed=True).track(lambda keys: [0] * len(keys))
         >>> full = tester.send_local([("a", 1), ("b", 1)]).step().barrier("first")
@@ -309,101 +306,101 @@ class OperatorTester:
         >>> other.states["n"].values
         {'a': 2, 'b': 1}
         """
-        for operator in self._stage.operators.values():
+        for operator in self._runner.operators.values():
             operator.track(slots_of)
         return self
 
     def install(self, persisted: Sequence[Persisted], slots: Collection[int]) -> None:
-        """Begin with the keys of ``slots`` where one tester was that was tracked: at the last of what it persisted.
+        """Install the keys of ``slots`` from the persisted state of one tester with `track`, at its last snapshot.
 
-        ``persisted``: of the snapshots that were committed, oldest first. For a tester not used yet; once for each that
-        had persisted.
+        ``persisted``: the results of the committed snapshots, oldest first. For a new tester; call it once for each
+        tester that persisted.
         """
         self._open({})
-        if persisted[-1].epoch > self._stage.epoch():
-            self._stage.control(Epoch(persisted[-1].epoch))
+        if persisted[-1].epoch > self._runner.epoch():
+            self._runner.control(Epoch(persisted[-1].epoch))
         for name in self.tracked:
             if name in persisted[-1].states:
-                self._stage.operators[name].install(chain_of(persisted, name), slots)
+                self._runner.operators[name].install(chain_of(persisted, name), slots)
         self._forget()
 
     def restore(self, persisted: Persisted, owned: Callable[[Any], bool] = lambda key: True) -> None:
-        """Begin where `barrier` was taken, with the keys that are ``owned`` here. For a tester not used yet.
+        """Restore the result of `barrier`, with the keys that are ``owned`` here. For a new tester.
 
-        As in a restored job, the epoch passes before there is any state, so that no key meets it twice; but it waits
-        behind what was waiting itself.
+        As in a restored job, the epoch passes before the state is restored, so that no key sees it twice; but it is
+        queued after the rows that a step holds back.
         """
-        codec, states, enriching = self._stage.codec, self.states, self._stage.enriching
+        codec, states, enriching = self._runner.codec, self.states, self._runner.enriching
         of_parts = {name: state for name, state in persisted.states.items() if name not in {*states, *enriching}}
         self._open({name: codec.decode_at_rest(state, step=name) for name, state in of_parts.items()})
         for name, operator in enriching.items():
             if name in persisted.states:
                 operator.restore(persisted.states[name], owned)
-        if persisted.epoch > self._stage.epoch():
-            self._stage.control(Epoch(persisted.epoch))
+        if persisted.epoch > self._runner.epoch():
+            self._runner.control(Epoch(persisted.epoch))
         for name, state in states.items():
             if name in persisted.states:
                 state.restore(persisted.states[name], owned)
         self._forget()
 
     def release_parts(self) -> dict[str, dict[str, Any]]:
-        """Give the source parts of an unkeyed input away (R2): input -> what steps kept for its part."""
+        """Release the source parts of an unkeyed input (R2); return input -> the steps' state of its part."""
         self.step()
-        released = {name: PartReleased(part_of(name)) for name in self._lone.inputs}
+        released = {name: PartReleased(part_of(name)) for name in self._single.inputs}
         for name, message in released.items():
-            self._stage.push(message, name)
+            self._runner.push(message, name)
         self._record()
         return {name: message.state for name, message in released.items()}
 
     def take_parts(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on with what `release_parts` gave elsewhere."""
+        """Open the source parts with state that `release_parts` of another tester returned."""
         self._opened = True
-        for name in self._lone.inputs:
-            self._stage.push(PartOpened(part_of(name), states[name]), name)
+        for name in self._single.inputs:
+            self._runner.push(PartOpened(part_of(name), states[name]), name)
         self._record()
 
     @property
     def states(self) -> dict[str, KeyedState]:
-        """The keyed state of each step that keeps one: ``.values`` and ``.timers``, by key."""
-        operators = self._stage.operators.items()
+        """The keyed state of each step that has one: ``.values`` and ``.timers``, by key."""
+        operators = self._runner.operators.items()
         return {name: operator.state for name, operator in operators if isinstance(operator, StatefulOperator)}
 
     @property
     def tracked(self) -> list[str]:
-        """The steps that persist keyed artefacts once they are tracked."""
-        return [*self.states, *self._stage.enriching]
+        """The steps that persist keyed artefacts after `track`."""
+        return [*self.states, *self._runner.enriching]
 
     @property
     def codec(self) -> Codec:
-        """What encodes state and batches here."""
-        return self._stage.codec
+        """The codec of state and batches."""
+        return self._runner.codec
 
     @property
-    def lone(self) -> LoneStep:
-        """The plan in which the step stands."""
-        return self._lone
+    def single(self) -> SingleStep:
+        """The plan of the step."""
+        return self._single
 
     def _open(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Announce the source part of each unkeyed input, once, with what was persisted for it."""
+        """Open the source part of each unkeyed input, once, with its persisted state."""
         if not self._opened:
             self._opened = True
-            self._stage.open(parts)
+            self._runner.open(parts)
             self._forget()
 
     def _push(self, rows: Batch | Sequence[Any], input: int) -> None:
-        name = self._lone.inputs[input]
+        name = self._single.inputs[input]
         if not isinstance(rows, Batch):
             part = None if self._keyed else part_of(name)
             rows = batch_of(rows, keyed=self._keyed, timed=self._timed, part=part)
         if self._watch is not None:
             self._watch.add("a batch that it was given", rows)
         if len(rows):
-            self._stage.push(rows, name)
+            self._runner.push(rows, name)
 
     def _record(self) -> None:
-        for name, step in (*self._lone.outputs, *self._lone.dead_letters):
+        for name, step in (*self._single.outputs, *self._single.dead_letters):
             received = self._received.setdefault(name, [])
-            for message in self._stage.recorder(name).take():
+            for message in self._runner.recorder(name).take():
                 if not isinstance(message, Batch):
                     received.append(message)
                     continue
@@ -413,18 +410,18 @@ class OperatorTester:
                 received.extend(messages_of(message))
 
     def _check_output(self, batch: Batch, step: str) -> None:
-        self._stage.codec.encode_batch(batch, step=step)
+        self._runner.codec.encode_batch(batch, step=step)
 
     def _check_states(self) -> None:
         for state in self.states.values():
             state.snapshot()
 
     def _check_held(self) -> None:
-        for operator in self._stage.enriching.values():
+        for operator in self._runner.enriching.values():
             operator.checked = True
 
     def _forget(self) -> None:
-        """What came out so far is not what was asked for."""
+        """Drop the output so far: it does not result from the test's input."""
         self._record()
         self._received.clear()
         if self._watch is not None:
@@ -432,5 +429,5 @@ class OperatorTester:
 
     def _exchange(self, name: str | None) -> str:
         if name is None:
-            (name,) = self._stage.routers
+            (name,) = self._runner.routers
         return name

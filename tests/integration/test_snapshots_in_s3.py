@@ -79,7 +79,7 @@ def test_s3_a_write_whose_answer_is_lost_is_not_taken_for_that_of_another(server
 
 def test_s3_a_store_without_conditional_writes_is_refused(server: SmallS3, store: ObjectStore) -> None:
     server.heeds_conditions = False
-    with pytest.raises(SnapshotError, match="s3://bucket/some/folder replaces what is there"):
+    with pytest.raises(SnapshotError, match="s3://bucket/some/folder replaced a file"):
         StoreCheckpointer(store, JOB).claim(0.0)
 
 

@@ -80,7 +80,7 @@ def test_s3_without_room_it_is_an_error_and_the_old_snapshot_stays(tmp_path: Pat
     process = run(WITHOUT_ROOM, tmp_path)
     said, then = process.communicate(timeout=60)[0].splitlines()
     assert process.returncode == 0
-    assert "totals-0.full cannot be written: File too large. Snapshots that were complete are as they were" in said
+    assert "totals-0.full cannot be written: File too large. Complete snapshots are unchanged" in said
     found, warnings = latest_manifest(checkpointer, job=JOB)
     assert found is not None
     assert (f"then {found.id}", warnings) == (then, [])

@@ -19,7 +19,7 @@ from malstrom_py.rescale.partitioners import partitioner_of
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.local_store import LocalStore
-from malstrom_py.snapshot.log import Claim, claim_bytes, path_of
+from malstrom_py.snapshot.log import JobStart, path_of, start_bytes
 from malstrom_py.snapshot.manifest import Artefact, Kind, Manifest, PartImage, PlanImage, StepImage, artefact_path
 from malstrom_py.state.artefact import merged
 from malstrom_py.state.keyed_state import KeyedState
@@ -103,7 +103,7 @@ def make(folder: Path) -> None:
     store = LocalStore(folder)
     checkpointer = StoreCheckpointer(store, JOB)
     created = "2026-11-22T04:22:00+00:00"
-    store.create(f"{JOB}/{path_of(1)}", claim_bytes(Claim(1, 1, "latest", created, "00ff00ff00ff00ff"), JOB))
+    store.create(f"{JOB}/{path_of(1)}", start_bytes(JobStart(1, 1, "latest", created, "00ff00ff00ff00ff"), JOB))
     workers = [Worker(number, checkpointer) for number in range(2)]
 
     def owner_of(key: Any) -> Worker:

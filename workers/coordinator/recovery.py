@@ -23,7 +23,7 @@ from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.verification import faults_of, loaded
+from malstrom_py.snapshot.verification import faults_of, load_verified
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator.job_upgrades import UpgradedState, fitted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
@@ -62,7 +62,7 @@ class RestorePoint:
         """
         for step, chains in self.fit.chains.items():
             for chain in chains.values():
-                yield step, [loaded(checkpointer, artefact) for artefact in chain]
+                yield step, [load_verified(checkpointer, artefact) for artefact in chain]
 
     @property
     def known(self) -> dict[str, dict[Part, Any]]:

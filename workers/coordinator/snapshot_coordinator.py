@@ -20,9 +20,9 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import next_snapshot_id
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PlanImage, artefact_path
-from malstrom_py.snapshot.selection import copied
+from malstrom_py.snapshot.selection import copy_savepoint
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.verification import loaded
+from malstrom_py.snapshot.verification import load_verified
 from malstrom_py.state.artefact import merged
 from malstrom_py.workers.coordinator import snapshot_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
@@ -290,7 +290,8 @@ class SnapshotCoordinator:
             request.done(result)
 
         self.background.submit(
-            lambda: copied(manifest, self.checkpointer, copy_to.in_store(self._job), self._clock.now_s()), was_copied
+            lambda: copy_savepoint(manifest, self.checkpointer, copy_to.in_store(self._job), self._clock.now_s()),
+            was_copied,
         )
 
     def _compact(self, chain: tuple[Artefact, ...]) -> None:
@@ -330,7 +331,7 @@ def result_in(manifest: Manifest) -> RunResult | None:
 def _compacted(chain: Sequence[Artefact], checkpointer: Checkpointer) -> Artefact:
     """Write the content of ``chain`` as one artefact."""
     last = chain[-1]
-    data = merged([loaded(checkpointer, artefact) for artefact in chain])
+    data = merged([load_verified(checkpointer, artefact) for artefact in chain])
     sha256 = persistently(lambda: checkpointer.save_compacted(last.snapshot, last.operator, last.partition, data))
     return Artefact(last.operator, last.partition, "full", last.snapshot, _place_of(chain), len(data), sha256)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from malstrom_py.codec import in_flight as pickles
-from malstrom_py.codec.refusal import Refused, cannot_decode, cannot_encode
+from malstrom_py.codec.encoding_errors import NotEncodable, decode_error, encode_error
 from malstrom_py.errors import PeerError
 from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant, PlacedEpoch
 from malstrom_py.rescale.moves.protocol import PartHandedOver
@@ -109,7 +109,7 @@ class InStreams:
             items = pickle.loads(run.take(body_bytes))
             return [_unpacked(item, run) for item in items]
         except Exception as error:
-            raise cannot_decode(f"{_why(error)}, from {peer_name(sender)}", step="") from error
+            raise decode_error(f"{_why(error)}, from {peer_name(sender)}", step="") from error
 
     def _check(self, incarnation: int, sender: int, receiver: int, stream: int, number: int) -> None:
         if incarnation > self._incarnation:
@@ -224,10 +224,10 @@ def _unpacked(item: tuple[Any, ...], run: ByteReader) -> Content:
 def _dumped(content: Any) -> bytes:
     try:
         return pickles.dump(content)
-    except Refused as refused:
+    except NotEncodable as refused:
         # Only the state of a source for a part can have any type; all other types are the framework's.
         step = content.move.source if isinstance(content, PartHandedOver) else ""
-        raise cannot_encode(refused, step=step, key=None, action="sent to another worker") from refused
+        raise encode_error(refused, step=step, key=None, action="sent to another worker") from refused
 
 
 def _why(error: Exception) -> str:

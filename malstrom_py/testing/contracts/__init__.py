@@ -1,6 +1,6 @@
-"""Contracts: suites that any source, sink, partitioner or checkpointer must pass.
+"""Contracts: test suites that every source, sink, partitioner or checkpointer must pass.
 
-`LawError` names the clause that is broken. They need neither pytest nor hypothesis.
+`LawError` names the broken clause. Contracts need neither pytest nor hypothesis.
 """
 
 from malstrom_py.testing.contracts.checkpointers import check_checkpointer

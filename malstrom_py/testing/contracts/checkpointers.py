@@ -1,4 +1,4 @@
-"""The contract of checkpointers: what is committed comes back whole, a start that is fenced off commits nothing."""
+"""The contract of checkpointers: committed snapshots are kept whole, and a fenced start cannot commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from malstrom_py.errors import FencedError, MalstromError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.snapshot.log import Claim
+from malstrom_py.snapshot.log import JobStart
 from malstrom_py.snapshot.manifest import Artefact, Kind, Manifest, PartImage, PlanImage, StepImage, artefact_path
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.user_checkpointer import methods
@@ -30,7 +30,7 @@ GROWING: Final = "ids grow"
 NEEDED: Final = "nothing needed is removed"
 PRUNED: Final = "pruning removes the rest"
 NOTED: Final = "commits of sinks are noted"
-ELSEWHERE: Final = "another process goes on"
+ELSEWHERE: Final = "another process continues"
 THREADS: Final = "threads do not mix"
 
 _UNKNOWN: Final = SnapshotId("19991122T042242123456Z-1a2b3c4d")
@@ -46,11 +46,10 @@ def check_checkpointer(
     job: str = "contract",
     again: Callable[[Checkpointer], Checkpointer] | None = None,
 ) -> None:
-    """Check that the checkpointers which ``make`` makes keep the contract of `malstrom_py.Checkpointer`.
+    """Check the contract of `malstrom_py.Checkpointer` for the checkpointers of ``make``.
 
-    ``make`` is called again and again, each time for a checkpointer of ``job`` where nothing is kept yet.
-    ``again(checkpointer)`` gives another object on the same place, such as another process has: by default a copy by
-    cloudpickle.
+    ``make`` is called repeatedly, each time for an empty checkpointer of ``job``. ``again(checkpointer)`` returns
+    another object with the same storage, as in another process: by default a copy by cloudpickle.
 
     >>> from malstrom_py.snapshot.checkpointer import StoreCheckpointer
     >>> from malstrom_py.snapshot.store import MemoryStore
@@ -62,7 +61,7 @@ def check_checkpointer(
     Raises:
         LawError: a clause is broken: "all methods are there", "artefacts come back", "committed snapshots are listed",
             "one snapshot per number", "older starts are fenced", "the newest is found", "ids grow", "nothing needed is
-            removed", "pruning removes the rest", "commits of sinks are noted", "another process goes on" or "threads
+            removed", "pruning removes the rest", "commits of sinks are noted", "another process continues" or "threads
             do not mix".
     """
     missing = [name for name in methods() if not callable(getattr(make(), name, None))]
@@ -78,14 +77,14 @@ def _copy(checkpointer: Checkpointer) -> Checkpointer:
 
 
 class _Start:
-    """One start of the job: claims it, then takes snapshots as its workers and its coordinator do."""
+    """One start of the job: records the start, then takes snapshots as workers and coordinator do."""
 
     def __init__(self, checkpointer: Checkpointer, job: str, *, now_s: float = 1e9, resume: str = "latest") -> None:
         self.checkpointer = checkpointer
         self.job = job
         self.now_s = now_s
-        self.claim: Claim = checkpointer.claim(now_s, resume=resume)
-        require(isinstance(self.claim, Claim), FENCED, "claim returns a Claim", repr(self.claim))
+        self.claim: JobStart = checkpointer.claim(now_s, resume=resume)
+        require(isinstance(self.claim, JobStart), FENCED, "claim returns a JobStart", repr(self.claim))
         self.sequence = self.claim.sequence
         self.last: Manifest | None = None
 
@@ -137,7 +136,7 @@ class _Trial:
     again: Callable[[Checkpointer], Checkpointer]
 
     def check(self) -> None:
-        """`LawError` names the first clause that is broken."""
+        """Check all clauses. `LawError` names the first broken one."""
         self._check_artefacts()
         self._check_manifests()
         self._check_numbers()
@@ -167,23 +166,23 @@ class _Trial:
         files = keeps.files()
         require(files == sorted(files), KEPT, "files are sorted", f"{files}")
         for path in (artefact_path(_UNKNOWN, _STEP, 0, "full"), "", "_latest"):
-            _refused(partial(keeps.load_artifact, path), KEPT, f"there is no artefact {path!r}")
+            _refused(partial(keeps.load_artifact, path), KEPT, f"artefact {path!r} does not exist")
 
     def _check_manifests(self) -> None:
         start = self._start()
         keeps = start.checkpointer
         start.save(start.new_id(), [b"never committed"])
-        require(keeps.list_checkpoints() == [], LISTED, "what is not committed is not listed")
-        require(keeps.read_latest() is None, LISTED, "read_latest is None where nothing is committed")
+        require(keeps.list_checkpoints() == [], LISTED, "an uncommitted snapshot is not listed")
+        require(keeps.read_latest() is None, LISTED, "read_latest is None without a committed snapshot")
         made = [start.take(b"one", b"two"), start.take(b"three", delta=True), start.take()]
         ids = [one.id for one in made]
         require(keeps.list_checkpoints() == ids, LISTED, "oldest first", f"{keeps.list_checkpoints()}, not {ids}")
         for one in made:
-            require(keeps.load_manifest(one.id) == one, LISTED, "a manifest comes back as it was", one.id)
+            require(keeps.load_manifest(one.id) == one, LISTED, "a loaded manifest equals the saved one", one.id)
         contents = [entry.content for entry in keeps.entries()]
-        require(contents == [start.claim, *made], LISTED, "entries are the claim, then the snapshots", f"{contents}")
+        require(contents == [start.claim, *made], LISTED, "entries are the start, then the snapshots", f"{contents}")
         require([entry.sequence for entry in keeps.entries()] == [1, 2, 3, 4], LISTED, "entries have their numbers")
-        _refused(lambda: keeps.load_manifest(_UNKNOWN), LISTED, "there is no such snapshot")
+        _refused(lambda: keeps.load_manifest(_UNKNOWN), LISTED, "the snapshot does not exist")
 
     def _check_numbers(self) -> None:
         start = self._start()
@@ -200,7 +199,7 @@ class _Trial:
         id = start.new_id()
         missing = start.manifest(id, [_artefact(id, 0, "full", b"never saved")])
         _refused(lambda: keeps.save_manifest(missing), ONCE, "an artefact that it lists is missing")
-        require(keeps.list_checkpoints() == [made.id], ONCE, "what is refused is not listed")
+        require(keeps.list_checkpoints() == [made.id], ONCE, "a rejected snapshot is not listed")
 
     def _check_fences(self) -> None:
         start = self._start()
@@ -209,7 +208,7 @@ class _Trial:
         newer = _Start(keeps, self.job, now_s=start.now_s, resume=first.id)
         numbers = (start.claim.incarnation, newer.claim.incarnation, start.claim.sequence, newer.claim.sequence)
         require(numbers == (1, 2, 1, 3), FENCED, "a claim takes the next incarnation and the next number", f"{numbers}")
-        claims = [entry.content for entry in keeps.entries() if isinstance(entry.content, Claim)]
+        claims = [entry.content for entry in keeps.entries() if isinstance(entry.content, JobStart)]
         require([one.resume for one in claims] == ["latest", first.id], FENCED, "claims keep what they resume from")
         id = start.new_id()
         late = start.manifest(id, start.save(id, [b"late"]))
@@ -224,10 +223,10 @@ class _Trial:
         first, made = start.take(b"one"), start.take(b"two")
         require(keeps.read_latest() == made.id == keeps.latest_hint(), NEWEST, "update_latest notes the newest")
         keeps.update_latest(_UNKNOWN)
-        require(keeps.latest_hint() == _UNKNOWN, NEWEST, "latest_hint is what was noted")
-        require(keeps.read_latest() == made.id, NEWEST, "a hint that leads nowhere is derived from the list")
+        require(keeps.latest_hint() == _UNKNOWN, NEWEST, "latest_hint is the last recorded id")
+        require(keeps.read_latest() == made.id, NEWEST, "an invalid hint is replaced by the newest of the list")
         found, warnings = latest_manifest(keeps, job=self.job)
-        require((found, warnings) == (made, []), NEWEST, "a start goes on from the newest", f"{first.id}: {warnings}")
+        require((found, warnings) == (made, []), NEWEST, "a start resumes from the newest", f"{first.id}: {warnings}")
 
     def _check_ids(self) -> None:
         start = self._start()
@@ -235,9 +234,9 @@ class _Trial:
         lost = keeps.next_id(2e9)
         start.save(lost, [b"never committed"])
         later = keeps.next_id(1e9)
-        require(later > lost, GROWING, "an id is larger than that of all that was saved", f"{later} after {lost}")
+        require(later > lost, GROWING, "an id is larger than all saved ones", f"{later} after {lost}")
         start.commit(start.manifest(later, start.save(later, [b"one"])))
-        require(keeps.next_id(0.0) > later, GROWING, "an id is larger than all, whatever the clock says")
+        require(keeps.next_id(0.0) > later, GROWING, "an id is larger than all others, for any time of the clock")
 
     def _check_removing(self) -> None:
         start = self._start()
@@ -250,9 +249,11 @@ class _Trial:
         keeps.delete_checkpoint(delta.id)
         keeps.delete_checkpoint(base.id)
         left = [path for path in keeps.files() if path.startswith("artefacts/")]
-        require(left == [one.path for one in last.artefacts], PRUNED, "what one alone needs goes with it", f"{left}")
+        require(
+            left == [one.path for one in last.artefacts], PRUNED, "files of one snapshot only are removed", f"{left}"
+        )
         _require_whole(keeps, [last])
-        _refused(lambda: keeps.delete_checkpoint(base.id), NEEDED, "it is gone already")
+        _refused(lambda: keeps.delete_checkpoint(base.id), NEEDED, "the snapshot is removed already")
 
     def _check_pruning(self) -> None:
         start = self._start()
@@ -266,14 +267,14 @@ class _Trial:
         require(
             keeps.list_checkpoints() == there, PRUNED, "savepoints and the newest stay", f"{keeps.list_checkpoints()}"
         )
-        require(pruned.snapshots == tuple(one.id for one in old), PRUNED, "prune returns what went", f"{pruned}")
+        require(pruned.snapshots == tuple(one.id for one in old), PRUNED, "prune returns the removed", f"{pruned}")
         _require_whole(keeps, [saved, *kept])
         gone = {one.path for two in old for one in two.artefacts}.intersection(keeps.files())
-        require(not gone, PRUNED, "artefacts go with the snapshots that alone need them", f"{sorted(gone)}")
+        require(not gone, PRUNED, "artefacts of removed snapshots are removed", f"{sorted(gone)}")
         keeps.prune(1, 0.0, start.now_s)
         _require_whole(keeps, [saved, kept[1]])
-        claims = sum(isinstance(entry.content, Claim) for entry in keeps.entries())
-        require(claims == 1, NEEDED, "claims stay", f"{claims}")
+        claims = sum(isinstance(entry.content, JobStart) for entry in keeps.entries())
+        require(claims == 1, NEEDED, "starts stay in the log", f"{claims}")
         start.take(b"more", delta=True)
         _require_whole(keeps, [kept[1]])
 
@@ -284,41 +285,41 @@ class _Trial:
         path = start.save(lost, [b"never committed"])[0].path
         start.take(b"one")
         keeps.prune(3, 3600.0, start.now_s + 60.0)
-        require(path in keeps.files(), NEEDED, "what is younger than the grace stays")
+        require(path in keeps.files(), NEEDED, "a file younger than the grace stays")
         keeps.prune(3, 3600.0, start.now_s + 7200.0, spare=[path])
-        require(path in keeps.files(), NEEDED, "what is to be spared stays")
+        require(path in keeps.files(), NEEDED, "a spared file stays")
         pruned = keeps.prune(3, 3600.0, start.now_s + 7200.0)
         require(pruned.files == (path,), PRUNED, "prune returns the files that went", f"{pruned.files}")
         require(path not in keeps.files(), PRUNED, "what belongs to no snapshot goes after the grace")
 
     def _check_notes(self) -> None:
         keeps = self.make()
-        require(not keeps.sinks_committed(_UNKNOWN), NOTED, "nothing is noted at first")
+        require(not keeps.sinks_committed(_UNKNOWN), NOTED, "no commit is recorded at first")
         for _ in range(2):
             keeps.note_sinks_committed(_UNKNOWN)
-        require(keeps.sinks_committed(_UNKNOWN), NOTED, "what is noted stays noted")
+        require(keeps.sinks_committed(_UNKNOWN), NOTED, "a recorded commit stays recorded")
         require(f"commits/{_UNKNOWN}" in keeps.files(), NOTED, "files has commits/<id> for it", f"{keeps.files()}")
 
     def _check_elsewhere(self) -> None:
         start = self._start()
         made = start.take(b"one", b"two")
         other = self.again(start.checkpointer)
-        require(other.list_checkpoints() == [made.id], ELSEWHERE, "another process sees what is committed")
+        require(other.list_checkpoints() == [made.id], ELSEWHERE, "another process sees committed snapshots")
         _require_whole(other, [made])
-        require(other.sinks_committed(made.id), ELSEWHERE, "another process sees what is noted")
+        require(other.sinks_committed(made.id), ELSEWHERE, "another process sees the commits of sinks")
         id = start.new_id()
         worker = self.again(start.checkpointer)
         worker.save_snapshot(id, _STEP, 0, b"from a worker")
         start.commit(start.manifest(id, [_artefact(id, 0, "full", b"from a worker")]))
         newer = _Start(other, self.job, now_s=start.now_s)
         error = _refused(lambda: start.take(b"late"), ELSEWHERE, "another process has taken over")
-        require(isinstance(error, FencedError), ELSEWHERE, "it is fenced off by another process", repr(error))
+        require(isinstance(error, FencedError), ELSEWHERE, "another process fences the start off", repr(error))
         newer.take(b"newer")
         require(newer.claim.incarnation == 2, ELSEWHERE, "another process has the next incarnation")
 
     def _check_threads(self) -> None:
         keeps = self.make()
-        id, got, failed = keeps.next_id(1e9), list[Claim](), list[BaseException]()
+        id, got, failed = keeps.next_id(1e9), list[JobStart](), list[BaseException]()
 
         def work(worker: int) -> None:
             data = bytes([worker]) * 10_000
@@ -335,10 +336,10 @@ class _Trial:
         for thread in threads:
             thread.join(_PATIENCE_S)
         if failed:
-            raise LawError(THREADS, "threads may call it at once", case=f"  {failed[0]!r}") from failed[0]
+            raise LawError(THREADS, "several threads may call it", case=f"  {failed[0]!r}") from failed[0]
         numbers = sorted((claim.incarnation, claim.sequence) for claim in got)
         expected = [(number, number) for number in range(1, _THREADS + 1)]
-        require(numbers == expected, THREADS, "each claim has numbers of its own", f"{numbers}")
+        require(numbers == expected, THREADS, "each start has different numbers", f"{numbers}")
 
 
 def _artefact(id: SnapshotId, worker: int, kind: Kind, data: bytes) -> Artefact:
@@ -348,26 +349,26 @@ def _artefact(id: SnapshotId, worker: int, kind: Kind, data: bytes) -> Artefact:
 
 def _require_artefact(keeps: Checkpointer, path: str, data: bytes) -> None:
     try:
-        there = keeps.load_artifact(path)
+        loaded = keeps.load_artifact(path)
     except MalstromError as error:
-        raise LawError(KEPT, "what has been saved comes back", case=f"  {path}: {error}") from error
-    require(there == data, KEPT, "what has been saved comes back as it was", path)
-    require(path in keeps.files(), KEPT, "files lists what has been saved", path)
+        raise LawError(KEPT, "a saved artefact can be loaded", case=f"  {path}: {error}") from error
+    require(loaded == data, KEPT, "a loaded artefact equals the saved one", path)
+    require(path in keeps.files(), KEPT, "files lists saved artefacts", path)
 
 
 def _require_whole(keeps: Checkpointer, manifests: Sequence[Manifest]) -> None:
     for manifest in manifests:
-        require(manifest.id in keeps.list_checkpoints(), NEEDED, "a snapshot that stays is listed", manifest.id)
+        require(manifest.id in keeps.list_checkpoints(), NEEDED, "a kept snapshot is listed", manifest.id)
         faults = list(faults_of(keeps, manifest))
-        require(not faults, NEEDED, "a snapshot that stays is whole", f"{manifest.id}: {faults}")
+        require(not faults, NEEDED, "a kept snapshot is whole", f"{manifest.id}: {faults}")
 
 
 def _refused(work: Callable[[], Any], clause: str, why: str) -> SnapshotError:
-    """The `SnapshotError` of ``work``."""
+    """Return the `SnapshotError` of ``work``; raise `LawError` if ``work`` does not fail with one."""
     try:
         work()
     except SnapshotError as error:
         return error
     except Exception as error:
-        raise LawError(clause, f"a SnapshotError where {why}", case=f"  it raised {error!r}") from error
-    raise LawError(clause, f"a SnapshotError where {why}", case="  nothing was raised")
+        raise LawError(clause, f"a SnapshotError because {why}", case=f"  it raised {error!r}") from error
+    raise LawError(clause, f"a SnapshotError because {why}", case="  nothing was raised")

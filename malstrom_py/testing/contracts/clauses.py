@@ -1,4 +1,4 @@
-"""What all contracts share: how a clause is required, and what counts as plain."""
+"""Shared checks of all contracts: a clause, and a plain position."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ PLAIN: Final = (type(None), bool, int, float, str, bytes, list, tuple, dict)
 
 
 def require(holds: bool, clause: str, what: str, case: str = "") -> None:
-    """`LawError` naming ``clause`` unless it holds."""
+    """Raise `LawError` naming ``clause`` unless ``holds``."""
     if not holds:
         raise LawError(clause, what, case=f"  {case}" if case else "")
 
 
 def require_plain(position: Any, clause: str, where: str) -> None:
-    """Whether a position is made of plain types, and comes back as it was from its stored form."""
+    """Check that a position consists of plain types, and that its stored form restores it exactly."""
     culprit = _not_plain(position)
     require(
         culprit is None,
         clause,
-        "a position is made of numbers, str, bytes, list, dict and None",
+        "a position consists of numbers, str, bytes, list, dict and None",
         f"{where}: it holds a {culprit.__name__ if culprit else ''}",
     )
     codec = Codec()
@@ -32,7 +32,7 @@ def require_plain(position: Any, clause: str, where: str) -> None:
         back = codec.decode_at_rest(codec.encode_at_rest(position, step="contract"), step="contract")
     except CodecError as error:
         raise LawError(clause, "a position can be stored", case=f"  {where}: {error}") from error
-    require(same(back, position), clause, "a position comes back as it was", f"{where}: {position!r} became {back!r}")
+    require(same(back, position), clause, "a stored position is restored", f"{where}: {position!r} became {back!r}")
 
 
 def _not_plain(value: Any) -> type | None:

@@ -41,12 +41,11 @@ print(slots_of(partitioner, keys, slots))
 def check_partitioner(
     partitioner: PartitionerLike, keys: Iterable[Any] | None = None, *, slots: int = 1024, processes: bool = True
 ) -> None:
-    """Check that ``partitioner`` (as given to ``key_by``) keeps its contract for ``keys``, by default of many types.
+    """Check the contract of ``partitioner`` (as given to ``key_by``) for ``keys``, by default of many types.
 
-    A function key -> slot is held against ``slots`` slots, those of its job; one that can be bound against several
-    other numbers too.
-    A key that it refuses with a `CodecError` is left out. With ``processes`` it is asked in two other
-    processes as well, which finds what depends on Python's ``hash()``.
+    A function key -> slot is checked with ``slots`` slots, those of its job; a partitioner with ``bind`` also with
+    other numbers of slots. A key that it rejects with a `CodecError` is left out. With ``processes`` two other
+    processes call it too, which finds a dependence on Python's ``hash()``.
 
     >>> check_partitioner(lambda key: ord(key[0]) % 7, ["ant", "bee", "asp"], processes=False)
     >>> check_partitioner(lambda key: ord(key[0]), ["ant", "bee"], slots=10, processes=False)
@@ -71,10 +70,10 @@ def check_partitioner(
 
 
 def _slots_of(partitioner: PartitionerLike, keys: Sequence[Any], slots: int) -> list[int | None]:
-    """The slots of ``keys``; None for those that are refused."""
+    """Return the slots of ``keys``; None for a rejected key."""
     found: list[int | None] = []
     for key in keys:
-        # Bound anew for each key: what is bound may remember the slot of an equal key.
+        # A new binding for each key: a bound partitioner may remember the slot of an equal key.
         bound = partitioner_of(partitioner, "contract").bind(slots, step="contract")
         try:
             found.append(bound.slot_of(key))
@@ -124,8 +123,8 @@ def _check_processes(partitioner: PartitionerLike, keys: Sequence[Any]) -> None:
             check=False,
             timeout=60,
         )
-        said = done.stderr.decode(errors="replace")[-500:]
-        require(done.returncode == 0, STABLE, "it can be asked in another process", said)
+        stderr = done.stderr.decode(errors="replace")[-500:]
+        require(done.returncode == 0, STABLE, "another process can call it", stderr)
         require(
             done.stdout.decode().strip() == repr(here),
             STABLE,

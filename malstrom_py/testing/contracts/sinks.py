@@ -1,8 +1,5 @@
-"""The contract of sinks: nothing is visible before its commit, a commit is idempotent, an abort leaves nothing.
-
-The clauses of the contract of sinks, and what its checks write and see.
-
-The contract of transactional sinks: snapshots come one by one, are committed again, elsewhere, or never.
+"""The contract of sinks. Of transactional sinks: rows are visible only after their commit, a commit is idempotent, and
+an abort leaves no rows, also when another process commits, or when a snapshot is never committed.
 """
 
 from __future__ import annotations
@@ -31,8 +28,8 @@ IDEMPOTENT: Final = "commit is idempotent"
 ABORTED: Final = "abort leaves nothing"
 RECOVERED: Final = "recover clears"
 KEPT: Final = "recover keeps what is committed"
-ELSEWHERE: Final = "another process goes on"
-UNCHANGED: Final = "batches stay as they were"
+ELSEWHERE: Final = "another process continues"
+UNCHANGED: Final = "batches stay unchanged"
 ORDER: Final = "rows in order"
 PART: Final = "stable parts"
 POSITION: Final = "plain position"
@@ -42,38 +39,38 @@ Read = Callable[[Any], Iterable[Any]]
 
 
 def batch_of(values: Sequence[Any]) -> Batch:
-    """A batch of ``values``, with keys and timestamps."""
+    """Return a batch of ``values``, with keys and timestamps."""
     return Batch(list(values), keys=[index % 3 for index in range(len(values))], timestamps=list(range(len(values))))
 
 
 def context_of(number: int, *, incarnation: int = 1, final: bool = True) -> CommitContext:
-    """The context of a snapshot, the larger the later."""
+    """Return the context of snapshot ``number``."""
     snapshot = SnapshotId(f"20200101T00000{number}000000Z-0000")
     return CommitContext("contract", "out", snapshot, incarnation, final=final)
 
 
 def worker_of(number: int = 0) -> WorkerInfo:
-    """A worker."""
+    """Return a worker."""
     return WorkerInfo("contract", "out", WorkerId(number))
 
 
 def require_visible(
     sink: Any, read: Read, expected: Sequence[Any], clause: str, what: str, *, ordered: bool = True
 ) -> None:
-    """`LawError` naming ``clause`` unless just the ``expected`` values are visible."""
+    """Raise `LawError` naming ``clause`` unless exactly the ``expected`` values are visible."""
     got = list(read(sink))
     wanted = list(expected)
     if not ordered:
         got, wanted = sorted(got, key=repr), sorted(wanted, key=repr)
     if ordered and clause != HIDDEN and sorted(map(repr, got)) == sorted(map(repr, wanted)) and not same(got, wanted):
-        clause, what = ORDER, "what one writer has written is visible in that order"
+        clause, what = ORDER, "the rows of one writer are visible in their order"
     require(same(got, wanted), clause, what, f"expected {wanted}\n  got      {got}")
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is checked. ``again``: another object on the target of the one that it is given, as in another process.
-    ``at_end``: whether rows are shown at the final commit alone.
+    """The check of a transactional sink. ``again``: makes another object on the same target, as in another process.
+    ``at_end``: whether rows become visible only at the final commit.
     """
 
     make: Callable[[], Any]
@@ -83,7 +80,7 @@ class Trial:
     at_end: bool
 
     def check(self) -> None:
-        """`LawError` names the first clause that is broken."""
+        """Check all clauses. `LawError` names the first broken one."""
         self._check_commit()
         self._check_workers()
         self._check_snapshots(together=False)
@@ -102,10 +99,10 @@ class Trial:
         return sink
 
     def _commit(self, sink: Any, context: CommitContext, payloads: Sequence[bytes], rows: int, clause: str) -> None:
-        """Commit, again, and see that the first ``rows`` values are visible, if they are to be."""
+        """Commit twice, and check that the first ``rows`` values are visible, if they should be."""
         there = self.values[:rows] if context.final or not self.at_end else []
         sink.commit(context, payloads)
-        self._visible(sink, there, clause, "what belongs to the snapshots committed so far is visible, and no more")
+        self._visible(sink, there, clause, "exactly the rows of the committed snapshots are visible")
         sink.commit(context, payloads)
         self._visible(sink, there, IDEMPOTENT, "the same commit again changes nothing")
 
@@ -117,16 +114,16 @@ class Trial:
         writer: TransactionalWriter = sink.open(worker_of())
         writer.write(batch_of(values[:2]))
         writer.write(batch_of(values[2:]))
-        self._visible(sink, [], HIDDEN, "what has been written is not visible")
+        self._visible(sink, [], HIDDEN, "written rows are not visible")
         payload = writer.pre_commit(context)
-        require(isinstance(payload, bytes), HIDDEN, "pre_commit gives bytes", f"got {type(payload).__name__}")
-        self._visible(sink, [], HIDDEN, "what has been pre-committed is not visible")
+        require(isinstance(payload, bytes), HIDDEN, "pre_commit returns bytes", f"got {type(payload).__name__}")
+        self._visible(sink, [], HIDDEN, "pre-committed rows are not visible")
         writer.close()
-        self._visible(sink, [], HIDDEN, "closing a writer makes nothing visible")
+        self._visible(sink, [], HIDDEN, "closing a writer makes no rows visible")
         self._commit(sink, context, [payload], len(values), COMMITTED)
 
     def _check_workers(self) -> None:
-        """Three at a time, one of which writes nothing; and one that comes when another of its number has left."""
+        """Check three writers, one of which writes nothing, and one that replaces another with its worker number."""
         sink, context, values = self._made(), context_of(1), self.values
         writers = [sink.open(worker_of(number)) for number in range(3)]
         writers[0].write(batch_of(values[:2]))
@@ -139,10 +136,10 @@ class Trial:
         payloads.append(late.pre_commit(context))
         late.close()
         sink.commit(context, payloads)
-        self._visible(sink, values, COMMITTED, "what all workers have written is visible", ordered=False)
+        self._visible(sink, values, COMMITTED, "the rows of all workers are visible", ordered=False)
 
     def _check_snapshots(self, *, together: bool) -> None:
-        """Four snapshots, the third without rows; ``together``: none is committed before all are pre-committed."""
+        """Check four snapshots, the third without rows; ``together``: all are pre-committed before one is committed."""
         sink, values = self._made(), self.values
         counts = (2, 4, 4, len(values))
         contexts = [context_of(number, final=number == 4) for number in (1, 2, 3, 4)]
@@ -157,7 +154,7 @@ class Trial:
         writer.close()
         if not together:
             return
-        self._visible(sink, [], HIDDEN, "what has been pre-committed is not visible")
+        self._visible(sink, [], HIDDEN, "pre-committed rows are not visible")
         for number, (context, count) in enumerate(zip(contexts, counts, strict=True)):
             self._commit(sink, context, [payloads[number]], count, COMMITTED)
             if context.final:
@@ -173,7 +170,7 @@ class Trial:
         writer.write(batch_of(values[3:]))
         sink.abort(context, [payload])
         writer.close()
-        self._visible(sink, [], ABORTED, "what has been aborted, and what was never pre-committed, is not visible")
+        self._visible(sink, [], ABORTED, "aborted rows, and rows never pre-committed, are not visible")
         sink.abort(context, [payload])
         writer = sink.open(worker_of())
         writer.write(batch_of(values))
@@ -200,13 +197,13 @@ class Trial:
         crashed.write(batch_of(values[3:]))
         # The writer is never closed, as in a process that was killed.
         sink.recover(context_of(2, incarnation=2), [])
-        self._visible(sink, [], RECOVERED, "what an earlier run left half done is not visible")
+        self._visible(sink, [], RECOVERED, "uncommitted rows of an earlier run are not visible")
         self._finish(sink, context_of(2, incarnation=2), 0, RECOVERED)
         crashed.close()
-        self._visible(sink, values, RECOVERED, "a writer of an earlier run changes nothing any more")
+        self._visible(sink, values, RECOVERED, "a writer of an earlier run changes nothing")
 
     def _check_going_back(self, *, closed: bool) -> None:
-        """The manifest of the first of two snapshots stands when all is lost; its commit was never begun."""
+        """Check a crash after the manifest of the first of two snapshots was saved, before its commit started."""
         sink, values = self._made(), self.values
         first, third = context_of(1, final=False), context_of(3, incarnation=2)
         crashed = sink.open(worker_of())
@@ -219,17 +216,17 @@ class Trial:
             crashed.close()
         for _ in range(2):
             sink.recover(third, [first.snapshot])
-            self._visible(sink, [], RECOVERED, "what is not committed yet is not visible")
+            self._visible(sink, [], RECOVERED, "rows that are not committed yet are not visible")
         self._commit(sink, first, [payload], 2, KEPT)
         sink.recover(third, [first.snapshot])
         self._commit(sink, first, [payload], 2, KEPT)
         self._finish(sink, third, 2, RECOVERED)
         if not closed:
             crashed.close()
-            self._visible(sink, values, RECOVERED, "a writer of an earlier run changes nothing any more")
+            self._visible(sink, values, RECOVERED, "a writer of an earlier run changes nothing")
 
     def _check_forgotten(self) -> None:
-        """The manifest of a snapshot that was committed long ago does not stand any more."""
+        """Check a recovery without the manifest of an earlier committed snapshot."""
         sink, values = self._made(), self.values
         contexts = [context_of(number, final=False) for number in (1, 2)]
         writer = sink.open(worker_of())
@@ -240,11 +237,11 @@ class Trial:
         last = context_of(3, incarnation=2)
         sink.recover(last, [contexts[1].snapshot])
         there = [] if self.at_end else values[:4]
-        self._visible(sink, there, KEPT, "what was committed is visible, also where its manifest is gone")
+        self._visible(sink, there, KEPT, "committed rows are visible, also if their manifest is missing")
         self._finish(sink, last, 4, KEPT)
 
     def _check_elsewhere(self) -> None:
-        """A worker in a process of its own; and one that coordinates, which dies between manifest and commit."""
+        """Check a worker in another process, and a coordinator that dies between manifest and commit."""
         sink, values = self._made(), self.values
         first, last = context_of(1, final=False), context_of(4, incarnation=3)
         writer = self.again(sink).open(worker_of())
@@ -262,7 +259,7 @@ class Trial:
         worker.close()
         self._commit(other, last, [payload], len(values), ELSEWHERE)
         writer.close()
-        self._visible(other, values, ELSEWHERE, "a writer of an earlier run changes nothing any more")
+        self._visible(other, values, ELSEWHERE, "a writer of an earlier run changes nothing")
 
     def _finish(self, sink: Any, context: CommitContext, done: int, clause: str) -> None:
         """Write and commit all but the first ``done`` values."""
@@ -284,14 +281,14 @@ def check_sink(
     again: Callable[[S], S] | None = None,
     at_end: bool = False,
 ) -> None:
-    """Check that the sinks which ``make`` makes keep the contract of their kind (`malstrom_py.sinks.base`).
+    """Check the contract of sinks (`malstrom_py.sinks.base`) for the sinks of ``make``.
 
-    ``make`` is called again and again, each time for a sink on a target that holds nothing yet. ``read(sink)`` gives
-    the values that are visible there now; in what order matters only within what one writer wrote. ``values``: at
-    least six different ones, that the sink takes. They have keys and timestamps as well.
+    ``make`` is called repeatedly, each time for a sink on an empty target. ``read(sink)`` returns the visible values;
+    their order counts only for the rows of one writer. ``values``: at least six different values for the sink. The
+    rows also have keys and timestamps.
 
-    Of transactional sinks ``again(sink)`` gives another object on the same target, such as another process has: by
-    default a copy by cloudpickle. ``at_end``: the sink replaces its target, and shows nothing before the final commit.
+    For transactional sinks ``again(sink)`` returns another object on the same target, as in another process: by default
+    a copy by cloudpickle. ``at_end``: the sink replaces its target, and shows no rows before the final commit.
 
     >>> from malstrom_py import sinks
     >>> check_sink(sinks.Memory, lambda sink: sink.items)
@@ -299,8 +296,8 @@ def check_sink(
     Raises:
         LawError: a clause is broken. Of transactional sinks: "hidden until committed", "committed rows are visible",
             "commit is idempotent", "abort leaves nothing", "recover clears", "recover keeps what is committed",
-            "another process goes on". Of partitioned ones: "stable parts", "plain position", "exact position". Of all:
-            "rows in order", "batches stay as they were".
+            "another process continues". Of partitioned ones: "stable parts", "plain position", "exact position". Of
+            all: "rows in order", "batches stay unchanged".
     """
     if len(values) < 6:
         raise ValueError("check_sink needs at least six values")
@@ -330,7 +327,7 @@ def _check_unchanged(sink: Any, values: Sequence[Any]) -> None:
         writer = sink.open(worker_of()) if isinstance(sink, TransactionalSink) else sink.build(worker_of())
     writer.write(batch)
     writer.close()
-    require(same_batch(batch, before), UNCHANGED, "a sink does not change what it is given", f"{before.values}")
+    require(same_batch(batch, before), UNCHANGED, "a sink does not change its batches", f"{before.values}")
 
 
 def _check_stateless(sink: StatelessSink, read: Read, values: Sequence[Any]) -> None:
@@ -338,7 +335,7 @@ def _check_stateless(sink: StatelessSink, read: Read, values: Sequence[Any]) -> 
     writer.write(batch_of(values[:2]))
     writer.write(batch_of(values[2:]))
     writer.close()
-    require_visible(sink, read, values, COMMITTED, "what has been written is visible, once")
+    require_visible(sink, read, values, COMMITTED, "written rows are visible, once")
 
 
 def _check_parts(make: Callable[[], Any], read: Read, values: Sequence[Any]) -> None:
@@ -358,18 +355,18 @@ def _check_parts(make: Callable[[], Any], read: Read, values: Sequence[Any]) -> 
             read,
             values,
             RESTORED,
-            f"each part restored after {cut} rows: what has been written is visible, once",
+            f"each part restored after {cut} rows: written rows are visible, once",
             ordered=False,
         )
 
 
 def _write_part(sink: PartitionedSink, part: str, rows: Sequence[DataMessage[Any, Any]], cut: int) -> None:
-    """Write ``rows`` of ``part``; behind ``cut`` rows its writer is saved, closed and built anew."""
+    """Write ``rows`` of ``part``; after ``cut`` rows save and close its writer, and build a new one."""
     writer = sink.build_part(part, None)
     writer.write(_rows(rows[:cut])) if rows[:cut] else None
     position = writer.snapshot()
     require_plain(position, POSITION, f"part {part!r}")
-    require(same(writer.snapshot(), position), RESTORED, "asking for the position does not change it", f"part {part!r}")
+    require(same(writer.snapshot(), position), RESTORED, "reading the position does not change it", f"part {part!r}")
     writer.close()
     writer = sink.build_part(part, position)
     writer.write(_rows(rows[cut:])) if rows[cut:] else None

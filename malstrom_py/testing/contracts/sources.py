@@ -1,4 +1,4 @@
-"""The contract of sources: exact positions wherever a part is cut off, whatever the sizes of the polls."""
+"""The contract of sources: exact positions at every place of a part, for all sizes of polls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE: Final = "poll obeys rows_max"
 PLAIN_POSITION: Final = "plain position"
 EXACT: Final = "exact position"
 FINISHED: Final = "finished stays finished"
-UNCHANGED: Final = "polled rows stay as they were"
+UNCHANGED: Final = "polled rows stay unchanged"
 CLOSE: Final = "close at any time"
 
 _SIZES: Final = ((1,), (2, 1, 5), (7,))
@@ -28,24 +28,24 @@ _IDLE_MAX: Final = 100
 
 
 @dataclass(frozen=True)
-class Malformed:
-    """Stands for a record that could not be read."""
+class UnreadableRecord:
+    """A row for a record that could not be read."""
 
     record: Any
 
 
 def check_source(source: Any, *, rows_max: int = 1000, cuts_max: int = 20) -> None:
-    """Check that ``source`` keeps the contract of sources (`malstrom_py.sources.base`), part by part.
+    """Check the contract of sources (`malstrom_py.sources.base`) for ``source``, part by part.
 
-    At most about ``rows_max`` rows of each part are read, and a part is cut off and restored at up to ``cuts_max``
-    places. A poll may be empty for a while (100 polls in a row end a part that is not finished).
+    At most about ``rows_max`` rows of each part are read, and a part is stopped and restored at up to ``cuts_max``
+    places. Polls may be empty; after 100 empty polls in a row the check leaves an unfinished part.
 
     >>> from malstrom_py import sources
     >>> check_source(sources.Memory(range(20), parts=3))
 
     Raises:
         LawError: a clause is broken: "stable parts", "poll obeys rows_max", "plain position", "exact position",
-            "finished stays finished", "polled rows stay as they were", "close at any time".
+            "finished stays finished", "polled rows stay unchanged", "close at any time".
     """
     if not isinstance(source, PartitionedSource):
         _check_stateless(source, rows_max)
@@ -53,7 +53,7 @@ def check_source(source: Any, *, rows_max: int = 1000, cuts_max: int = 20) -> No
     parts = list(source.list_parts())
     require(all(isinstance(part, str) and part for part in parts), NAMES, "parts have names", f"{parts}")
     require(len(set(parts)) == len(parts), NAMES, "parts have different names", f"{parts}")
-    require(parts == list(source.list_parts()), NAMES, "parts are called the same each time", f"{parts}")
+    require(parts == list(source.list_parts()), NAMES, "parts have the same names each time", f"{parts}")
     for part in parts:
         _check_part(source, part, rows_max, cuts_max)
 
@@ -82,26 +82,26 @@ def _check_part(source: PartitionedSource[Any], part: Part, rows_max: int, cuts_
 
 
 def _check_sizes(opened: SourcePart[Any], where: str, rows_max: int) -> list[Any]:
-    """Read up to ``rows_max`` rows, by threes: what they are."""
+    """Read up to ``rows_max`` rows, three per poll, and return them."""
     rows: list[Any] = []
     kept: list[tuple[Any, Any]] = []
     for polled in _polls(opened, itertools.repeat(3)):
         require(
-            len(polled) <= 6, SIZE, "a poll gives about as many rows as asked", f"{where}: 3 asked, {len(polled)} got"
+            len(polled) <= 6, SIZE, "a poll gives about rows_max rows", f"{where}: rows_max is 3, got {len(polled)}"
         )
         kept.append((polled, copy.deepcopy(polled)))
         rows.extend(polled)
         if len(rows) >= rows_max:
             break
     for polled, before in kept:
-        require(same(polled, before), UNCHANGED, "what was polled is not changed later", f"{where}: {before}, {polled}")
+        require(same(polled, before), UNCHANGED, "polled rows are not changed later", f"{where}: {before}, {polled}")
     return rows
 
 
 def _check_cuts(
     source: PartitionedSource[Any], part: Part, rows: list[Any], sizes: tuple[int, ...], cuts_max: int
 ) -> None:
-    """Cut the part off after some polls, restore it twice, and see that it goes on where it was."""
+    """Stop the part after some polls, restore it twice, and check that it continues at its position."""
     polls = len(rows) * len(sizes) // sum(sizes) + 1
     for cut in sorted({round(number * polls / cuts_max) for number in range(cuts_max + 1)}):
         where = f"part {part!r}, restored after {cut} polls of {sizes} rows"
@@ -110,12 +110,12 @@ def _check_cuts(
         for _ in range(2):
             position = opened.snapshot()
             require_plain(position, PLAIN_POSITION, where)
-            require(same(opened.snapshot(), position), EXACT, "asking for the position does not change it", where)
+            require(same(opened.snapshot(), position), EXACT, "reading the position does not change it", where)
             _closed(opened, where)
             opened = source.build_part(part, copy.deepcopy(position))
             now = opened.snapshot()
             require(
-                same(now, position), EXACT, "a restored part is where it was saved", f"{where}: {position!r}, {now!r}"
+                same(now, position), EXACT, "a restored part has the saved position", f"{where}: {position!r}, {now!r}"
             )
             read += next(_polls(opened, itertools.cycle(sizes)), [])
         for polled in _polls(opened, itertools.repeat(50)):
@@ -131,7 +131,7 @@ def _require_same_rows(read: list[Any], rows: list[Any], where: str) -> None:
         require(
             same(got, expected),
             EXACT,
-            "what is read before and after a restore is what one pass reads",
+            "the rows before and after a restore are those of one pass",
             f"{where}: row {number} is {got!r}, and was {expected!r} in one pass",
         )
 
@@ -145,18 +145,18 @@ def _check_end(opened: SourcePart[Any], where: str, *, positions: bool) -> None:
         require(not polled, FINISHED, "a finished part gives no more rows", f"{where}: {polled}")
         require(opened.is_finished(), FINISHED, "a finished part stays finished", where)
     after = opened.snapshot() if positions else None
-    require(same(after, before), FINISHED, "a finished part stays where it is", f"{where}: {before!r}, {after!r}")
+    require(same(after, before), FINISHED, "a finished part keeps its position", f"{where}: {before!r}, {after!r}")
 
 
 def _check_restored_end(opened: SourcePart[Any], where: str) -> None:
     polled = _poll(opened, 10)
-    require(not polled, FINISHED, "restored at its end, a part gives nothing", f"{where}: {polled}")
+    require(not polled, FINISHED, "restored at its end, a part gives no rows", f"{where}: {polled}")
     require(opened.is_finished(), FINISHED, "restored at its end, a part is finished after one poll", where)
     _closed(opened, where)
 
 
 def _polls(opened: SourcePart[Any], sizes: Iterable[int]) -> Iterator[list[Any]]:
-    """The rows of each poll, until the part is finished or has had nothing for a while."""
+    """Yield the rows of each poll, until the part is finished or idle for too long."""
     idle = 0
     for size in sizes:
         if opened.is_finished():
@@ -172,7 +172,7 @@ def _poll(opened: SourcePart[Any], rows_max: int) -> list[Any]:
     try:
         polled: Any = opened.poll(rows_max)
     except MalformedRecord as error:
-        return [Malformed(error.record)]
+        return [UnreadableRecord(error.record)]
     if polled is None:
         return []
     if hasattr(polled, "schema"):

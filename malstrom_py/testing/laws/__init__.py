@@ -1,6 +1,6 @@
-"""The laws that every step obeys, whoever wrote it, in the order in which they are held against a step.
+"""The laws of every step, ours or a user's, in the order in which they are checked.
 
-Rule: a law takes for granted those before it, so that what is broken is named by the first law that says so.
+Rule: a law relies on the laws before it, so the first broken law names the fault.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from malstrom_py.testing.laws.output_laws import (
     key_kept,
     no_mutation,
 )
-from malstrom_py.testing.laws.scenario import Broken, Scenario, Subject
+from malstrom_py.testing.laws.scenario import Broken, Scenario, StepUnderTest
 from malstrom_py.testing.laws.state_laws import deltas, migration, round_trip, scale, snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """``check`` raises `LawError` where the law is broken, and says whether the scenario put it to the test at all."""
+    """A law. ``check`` raises `LawError` if it is broken, and returns whether the scenario tested it."""
 
     name: str
     promise: str
-    check: Callable[[Subject, Scenario, Broken], bool]
+    check: Callable[[StepUnderTest, Scenario, Broken], bool]
 
 
 LAWS: Final = (
     Law("determinism", "the same input gives the same output", determinism),
-    Law(NO_MUTATION, "values are shared and must not be changed once they came in or were sent", no_mutation),
-    Law("state round trip", "each key's state comes back as it was, stored or sent", round_trip),
-    Law("forwarding", "control messages pass once, in order, an epoch behind what it made the step send", forwarding),
-    Law("epoch order", "nothing comes at or below an epoch passed on, and epochs never go back", epoch_order),
-    Law("key kept", "what comes out for a record has its key", key_kept),
-    Law("batch-split invariance", "any cutting of the input gives the same output per key", batch_split),
-    Law("key isolation", "what comes out for a key depends on its own records only", key_isolation),
-    Law("migration invariance", "a key that moves (Interrogate, Collect, Acquire) goes on as it would have", migration),
-    Law("snapshot invariance", "a step restored from a barrier goes on as it would have", snapshot),
-    Law("scale invariance", "what N instances persisted restores on M", scale),
-    Law("delta invariance", "what was persisted in full, then where it changed, is all there is, at any scale", deltas),
+    Law(NO_MUTATION, "values are shared and must not be changed after they were received or sent", no_mutation),
+    Law("state round trip", "encoding and decoding a key's state restores it exactly", round_trip),
+    Law("forwarding", "control messages pass once, in order, an epoch after the records it caused", forwarding),
+    Law("epoch order", "no record is at or below a forwarded epoch, and epochs never decrease", epoch_order),
+    Law("key kept", "the outputs of a record have its key", key_kept),
+    Law("batch-split invariance", "any cutting of the input into batches gives the same output per key", batch_split),
+    Law("key isolation", "the output of a key depends on the records of that key only", key_isolation),
+    Law("migration invariance", "moving a key (Interrogate, Collect, Acquire) does not change the output", migration),
+    Law("snapshot invariance", "a step restored from a barrier gives the same output", snapshot),
+    Law("scale invariance", "the persisted state of N instances restores on M", scale),
+    Law("delta invariance", "a full artefact and its deltas are the whole state, at any scale", deltas),
 )
 """All laws."""
 
-__all__ = ["LAWS", "Broken", "Law", "Scenario", "Subject"]
+__all__ = ["LAWS", "Broken", "Law", "Scenario", "StepUnderTest"]

@@ -1,7 +1,7 @@
-"""The law of the oracle: what comes out of a step is what a function of the user says must come out.
+"""The law of the oracle: the output of a step is the output that a user's function expects.
 
-Rule: the oracle sees records and no epochs, no batches and no workers, so that nothing of how a stream is played can
-enter what it says. All other laws compare a step with itself; this one alone knows what the step is for.
+Rule: the oracle sees records, but no epochs, batches or workers, so the way in which a stream is processed cannot
+affect its result. All other laws compare a step with itself; only this one knows the purpose of the step.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from malstrom_py.data.messages import DataMessage
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.law_error import LawError
 from malstrom_py.testing.laws.output_laws import REKEYING
-from malstrom_py.testing.laws.scenario import DEAD_LETTERS, Broken, Scenario, Sent, Subject, baseline
+from malstrom_py.testing.laws.scenario import DEAD_LETTERS, Broken, Scenario, Sent, StepUnderTest, baseline
 
 ORACLE: Final = "oracle"
-PROMISE: Final = "what comes out is what the oracle says"
+PROMISE: Final = "the output is what the oracle expects"
 
 Oracle = Callable[..., Any]
-"""Takes the records of one key, as `DataMessage`, one list per input; returns what must come out for that key."""
+"""Takes the records of one key, as `DataMessage`, one list per input; returns the expected output of that key."""
 
 
 class OracleFailed(LawError):
-    """The oracle itself raised ``error``, or returned something of another form, so that the law cannot be tested.
+    """The oracle raised ``error`` or returned a result of the wrong form, so the law cannot be tested.
 
-    A `LawError` to those who search for the smallest input only: `check_operator` raises ``error``.
+    It is a `LawError` only for the search for the smallest input: `check_operator` raises ``error``.
     """
 
     def __init__(self, error: Exception, case: str) -> None:
@@ -37,26 +37,26 @@ class OracleFailed(LawError):
 
     def noted(self) -> Exception:
         """Return ``error`` with the input in its notes."""
-        self.error.add_note("it was raised by the oracle, or by what the oracle returned, for this input:")
+        self.error.add_note("the oracle, or its result, raised this for the input:")
         self.error.add_note(self.case)
         return self.error
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The check of this law. ``in_order``: what comes out for a key must also come in the order of the oracle."""
+    """The check of this law. ``in_order``: the outputs of a key must have the order of the oracle's result."""
 
     oracle: Oracle
     in_order: bool
 
-    def __call__(self, subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-        """Compare what one undisturbed instance sends with what the oracle says."""
-        # Where a step gives records other keys, what comes out cannot be compared with the records of one key.
+    def __call__(self, subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+        """Compare the output of one undisturbed instance with the result of the oracle."""
+        # If a step changes keys, its output cannot be compared with the records of one key.
         keyed = subject.keyed and not subject.kinds & REKEYING
         got = _sent(subject, scenario, keyed=keyed)
         outputs = subject.outputs
         if not outputs:
-            raise ValueError("the factory returns no stream, so there is nothing for an oracle to say")
+            raise ValueError("the factory returns no stream, so an oracle has no output to check")
         some = False
         for key in list(dict.fromkeys([*scenario.keys, *(key for _, key in got)])) if keyed else [None]:
             expected = self._expected(subject, scenario, key, keyed=keyed)
@@ -66,8 +66,8 @@ class Agreement:
                 self._compare(output, key if keyed else None, wanted, found, broken)
         return some
 
-    def _expected(self, subject: Subject, scenario: Scenario, key: Any, *, keyed: bool) -> list[list[Any]]:
-        """What the oracle says for ``key``, one list per output. `OracleFailed` where it fails."""
+    def _expected(self, subject: StepUnderTest, scenario: Scenario, key: Any, *, keyed: bool) -> list[list[Any]]:
+        """Call the oracle for ``key``; return one list per output. `OracleFailed` if it fails."""
         inputs: list[list[DataMessage[Any, Any]]] = [[] for _ in range(subject.inputs)]
         for atom, input in zip(scenario.atoms, scenario.inputs or (0,) * len(scenario.atoms), strict=True):
             if isinstance(atom, DataMessage) and (not keyed or atom.key == key):
@@ -89,8 +89,8 @@ class Agreement:
             raise broken(f"{where}\n    expected  {expected}\n    got       {got}\n  (expected: by the oracle)")
 
 
-def _sent(subject: Subject, scenario: Scenario, *, keyed: bool) -> dict[tuple[str, Any], list[Sent]]:
-    """What comes out, by output and key, in order."""
+def _sent(subject: StepUnderTest, scenario: Scenario, *, keyed: bool) -> dict[tuple[str, Any], list[Sent]]:
+    """Return the records of the step, by output and key, in order."""
     trace = baseline(subject, scenario, cuts=scenario.cuts, keyed=keyed)
     sent: dict[tuple[str, Any], list[Sent]] = {}
     for _, groups in sorted(trace.records.items()):
@@ -101,10 +101,10 @@ def _sent(subject: Subject, scenario: Scenario, *, keyed: bool) -> dict[tuple[st
 
 
 def _lists_of(said: Any, outputs: int) -> list[list[Any]]:
-    """Return what an oracle returned as one list for each of ``outputs``. ValueError if it has another form."""
+    """Return the result of an oracle as one list for each of ``outputs``. ValueError if it has another form."""
     if outputs == 1:
-        return [_list_of(said, "the oracle", "a list of the values that must come out")]
-    form = f"{outputs} lists, one for each output of the step, of the values that must come out"
+        return [_list_of(said, "the oracle", "a list of the expected values")]
+    form = f"{outputs} lists, one for each output of the step, of the expected values"
     parts = _list_of(said, "the oracle", form)
     if len(parts) != outputs:
         raise ValueError(

@@ -1,8 +1,7 @@
-"""The laws of what a step sends: records, epochs and control messages.
+"""The laws of the output of a step: records, epochs and control messages.
 
-Laws about what a step sends: the same each time, however its input is cut, key by key, and in event time.
-
-The law of forwarding: control messages pass every step once, in order, an epoch behind its outputs.
+The output is the same in every run and for every cutting of the input, keys do not affect each other, epochs order the
+records, and control messages pass once.
 """
 
 from __future__ import annotations
@@ -29,26 +28,34 @@ from malstrom_py.data.messages import (
 )
 from malstrom_py.testing.exact import NO_MUTATION
 from malstrom_py.testing.law_error import LawError
-from malstrom_py.testing.laws.scenario import Broken, Play, Scenario, Subject, baseline, difference, received
+from malstrom_py.testing.laws.scenario import (
+    Broken,
+    Scenario,
+    ScenarioRun,
+    StepUnderTest,
+    baseline,
+    difference,
+    received,
+)
 from malstrom_py.testing.tester import CapturingPersistenceBackend, OperatorTester
 
 REKEYING = frozenset(("key_by", "key_local"))
-"""Kinds of steps behind which records have other keys."""
+"""Kinds of steps that change the keys of records."""
 
 
-def determinism(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """Two fresh instances give the same, record by record."""
+def determinism(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that two new instances give the same output, record by record."""
     first = baseline(subject, scenario, cuts=scenario.cuts, keyed=False)
     second = baseline(subject, scenario, cuts=scenario.cuts, keyed=False)
     found = difference(first, second)
     if found:
-        raise broken(found, why="a second run gives something else")
+        raise broken(found, why="a second run gives another output")
     return len(first) > 0
 
 
-def no_mutation(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """Neither what came in nor what was sent is changed afterwards."""
-    play = Play(subject, scenario, cuts=scenario.cuts)
+def no_mutation(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that received and sent values do not change afterwards."""
+    play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     try:
         play.run([play.build(watched=True)])
     except LawError as error:
@@ -58,11 +65,11 @@ def no_mutation(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return True
 
 
-def epoch_order(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """No record at or below an epoch passed on; epochs never go back, nor ahead of the input's."""
-    play = Play(subject, scenario, cuts=scenario.cuts)
+def epoch_order(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that no record is at or below a forwarded epoch, and that epochs never decrease or overtake the input."""
+    play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
-    passed = [MIN_EPOCH] * len(instance.lone.outputs)
+    passed = [MIN_EPOCH] * len(instance.single.outputs)
     promised = MIN_EPOCH
     for piece in scenario.pieces(0, len(scenario.atoms), scenario.cuts):
         marks = {piece.first: "here"}
@@ -73,20 +80,20 @@ def epoch_order(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
             for message in instance.receive_local(output):
                 last = passed[output]
                 if isinstance(message, DataMessage) and message.timestamp is not None and message.timestamp <= last:
-                    raise broken(f"  output {output}: {message} came behind epoch {last}", marks)
+                    raise broken(f"  output {output}: {message} came after epoch {last}", marks)
                 if not isinstance(message, Epoch):
                     continue
                 if message.time <= last or (message.time > promised and not subject.generates):
-                    raise broken(f"  output {output}: {message} behind epoch {last}, the input at {promised}", marks)
+                    raise broken(f"  output {output}: {message} after epoch {last}, the input at {promised}", marks)
                 passed[output] = message.time
     return any(epoch > MIN_EPOCH for epoch in passed)
 
 
-def key_kept(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """A record's outputs have its key; outputs of timers and epochs have keys that were there."""
+def key_kept(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that a record's outputs have its key, and those of timers and epochs the key of an earlier record."""
     if not subject.keyed or subject.kinds & REKEYING:
         return False
-    play = Play(subject, scenario)
+    play = ScenarioRun(subject, scenario)
     instance = play.build()
     seen: set[object] = set()
     for piece in scenario.pieces(0, len(scenario.atoms), range(len(scenario.atoms))):
@@ -101,8 +108,8 @@ def key_kept(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return bool(seen)
 
 
-def batch_split(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """Any cutting of the input gives the same output per key."""
+def batch_split(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that any cutting of the input gives the same output per key."""
     expected = baseline(subject, scenario, cuts=())
     rows = [place for place, atom in enumerate(scenario.atoms) if isinstance(atom, DataMessage)]
     for cuts in (scenario.cuts, frozenset(rows)):
@@ -115,13 +122,13 @@ def batch_split(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return len(rows) > 1
 
 
-def key_isolation(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """What comes out for a key depends on its own records only."""
+def key_isolation(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that the output of a key depends on the records of that key only."""
     if not subject.keyed or subject.kinds & REKEYING:
         return False
     together = baseline(subject, scenario, cuts=scenario.cuts, keyed=True)
     for key in scenario.keys:
-        play = Play(subject, scenario, cuts=scenario.cuts)
+        play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
         play.run([play.build()], only=partial(eq, key))
         found = difference(play.trace.of_key(key), together.of_key(key))
         if found:
@@ -129,32 +136,32 @@ def key_isolation(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return len(scenario.keys) > 1
 
 
-def forwarding(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """Each control message comes out of each output exactly once, nothing else with it."""
-    play = Play(subject, scenario, cuts=scenario.cuts)
+def forwarding(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that each control message leaves each output exactly once, and causes no other message."""
+    play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
-    if not instance.lone.outputs:
+    if not instance.single.outputs:
         return False
     _epochs(play, instance, 0, scenario.at, broken)
     marks = {scenario.at: "here"}
     for message in _control_messages(subject, scenario):
         instance.send_local(message).step()
-        for number, (name, _) in enumerate(instance.lone.outputs):
+        for number, (name, _) in enumerate(instance.single.outputs):
             got = instance.receive_local(number)
-            ends_here = subject.generates or instance.lone.crosses(name)
+            ends_here = subject.generates or instance.single.crosses(name)
             expected = not (isinstance(message, PartMessage) and ends_here)
             if not _is_as_expected(message, got, expected=expected, generates=subject.generates):
                 shown = "the message, once" if expected else "nothing, for parts end at generate_epochs and key_by"
                 what = f"  {type(message).__name__} sent; output {number}:"
                 raise broken(f"{what}\n    expected  {shown}\n    got       {got}", marks)
     if scenario.at < len(scenario.atoms):
-        # Behind a suspension nothing comes, so the rest goes to an instance that was not suspended.
-        play = Play(subject, scenario, cuts=scenario.cuts)
+        # A suspension is the last message, so another instance processes the rest.
+        play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
         _epochs(play, play.build(), 0, len(scenario.atoms), broken)
     return True
 
 
-def _control_messages(subject: Subject, scenario: Scenario) -> Iterator[Any]:
+def _control_messages(subject: StepUnderTest, scenario: Scenario) -> Iterator[Any]:
     if not subject.keyed:
         yield from (PartOpened("another"), PartFinished("another"))
     yield Interrogate(lambda key: True)
@@ -170,18 +177,18 @@ def _is_as_expected(message: Any, got: list[Any], *, expected: bool, generates: 
         got = [other for other in got if not isinstance(other, Epoch)]
     if not expected:
         return not got
-    # A suspension is the worker's own, made where that of the coordinator or of another worker has come.
+    # The worker makes a new marker when it receives one of the coordinator or of another worker.
     if isinstance(message, SuspendMarker):
         return got == [message]
     return len(got) == 1 and got[0] is message
 
 
-def _epochs(play: Play, instance: OperatorTester, start: int, end: int, broken: Broken) -> None:
-    """Play the scenario; each epoch must come out once and last."""
+def _epochs(play: ScenarioRun, instance: OperatorTester, start: int, end: int, broken: Broken) -> None:
+    """Run the scenario and check that each epoch is forwarded once, after its records."""
     generates = play.subject.generates
     for piece in play.scenario.pieces(start, end, play.scenario.cuts):
         play.deliver(piece, [instance])
-        for number, (name, _) in enumerate(instance.lone.outputs):
+        for number, (name, _) in enumerate(instance.single.outputs):
             got = instance.receive_local(number)
             sent = [piece.event] if isinstance(piece.event, Epoch) and _carries(instance, name, piece.event) else []
             control = [message for message in got if not isinstance(message, DataMessage)]
@@ -189,12 +196,12 @@ def _epochs(play: Play, instance: OperatorTester, start: int, end: int, broken: 
                 control = [message for message in control if message == Epoch(MAX_EPOCH)]
                 sent = [epoch for epoch in sent if epoch.time == MAX_EPOCH]
             if control != sent or (sent and got[-1] != sent[0]):
-                what = f"  output {number}:\n    expected  {sent}, behind the records\n    got       {got}"
+                what = f"  output {number}:\n    expected  {sent}, after the records\n    got       {got}"
                 raise broken(what, {piece.first: "here"})
 
 
 def _carries(instance: OperatorTester, name: str, epoch: Epoch) -> bool:
-    """Whether the port that an output records carries ``epoch``."""
-    plan = instance.lone.plan
+    """Return whether the recorded port of an output carries ``epoch``."""
+    plan = instance.single.plan
     ref = plan.steps[plan.rank(name)].inputs[0]
     return epoch.time == MAX_EPOCH or plan.steps[plan.rank(ref.step)].ports[ref.port].epochs

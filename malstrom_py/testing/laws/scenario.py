@@ -1,12 +1,9 @@
-"""A scenario: what goes into a step; playing it to instances of the step, comparing, and making it smaller.
+"""Scenarios: the input of a step and the events of a law; their runs on instances of the step, and their shrinking.
 
-A scenario: what goes into a step, in order, how it is cut into batches, and where something happens to the step.
+Rule: a scenario determines its run completely: the input in order, the cuts into batches, and the place of the law's
+event. Two runs of one scenario differ only in what the law under test varies.
 
-Rule: a scenario says everything. Two runs of one scenario differ only in what the law under test makes different.
-
-Playing a scenario to one or several instances of a step, and comparing what comes out.
-
-Making a scenario that breaks a law smaller, atom by atom. (Values are hypothesis' business.)
+Shrinking removes atoms, cuts and moves; hypothesis shrinks the values.
 """
 
 from __future__ import annotations
@@ -22,35 +19,35 @@ from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import MalstromError
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.law_error import LawError
-from malstrom_py.testing.lone_step import StreamFactory
+from malstrom_py.testing.single_step import StreamFactory
 from malstrom_py.testing.tester import OperatorTester
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The runtime's clock goes on by ``seconds``."""
+    """The runtime's clock advances by ``seconds``."""
 
     seconds: int
 
 
 Atom = DataMessage[Any, Any] | Epoch | Tick
-"""One thing that happens to a step: a record comes, an epoch, or the clock goes on."""
+"""One event of a scenario: a record, an epoch, or an advance of the clock."""
 
 
 SLOTS: Final = 4
-"""Into so many slots the keys of a scenario fall."""
+"""The number of slots of a scenario's keys."""
 
 CHUNK_MAX: Final = 1_000
-"""The size of a chunk that takes all keys there are."""
+"""The size of a chunk that holds all keys."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """From ``until`` on the instance ``owners[slot]`` has a slot; None: the one that had it.
+class SlotMove:
+    """A move of slots: from ``until`` on, instance ``owners[slot]`` owns a slot; None: the previous owner keeps it.
 
     At ``at`` the cut is made (R4): slots whose owner changes are frozen, and their keys leave in chunks of at most
-    ``chunk``, the first at once and one more behind each atom; each chunk is under way for ``lag`` atoms. At ``until``
-    all have arrived. From ``at`` to ``until`` there are rows only, for epochs wait (R3).
+    ``chunk``, the first immediately and one more after each atom; each chunk is in flight for ``lag`` atoms. At
+    ``until`` all have arrived. From ``at`` to ``until`` there are only rows, because epochs wait (R3).
     """
 
     at: int
@@ -61,10 +58,10 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive rows of one input that come as one batch, or one ``event``. ``first``: the place of its first atom.
+class Delivery:
+    """One batch of consecutive rows of one input, or one ``event``. ``first``: the place of its first atom.
 
-    ``segment`` counts the runs of rows and the events, however the rows are cut.
+    ``segment``: the number of the run of rows or of the event; it does not depend on the cuts.
     """
 
     segment: int
@@ -76,11 +73,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``atoms`` come in order. A batch ends before each atom that stands in ``cuts``.
+    """The input of a step: ``atoms`` in order. A batch ends before each place in ``cuts``.
 
-    Before atom ``at`` the law's event happens. ``owners``: which instance has each slot at first; ``moves`` come one
-    after the other (R7); ``slots``: key -> its slot. ``before`` and ``after``: key -> the instance that has it, of
-    ``instances`` (before, after). ``inputs``: the input that each atom comes on (epochs come on all).
+    The law's event happens before atom ``at``. ``owners``: the first owner of each slot; ``moves`` happen one after the
+    other (R7); ``slots``: key -> its slot. ``before`` and ``after``: key -> the instance that owns the key, of
+    ``instances`` (before, after). ``inputs``: the input of each atom (epochs go to all inputs).
     """
 
     atoms: tuple[Atom, ...]
@@ -88,7 +85,7 @@ class Scenario:
     cuts: frozenset[int] = frozenset()
     at: int = 0
     owners: tuple[int, ...] = (0,) * SLOTS
-    moves: tuple[Move, ...] = ()
+    moves: tuple[SlotMove, ...] = ()
     slots: Mapping[Any, int] = field(default_factory=dict)
     before: Mapping[Any, int] = field(default_factory=dict)
     after: Mapping[Any, int] = field(default_factory=dict)
@@ -96,15 +93,15 @@ class Scenario:
 
     @property
     def keys(self) -> list[Any]:
-        """The keys of all rows, in order of appearance."""
+        """The keys of all rows, in the order of their first row."""
         return list(dict.fromkeys(atom.key for atom in self.atoms if isinstance(atom, DataMessage)))
 
     def passed(self, place: int) -> Epoch | None:
-        """The last epoch before atom ``place``."""
+        """Return the last epoch before atom ``place``."""
         return next((atom for atom in reversed(self.atoms[:place]) if isinstance(atom, Epoch)), None)
 
-    def pieces(self, start: int, end: int, cuts: Collection[int]) -> Iterator[Piece]:
-        """The atoms from ``start`` up to ``end`` as batches and events."""
+    def pieces(self, start: int, end: int, cuts: Collection[int]) -> Iterator[Delivery]:
+        """Yield the atoms from ``start`` up to ``end`` as batches and events."""
         rows: list[DataMessage[Any, Any]] = []
         first, input, segment, in_rows = 0, 0, -1, False
         for place, atom in enumerate(self.atoms[:end]):
@@ -114,19 +111,19 @@ class Scenario:
             if place < start:
                 continue
             if rows and (place in cuts or not is_row or self._input(place) != input):
-                yield Piece(segment - (not is_row), first, input, tuple(rows))
+                yield Delivery(segment - (not is_row), first, input, tuple(rows))
                 rows = []
             if isinstance(atom, DataMessage):
                 if not rows:
                     first, input = place, self._input(place)
                 rows.append(atom)
             else:
-                yield Piece(segment, place, event=atom)
+                yield Delivery(segment, place, event=atom)
         if rows:
-            yield Piece(segment, first, input, tuple(rows))
+            yield Delivery(segment, first, input, tuple(rows))
 
     def shown(self, *, keyed: bool, timed: bool, marks: Mapping[int, str]) -> str:
-        """The scenario for people, one atom per line, with ``marks`` before the atoms at these places."""
+        """Return the scenario as text, one atom per line, with ``marks`` before the atoms at their places."""
         form = [name for name, there in (("key", keyed), ("value", True), ("timestamp", timed)) if there]
         lines = [f"  input ({', '.join(form)}):"]
         for place, atom in enumerate([*self.atoms, None]):
@@ -139,7 +136,7 @@ class Scenario:
             elif isinstance(atom, Epoch):
                 lines.append(f"    {place:>2}  epoch {'MAX' if atom.time == MAX_EPOCH else atom.time}")
             elif atom is not None:
-                lines.append(f"    {place:>2}  the clock goes on by {atom.seconds} s")
+                lines.append(f"    {place:>2}  the clock advances by {atom.seconds} s")
         return "\n".join(lines)
 
     def _input(self, place: int) -> int:
@@ -147,24 +144,24 @@ class Scenario:
 
 
 Sent = tuple[Any, Any, int | None]
-"""A record that came out: key, value, timestamp."""
+"""An output record: key, value, timestamp."""
 
 
 class Trace:
-    """What came out: per segment of the input and per output (and per key, if ``keyed``), the records in order."""
+    """The output records in order, per segment of the input and per output (and per key, if ``keyed``)."""
 
     def __init__(self, *, keyed: bool) -> None:
         self._keyed = keyed
         self.records: dict[int, dict[tuple[str, Any], list[Sent]]] = {}
 
     def add(self, segment: int, output: str, records: Sequence[Sent]) -> None:
-        """``records`` came out of ``output`` during ``segment``."""
+        """Add ``records`` of ``output`` during ``segment``."""
         for record in records:
             group = (output, record[0] if self._keyed else None)
             self.records.setdefault(segment, {}).setdefault(group, []).append(record)
 
     def of_key(self, key: Any) -> Trace:
-        """What came out under ``key``."""
+        """Return the part of the trace with ``key``."""
         trace = Trace(keyed=self._keyed)
         for segment, groups in self.records.items():
             kept = {group: records for group, records in groups.items() if group[1] == key}
@@ -180,7 +177,7 @@ DEAD_LETTERS = "dead letters"
 
 
 class _Unchecked(OperatorTester):
-    """With the watch on values only: what can be encoded is a law of its own."""
+    """A tester that only watches values for changes: a separate law checks the encoding."""
 
     def _check_output(self, batch: Any, step: str) -> None:
         return
@@ -193,8 +190,8 @@ class _Unchecked(OperatorTester):
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The step that laws are held against, and the streams that it takes."""
+class StepUnderTest:
+    """The step that laws check, and the form of its input streams."""
 
     factory: StreamFactory
     keyed: bool = False
@@ -203,7 +200,7 @@ class Subject:
     types: tuple[type, ...] = ()
 
     def build(self, clock: VirtualClock | None = None, *, watched: bool = False) -> OperatorTester:
-        """A new instance: the factory is called anew, so that instances share no more than it lets them."""
+        """Call the factory for a new instance; instances share only what the factory shares."""
         return _Unchecked(
             self.factory,
             keyed=self.keyed,
@@ -217,24 +214,24 @@ class Subject:
     @cached_property
     def kinds(self) -> frozenset[str]:
         """The kinds of the steps that the factory makes."""
-        return frozenset(step.kind for step in self.build().lone.steps)
+        return frozenset(step.kind for step in self.build().single.steps)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The streams that the factory returns, by the names that a trace has for them."""
-        return tuple(f"output {number}" for number in range(len(self.build().lone.outputs)))
+        """The names of the output streams in a trace."""
+        return tuple(f"output {number}" for number in range(len(self.build().single.outputs)))
 
     @property
     def generates(self) -> bool:
-        """Whether the step makes epochs of its own, as ``generate_epochs`` does."""
+        """Whether the step makes epochs, as ``generate_epochs`` does."""
         return "generate_epochs" in self.kinds
 
 
-class Play:
-    """One run of a scenario over instances that share a clock. ``trace`` is what came out."""
+class ScenarioRun:
+    """One run of a scenario on instances that share a clock. ``trace``: the output."""
 
     def __init__(
-        self, subject: Subject, scenario: Scenario, *, cuts: Collection[int] = (), keyed: bool | None = None
+        self, subject: StepUnderTest, scenario: Scenario, *, cuts: Collection[int] = (), keyed: bool | None = None
     ) -> None:
         self.subject = subject
         self.scenario = scenario
@@ -244,7 +241,7 @@ class Play:
         self._segment = 0
 
     def build(self, *, watched: bool = False) -> OperatorTester:
-        """A new instance on this play's clock."""
+        """Make an instance on the clock of this run."""
         return self.subject.build(self.clock, watched=watched)
 
     def run(
@@ -256,39 +253,39 @@ class Play:
         owner: Callable[[Any], int] = lambda key: 0,
         only: Callable[[Any], bool] = lambda key: True,
     ) -> None:
-        """Play atoms ``start`` to ``end``: rows to the instance that owns their key, events to all."""
+        """Process atoms ``start`` to ``end``: rows on the instance that owns their key, events on all instances."""
         end = len(self.scenario.atoms) if end is None else end
         for piece in self.scenario.pieces(start, end, self._cuts):
             self.take(piece, instances, owner=owner, only=only)
 
     def take(
         self,
-        piece: Piece,
+        piece: Delivery,
         instances: list[OperatorTester],
         *,
         owner: Callable[[Any], int] = lambda key: 0,
         only: Callable[[Any], bool] = lambda key: True,
     ) -> None:
-        """Give one piece to the instances, and note what comes out."""
+        """Deliver one batch or event to the instances, and record the output."""
         self._segment = piece.segment
         self.deliver(piece, instances, owner=owner, only=only)
         self.note(instances)
 
     def note(self, instances: Iterable[OperatorTester]) -> None:
-        """What comes out now belongs to the piece that was taken last."""
+        """Record the output of the instances under the segment of the last delivery."""
         for instance in instances:
             for output, records in received(instance).items():
                 self.trace.add(self._segment, output, records)
 
     def deliver(
         self,
-        piece: Piece,
+        piece: Delivery,
         instances: list[OperatorTester],
         *,
         owner: Callable[[Any], int] = lambda key: 0,
         only: Callable[[Any], bool] = lambda key: True,
     ) -> None:
-        """Give one piece to the instances."""
+        """Deliver one batch or event to the instances."""
         if isinstance(piece.event, Tick):
             self.clock.advance(piece.event.seconds)
         for number, instance in enumerate(instances):
@@ -296,7 +293,7 @@ class Play:
                 rows = [row for row in piece.rows if only(row.key) and owner(row.key) == number]
                 if not rows:
                     continue
-                # Each play has values of its own, so that a step that changes them spoils no other play.
+                # Copies, so that a step that changes values does not affect another run.
                 instance.send_local(copy.deepcopy(rows), input=piece.input)
             elif not isinstance(piece.event, Tick):
                 instance.send_local(piece.event)
@@ -304,9 +301,9 @@ class Play:
 
 
 def received(instance: OperatorTester) -> dict[str, list[Sent]]:
-    """The records that have come out of an instance since it was last asked, by output."""
+    """Return the output records of an instance since the last call, by output."""
     found: dict[str, list[Sent]] = {}
-    for output in range(len(instance.lone.outputs)):
+    for output in range(len(instance.single.outputs)):
         found[f"output {output}"] = _records(instance.receive_local(output))
     letters = [letter for _, letter, _ in _records(instance.receive_dead_letters())]
     found[DEAD_LETTERS] = [(letter.key, letter, letter.timestamp) for letter in letters]
@@ -317,15 +314,15 @@ def _records(messages: Iterable[Any]) -> list[Sent]:
     return [(m.key, m.value, m.timestamp) for m in messages if isinstance(m, DataMessage)]
 
 
-def baseline(subject: Subject, scenario: Scenario, *, cuts: Collection[int], keyed: bool | None = None) -> Trace:
-    """What one undisturbed instance makes of a scenario."""
-    play = Play(subject, scenario, cuts=cuts, keyed=keyed)
+def baseline(subject: StepUnderTest, scenario: Scenario, *, cuts: Collection[int], keyed: bool | None = None) -> Trace:
+    """Return the output of one undisturbed instance."""
+    play = ScenarioRun(subject, scenario, cuts=cuts, keyed=keyed)
     play.run([play.build()])
     return play.trace
 
 
 def difference(expected: Trace, got: Trace) -> str | None:
-    """The first difference between two traces, for people; None if there is none."""
+    """Return the first difference between two traces as text, or None."""
     for segment in sorted(expected.records.keys() | got.records.keys()):
         wanted, found = expected.records.get(segment, {}), got.records.get(segment, {})
         for group in dict.fromkeys([*wanted, *found]):
@@ -340,26 +337,26 @@ def difference(expected: Trace, got: Trace) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Makes the `LawError` of one law over one scenario."""
+    """Makes the `LawError` of one law and one scenario."""
 
     law: str
     promise: str
-    subject: Subject
+    subject: StepUnderTest
     scenario: Scenario
 
     def __call__(self, detail: str, marks: Mapping[int, str] | None = None, *, why: str = "") -> LawError:
-        """The error. ``why``: what was found instead, in a few words; ``detail``: expected against got."""
+        """Return the error. ``why``: the observed fault, in a few words; ``detail``: expected and actual output."""
         shown = self.scenario.shown(keyed=self.subject.keyed, timed=self.subject.timed, marks=marks or {})
         what = f"{self.promise}{f', but {why}' if why else ''}"
         return LawError(self.law, what, case=f"{shown}\n{detail}" if detail else shown)
 
     def because(self, error: MalstromError, marks: Mapping[int, str]) -> LawError:
-        """The same because something raised that did not when nothing happened to the step."""
+        """Return the error for an exception that an undisturbed step does not raise."""
         return self(f"  {type(error).__name__}: {error}", marks, why="it raised")
 
 
 def shrunk(scenario: Scenario, breaks: Callable[[Scenario], bool]) -> Scenario:
-    """The scenario without all that it takes not to break the law: leaving out any one thing more would mend it."""
+    """Shrink a scenario until removing any further part would no longer break the law."""
     found = True
     while found:
         found = False
@@ -379,14 +376,14 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         if owner:
             yield replace(scenario, owners=(*scenario.owners[:slot], 0, *scenario.owners[slot + 1 :]))
     for number, move in enumerate(scenario.moves):
-        before, behind = scenario.moves[:number], scenario.moves[number + 1 :]
-        yield replace(scenario, moves=before + behind)
+        before, after = scenario.moves[:number], scenario.moves[number + 1 :]
+        yield replace(scenario, moves=before + after)
         for simpler in _simpler(move):
-            yield replace(scenario, moves=(*before, simpler, *behind))
+            yield replace(scenario, moves=(*before, simpler, *after))
 
 
-def _simpler(move: Move) -> Iterator[Move]:
-    """At once, in one chunk, with fewer slots."""
+def _simpler(move: SlotMove) -> Iterator[SlotMove]:
+    """Yield simpler moves: without duration, in one chunk, with fewer slots."""
     if move.until > move.at:
         yield replace(move, until=move.at)
         yield replace(move, until=move.until - 1)
@@ -400,7 +397,7 @@ def _simpler(move: Move) -> Iterator[Move]:
 
 
 def _without(scenario: Scenario, place: int) -> Scenario:
-    """The scenario without one atom, and without owners of keys that are gone with it."""
+    """Return the scenario without one atom, and without the owners of keys that occur only there."""
 
     def moved(other: int) -> int:
         return other - (other > place)

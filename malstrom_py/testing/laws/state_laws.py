@@ -1,16 +1,11 @@
 """The laws of state: it can be stored, sent, moved, and restored at any scale, in full or by deltas.
 
-Laws about the state of a step: it can be stored, sent, and restored at any scale.
+Deltas: barriers happen at the cuts of the input. Some snapshots are never committed, and keys move between barriers, so
+that the step must track every kind of change.
 
-The law of deltas: what is persisted in full once, and then where it changed, is all there is, at any scale.
-
-Rule: barriers come wherever the input is cut. Some snapshots are never committed, and in between keys move, so that
-each way in which state changes has to be noted by the step that keeps it.
-
-The law of migration: keys move as in a rescale, at any point and again and again, and nothing else comes out.
-
-Rule: keys wait here for what they wait for in a rescale. Rows of slots under way are kept, in order, while the others
-go on (R5); epochs and the clock wait for all slots (R3); who gets a slot has passed the epoch of the cut, and no other.
+Migration: keys move as in a rescale, at any place and repeatedly, and the output does not change. Rows of slots in
+flight are held, in order, while other rows continue (R5). Epochs and the clock wait for all slots (R3). An instance
+that receives a slot has passed the epoch of the cut, and no later one.
 """
 
 from __future__ import annotations
@@ -26,13 +21,23 @@ from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import same
 from malstrom_py.testing.laws.output_laws import REKEYING
-from malstrom_py.testing.laws.scenario import SLOTS, Broken, Move, Piece, Play, Scenario, Subject, baseline, difference
+from malstrom_py.testing.laws.scenario import (
+    SLOTS,
+    Broken,
+    Delivery,
+    Scenario,
+    ScenarioRun,
+    SlotMove,
+    StepUnderTest,
+    baseline,
+    difference,
+)
 from malstrom_py.testing.tester import OperatorTester, Persisted, chain_of
 
 
-def round_trip(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """Each key's state, and its timers, come back as they were, at rest and in flight."""
-    play = Play(subject, scenario, cuts=scenario.cuts)
+def round_trip(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that encoding and decoding restores each key's state and timers, at rest and in flight."""
+    play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
     held = False
     for piece in scenario.pieces(0, len(scenario.atoms), scenario.cuts):
@@ -64,21 +69,21 @@ def _compare(
 
 
 def _sent(codec: Codec, step: str, row: list[Any]) -> list[Any]:
-    """What arrives of ``row``: a key, its state and its timers."""
+    """Encode and decode ``row`` (a key, its state and its timers) in flight."""
     key, value, times = row
     sent = codec.encode_states_in_flight([key], [value], {key: times} if times else {}, step=step)
     (key,), (value,), woken = codec.decode_in_flight(sent, step=step)
     return [key, value, woken.get(key, [])]
 
 
-def snapshot(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """A barrier changes nothing, and a fresh instance restored from it goes on as if nothing had happened."""
+def snapshot(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that a barrier does not change the output, and that a new instance restored from it continues."""
     at = scenario.at
     cuts = scenario.cuts | {at}
     expected = baseline(subject, scenario, cuts=cuts)
     for restored in (False, True):
-        play = Play(subject, scenario, cuts=cuts)
-        marks = {at: "a barrier, and a fresh instance is restored from it" if restored else "a barrier"}
+        play = ScenarioRun(subject, scenario, cuts=cuts)
+        marks = {at: "a barrier, and a new instance is restored from it" if restored else "a barrier"}
         instance = play.build()
         try:
             play.run([instance], 0, at)
@@ -96,16 +101,16 @@ def snapshot(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
     return held
 
 
-def scale(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """What N instances persisted restores on M."""
-    # Where keys are made anew behind the input nothing is known of who owns them.
+def scale(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that the persisted state of N instances restores on M."""
+    # If the step changes keys, the owners of the new keys are unknown.
     if not subject.keyed or subject.kinds & REKEYING:
         return False
     at, (before, after) = scenario.at, scenario.instances
     cuts = scenario.cuts | {at}
     marks = {at: f"{before} instances {scenario.before} are restored on {after} {scenario.after}"}
     expected = baseline(subject, scenario, cuts=cuts)
-    play = Play(subject, scenario, cuts=cuts)
+    play = ScenarioRun(subject, scenario, cuts=cuts)
     try:
         givers = [play.build() for _ in range(before)]
         play.run(givers, 0, at, owner=scenario.before.__getitem__)
@@ -132,27 +137,27 @@ def _holds_state(instance: OperatorTester) -> bool:
     return any(state.keys() for state in instance.states.values())
 
 
-def deltas(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """A chain of what changed says what there is, and what N instances persisted so restores on M."""
+def deltas(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that a chain of deltas equals the full state, and that the chains of N instances restore on M."""
     if not subject.keyed or subject.kinds & REKEYING:
         return False
-    return _Run(subject, scenario, broken).holds()
+    return _DeltaRun(subject, scenario, broken).holds()
 
 
-class _Run:
-    """One run: barriers at the cuts before ``scenario.at``, then other instances go on."""
+class _DeltaRun:
+    """One run of the law of deltas: barriers at the cuts before ``scenario.at``, then restored instances continue."""
 
-    def __init__(self, subject: Subject, scenario: Scenario, broken: Broken) -> None:
+    def __init__(self, subject: StepUnderTest, scenario: Scenario, broken: Broken) -> None:
         self._scenario = scenario
         self._broken = broken
         self._cuts = scenario.cuts | {scenario.at}
         self._expected = baseline(subject, scenario, cuts=self._cuts)
-        self._play = Play(subject, scenario, cuts=self._cuts)
-        self._turned = 0
+        self._play = ScenarioRun(subject, scenario, cuts=self._cuts)
+        self._shift = 0
         self._marks: dict[int, str] = {}
 
     def holds(self) -> bool:
-        """Whether there was anything to be held against the law; `LawError` where it is broken."""
+        """Run, and return whether there was state to test. `LawError` if the law is broken."""
         scenario, (before, after) = self._scenario, self._scenario.instances
         try:
             givers = [self._play.build().track(self._slots_of) for _ in range(before)]
@@ -177,10 +182,10 @@ class _Run:
         return list(map(self._slot, keys))
 
     def _owner(self, key: Any) -> int:
-        return (self._scenario.before.get(key, 0) + self._turned) % self._scenario.instances[0]
+        return (self._scenario.before.get(key, 0) + self._shift) % self._scenario.instances[0]
 
     def _persisted(self, givers: list[OperatorTester]) -> list[list[Persisted]]:
-        """What each of ``givers`` has persisted for the snapshots that were committed."""
+        """Run up to ``scenario.at``; return the persisted state of each of ``givers`` at the committed snapshots."""
         committed: list[list[Persisted]] = [[] for _ in givers]
         at, parent, start = self._scenario.at, None, 0
         places = [*sorted(place for place in self._scenario.cuts if place < at), at]
@@ -188,11 +193,11 @@ class _Run:
             self._play.run(givers, start, place, owner=self._owner)
             start = place
             if number % 3 == 1:
-                self._turn(givers)
+                self._shift_keys(givers)
             name = f"snapshot-{number}"
             made = [giver.barrier(name, parent=parent) for giver in givers]
             lost = number % 3 == 2 and place < at
-            keys = ", behind a move of all keys" if number % 3 == 1 else ""
+            keys = ", after a move of all keys" if number % 3 == 1 else ""
             self._marks[place] = f"a barrier{keys}{', whose snapshot is never committed' if lost else ''}"
             if not lost:
                 parent = name
@@ -201,16 +206,16 @@ class _Run:
         self._marks[at] += f"; {len(givers)} instances are restored on {self._scenario.instances[1]}"
         return committed
 
-    def _turn(self, givers: list[OperatorTester]) -> None:
-        """All keys move on by one instance; with one, they leave it and come back."""
+    def _shift_keys(self, givers: list[OperatorTester]) -> None:
+        """Move all keys to the next instance; with a single instance, they leave it and return."""
         taken = [giver.collect(sorted(giver.interrogate(), key=repr)) for giver in givers]
         for number, states in enumerate(taken):
             givers[(number + 1) % len(givers)].acquire(states)
         self._play.note(givers)
-        self._turned += 1
+        self._shift += 1
 
     def _compare(self, giver: OperatorTester, committed: list[Persisted]) -> bool:
-        """What ``giver`` persisted bit by bit must be what it persists in full. Whether there was a bit of it."""
+        """Compare the deltas of ``giver`` with its full state; return whether there were deltas."""
         full, partly = giver.barrier("in-full"), False
         for step in giver.tracked:
             chain = chain_of(committed, step)
@@ -222,20 +227,20 @@ class _Run:
                 wanted, found = expected.get(key, "no state"), got.get(key, "no state")
                 if not same(wanted, found):
                     what = f"  step {step!r}, key {key!r}, as (state, timers):"
-                    why = "a change was not noted"
+                    why = "a change was not tracked"
                     detail = f"{what}\n    expected  {wanted}\n    got       {found}\n  (expected: in full)"
                     raise self._broken(detail, self._marks, why=why)
             partly = partly or (len(chain) > 1 and bool(expected or got))
         return partly
 
 
-def migration(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
-    """Moving slots between instances, in chunks, back and on to others, changes nothing that comes out."""
+def migration(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that moving slots between instances, in chunks and repeatedly, does not change the output."""
     places = {place for move in scenario.moves for place in range(move.at, move.until + 1)}
     cuts = scenario.cuts | places
     expected = baseline(subject, scenario, cuts=cuts)
-    play = Play(subject, scenario, cuts=cuts)
-    run = _SlotsMove(play, broken) if subject.keyed else _PartMoves(play, broken)
+    play = ScenarioRun(subject, scenario, cuts=cuts)
+    run = _SlotMoves(play, broken) if subject.keyed else _PartMoves(play, broken)
     try:
         run.to_the_end()
     except MalstromError as error:
@@ -248,7 +253,7 @@ def migration(subject: Subject, scenario: Scenario, broken: Broken) -> bool:
 
 @dataclass
 class _Chunk:
-    """Keys that leave and arrive together, at these places of the scenario."""
+    """Keys that leave and arrive together, at two places of the scenario."""
 
     keys: Sequence[Any]
     leaves: int
@@ -257,8 +262,8 @@ class _Chunk:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """What goes from one instance to another in one move. ``found``: the keys that have state."""
+class _Transfer:
+    """The keys that one move transfers from one instance to another. ``found``: the keys with state."""
 
     giver: OperatorTester
     taker: OperatorTester
@@ -268,21 +273,21 @@ class _Way:
 
 
 class _MigrationRun:
-    """One run of a scenario and its moves. ``marks`` tell of them; ``held``: whether there was anything to move."""
+    """One run of a scenario with its moves. ``marks``: their descriptions; ``held``: whether state was moved."""
 
-    def __init__(self, play: Play, broken: Broken) -> None:
+    def __init__(self, play: ScenarioRun, broken: Broken) -> None:
         self.play = play
         self.scenario = play.scenario
         self.broken = broken
         self.marks: dict[int, str] = {}
         self.held = False
         self.owners = self.scenario.owners
-        # Who has no slot at first joins when it gets one, and is gone with the last that was given to those behind it.
+        # Later instances join when they get a slot, and are removed when they and all later ones have none.
         self.resident = 1 + max(self.owners)
         self.instances = [play.build() for _ in range(self.resident)]
 
     def to_the_end(self) -> None:
-        """All of the scenario."""
+        """Run the whole scenario."""
         place = 0
         for move in self.scenario.moves:
             self.go_on(place, move.at)
@@ -291,20 +296,20 @@ class _MigrationRun:
         self.go_on(place, len(self.scenario.atoms))
 
     def go_on(self, start: int, end: int) -> None:
-        """Play what stands between two moves."""
+        """Process the atoms between two moves."""
         raise NotImplementedError
 
-    def move(self, move: Move) -> None:
-        """Do one move, with the rows that come in the meantime."""
+    def move(self, move: SlotMove) -> None:
+        """Do one move, and process the rows during the move."""
         raise NotImplementedError
 
     def mark(self, place: int, what: str) -> None:
-        """Tell what happens before an atom."""
+        """Describe what happens before an atom."""
         before = f"{self.marks[place]}\n       -- " if place in self.marks else ""
         self.marks[place] = before + what
 
-    def carry(self, ways: Sequence[_Way], place: int) -> None:
-        """R4: what is due leaves by `Collect`, then what is due arrives by `Acquire`: also where there is nothing."""
+    def carry(self, ways: Sequence[_Transfer], place: int) -> None:
+        """R4: due chunks leave by `Collect`, then due chunks arrive by `Acquire`, also empty ones."""
         for way in ways:
             for chunk in way.chunks:
                 if chunk.leaves == place and chunk.keys:
@@ -316,42 +321,42 @@ class _MigrationRun:
                     way.taker.acquire(chunk.states)
                     self.play.note([way.taker])
 
-    def arrived(self, ways: Sequence[_Way]) -> None:
-        """All that had state has it still, but elsewhere."""
+    def arrived(self, ways: Sequence[_Transfer]) -> None:
+        """Check that the moved keys have their state on the new instance, and only there."""
         for way in ways:
             keys = set(way.keys)
             left = way.giver.interrogate(keys.__contains__)
             if left:
-                raise self.broken(f"  Collect left {left}", self.marks, why="Collect did not remove what it gave away")
+                raise self.broken(f"  Collect left {left}", self.marks, why="Collect did not remove the state it gave")
             if keys and way.giver.collect(way.keys):
                 raise self.broken("", self.marks, why="Collect gave state of keys that have none")
             there = way.taker.interrogate(keys.__contains__)
             if there != way.found:
-                said = f"  before {way.found}, after {there}"
-                raise self.broken(said, self.marks, why="other keys have state after Acquire than before")
+                detail = f"  before {way.found}, after {there}"
+                raise self.broken(detail, self.marks, why="other keys have state after Acquire than before")
             self.held = self.held or bool(way.found)
 
 
-class _SlotsMove(_MigrationRun):
-    """Slots of a keyed step move."""
+class _SlotMoves(_MigrationRun):
+    """A run in which slots of a keyed step move."""
 
-    def __init__(self, play: Play, broken: Broken) -> None:
+    def __init__(self, play: ScenarioRun, broken: Broken) -> None:
         super().__init__(play, broken)
-        # Where keys are made anew behind the input nothing is known of their slots: all move together.
+        # If the step changes keys, the slots of the new keys are unknown: all move together.
         self._slots = {} if play.subject.kinds & REKEYING else self.scenario.slots
 
     def slot(self, key: Any) -> int:
-        """The slot of a key."""
+        """Return the slot of a key."""
         return self._slots.get(key, 0)
 
     def owner(self, key: Any) -> int:
-        """The instance that has a key."""
+        """Return the instance that owns a key."""
         return self.owners[self.slot(key)]
 
     def go_on(self, start: int, end: int) -> None:
         self.play.run(self.instances, start, end, owner=self.owner)
 
-    def move(self, move: Move) -> None:
+    def move(self, move: SlotMove) -> None:
         owners = tuple(was if now is None else now for was, now in zip(self.owners, move.owners, strict=True))
         slots: dict[tuple[int, int], set[int]] = {}
         for slot, way in enumerate(zip(self.owners, owners, strict=True)):
@@ -359,7 +364,7 @@ class _SlotsMove(_MigrationRun):
         self._join(max(owners), move.at)
         ways = [self._way(move, *way, slots[way]) for way in slots if way[0] != way[1]]
         changed = set().union(*(some for (giver, taker), some in slots.items() if giver != taker))
-        waiting: list[Piece] = []
+        waiting: list[Delivery] = []
         for place in range(move.at, move.until):
             self.carry(ways, place)
             for piece in self.scenario.pieces(place, place + 1, ()):
@@ -375,7 +380,7 @@ class _SlotsMove(_MigrationRun):
         del self.instances[max(self.resident, 1 + max(self.owners)) :]
 
     def _join(self, last: int, place: int) -> None:
-        """R3: a joiner passes the epoch of the cut before anything else."""
+        """R3: a joining instance first passes the epoch of the cut."""
         while len(self.instances) <= last:
             joiner = self.play.build()
             self.instances.append(joiner)
@@ -384,53 +389,53 @@ class _SlotsMove(_MigrationRun):
                 joiner.send_local(epoch).step()
                 self.play.note([joiner])
 
-    def _way(self, move: Move, giver: int, taker: int, slots: set[int]) -> _Way:
-        """R4: find what has state, and divide the keys of these slots into chunks, one at least."""
+    def _way(self, move: SlotMove, giver: int, taker: int, slots: set[int]) -> _Transfer:
+        """R4: find the keys with state, and divide the keys of the slots into chunks, at least one."""
         found = self.instances[giver].interrogate(lambda key: self.slot(key) in slots)
         strangers = {key for key in found if self.slot(key) not in slots}
         if strangers:
-            why = "keys were reported that did not pass"
+            why = "Interrogate reported keys that the predicate excludes"
             raise self.broken(f"  Interrogate gave {strangers}", self.marks, why=why)
         known = [key for key in self.scenario.keys if self.slot(key) in slots]
         keys = list(dict.fromkeys([*known, *sorted(found, key=repr)]))
-        self._tell(move, f"instance {giver}", taker, keys)
+        self._describe(move, f"instance {giver}", taker, keys)
         chunks = [
             _Chunk(keys[start : start + move.chunk], min(place, move.until), min(place + move.lag, move.until))
             for place, start in enumerate(range(0, max(1, len(keys)), move.chunk), move.at)
         ]
-        return _Way(self.instances[giver], self.instances[taker], keys, found, chunks)
+        return _Transfer(self.instances[giver], self.instances[taker], keys, found, chunks)
 
-    def _tell(self, move: Move, giver: str, taker: int, keys: list[Any]) -> None:
+    def _describe(self, move: SlotMove, giver: str, taker: int, keys: list[Any]) -> None:
         what = f"the keys {keys}" if keys else "slots without keys"
         one_by_one = f", {move.chunk} at a time" if len(keys) > move.chunk else ""
         if move.until == move.at:
             self.mark(move.at, f"{what} move from {giver} to {taker}{one_by_one}")
         else:
             self.mark(move.at, f"{what} leave {giver} for {taker}{one_by_one}")
-            self.mark(move.until, f"{what} have arrived at instance {taker}, and rows that came for them are let in")
+            self.mark(move.until, f"{what} have arrived at instance {taker}, which processes the held rows")
 
 
 class _PartMoves(_MigrationRun):
-    """The source part of an unkeyed step moves (R2), and with it what steps keep for it."""
+    """A run in which the source part of an unkeyed step moves (R2), with the state that steps keep for the part."""
 
-    def __init__(self, play: Play, broken: Broken) -> None:
+    def __init__(self, play: ScenarioRun, broken: Broken) -> None:
         super().__init__(play, broken)
         self.instances = [play.build(), play.build()]
 
     def go_on(self, start: int, end: int) -> None:
         self.play.run([self.instances[self.owners[0]]], start, end)
 
-    def move(self, move: Move) -> None:
+    def move(self, move: SlotMove) -> None:
         owner = self.owners[0] if move.owners[0] is None else min(1, move.owners[0])
         if owner != self.owners[0]:
             self.mark(move.at, f"the source part moves from instance {self.owners[0]} to {owner}")
             giver, taker = self.instances[self.owners[0]], self.instances[owner]
             states = giver.release_parts()
             taker.take_parts(states)
-            # Behind an exchange there may be keyed state, which would be reached over it: here it moves as well.
+            # Keyed state after an exchange would be reached through the exchange; here it moves as well.
             found = giver.interrogate()
             keys = sorted(found, key=repr)
-            ways = [_Way(giver, taker, keys, found, [_Chunk(keys, move.at, move.at)])]
+            ways = [_Transfer(giver, taker, keys, found, [_Chunk(keys, move.at, move.at)])]
             self.carry(ways, move.at)
             self.arrived(ways)
             self.held = self.held or any(states.values())

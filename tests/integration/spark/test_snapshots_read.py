@@ -123,7 +123,7 @@ def test_a_schema_that_is_given_leaves_columns_out(reads: Any, folder: Path) -> 
         ({"snapshot": "yesterday"}, "option snapshot is the id of one"),
         ({"snapshot": "20261122T042242123456Z-1a2b3c4d"}, "no snapshot 20261122T042242123456Z-1a2b3c4d"),
         ({"jobs": "prices"}, "unknown option jobs"),
-        ({"job": "nobody"}, "has no snapshot of job 'nobody'; there are those of others, prices"),
+        ({"job": "nobody"}, "has no snapshot of job 'nobody'; it has snapshots of others, prices"),
     ],
     ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
 )
@@ -138,5 +138,5 @@ def test_s4_damaged_state_is_not_read(reads: Any, tmp_path: Path) -> None:
     frame = load(reads, tmp_path, read="state", step="mean")
     (artefact,) = (tmp_path / "prices" / "artefacts").glob("*/mean-0.full")
     artefact.write_bytes(artefact.read_bytes()[:-1] + b"x")
-    with pytest.raises((AnalysisException, PythonException), match="is damaged: its digest does not fit"):
+    with pytest.raises((AnalysisException, PythonException), match="is damaged: its digest does not match"):
         frame.collect()

@@ -15,7 +15,7 @@ import malstrom_py as mp
 from malstrom_py.operators.collect import Collect
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.log import Claim, next_incarnation
+from malstrom_py.snapshot.log import JobStart, next_incarnation
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator import recovery as beginning
@@ -168,10 +168,10 @@ def frontiers_of_the_end(right: Callable[..., Any]) -> Callable[..., Any]:
 def claim_omitted(right: Callable[..., Any]) -> Callable[..., Any]:
     """A run takes no number of the log, so whoever is dead is not fenced off."""
 
-    def claim(checkpointer: StoreCheckpointer, now_s: float, *, resume: str = "latest") -> Claim:
+    def claim(checkpointer: StoreCheckpointer, now_s: float, *, resume: str = "latest") -> JobStart:
         entries = checkpointer.entries()
         last = entries[-1].sequence if entries else 0
-        return Claim(next_incarnation(entries), last, resume, "1970-01-01T00:00:00+00:00", "0" * 16)
+        return JobStart(next_incarnation(entries), last, resume, "1970-01-01T00:00:00+00:00", "0" * 16)
 
     return claim
 

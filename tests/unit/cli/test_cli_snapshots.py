@@ -77,7 +77,7 @@ def test_nothing_there_is_nothing_wrong_unless_a_job_is_named(tmp_path: Path) ->
     assert (done.exit_code, done.stdout) == (0, "there are no snapshots here\n")
     done = malstrom("list", tmp_path, "orders")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "has no snapshot of job 'orders'; there are those of no job" in done.stderr
+    assert "has no snapshot of job 'orders'; it has snapshots of no job" in done.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("orders",), ("--json",)], ids=repr)
@@ -120,7 +120,7 @@ def test_s4_a_newest_snapshot_that_the_log_has_lost_is_a_fault(folder: Path, sta
     (folder / f"{JOB}/log/{lost.sequence:012}.json").unlink()
     done = malstrom("verify", folder)
     assert (done.exit_code, done.stdout.count("whole")) == (1, 3)
-    assert f"job {JOB}: {lost.id} was the newest snapshot, and its entry in the log is gone" in done.stderr
+    assert f"job {JOB}: {lost.id} was the newest snapshot, and its entry in the log is missing" in done.stderr
     assert malstrom("verify", folder, "--snapshot", start.ids[0]).exit_code == 0
 
 
@@ -151,7 +151,7 @@ def test_show_takes_the_newest_and_the_only_job(folder: Path, start: Start) -> N
     StoreCheckpointer(LocalStore(folder), "other").claim(0.0)
     done = malstrom("show", folder)
     assert done.exit_code == 1
-    assert "has the snapshots of several jobs: say of which: orders, other" in done.stderr
+    assert "has the snapshots of several jobs: name one of orders, other" in done.stderr
     done = malstrom("show", folder, "other")
     assert done.exit_code == 1
     assert "job 'other' has no snapshot yet" in done.stderr

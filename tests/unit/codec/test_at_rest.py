@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from malstrom_py.codec.at_rest import AtRestEncoder, decode_at_rest
-from malstrom_py.codec.refusal import DEPTH_MAX, Limits
+from malstrom_py.codec.encoding_errors import DEPTH_MAX, Limits
 from malstrom_py.codec.types import TypeTable
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Access, Colour, Computed, Pair, Stats, Word, canonical, table, values
@@ -162,7 +162,7 @@ def test_what_would_not_come_back_is_refused_as_a_key_too(key: Any) -> None:
 def test_an_attribute_that_is_no_field_is_refused_rather_than_lost() -> None:
     value = Stats()
     value.more = 1  # type: ignore[attr-defined]  # that is the point
-    with pytest.raises(CodecError, match="attributes that are no fields"):
+    with pytest.raises(CodecError, match="attributes that are not fields"):
         ENCODER.encode(value, step="s")
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from malstrom_py.codec.at_rest import AtRestEncoder, decode_at_rest, decode_each
-from malstrom_py.codec.refusal import Limits
+from malstrom_py.codec.encoding_errors import Limits
 from malstrom_py.codec.types import TypeTable
 from malstrom_py.errors import CodecError
 from tests.fuzz.codec_values import Pair, Stats, canonical, table, values

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from malstrom_py.codec.encoding_errors import NotDecodable
 from malstrom_py.codec.in_flight import FLOATS, INTS, PICKLED, STRINGS, decode_column, encode_column
-from malstrom_py.codec.refusal import Malformed
 
 
 class Word(str):
@@ -43,10 +43,10 @@ def test_only_columns_of_one_exact_plain_type_are_packed(column: list[Any], tag:
 @pytest.mark.parametrize("column", [[1, 2], [1.5, 2.5], ["a", "b"], [None, None]])
 def test_a_column_of_another_length_is_refused(column: list[Any]) -> None:
     tag, data = encode_column(column)
-    with pytest.raises(Malformed, match="another length"):
+    with pytest.raises(NotDecodable, match="a different length"):
         decode_column(tag, memoryview(data), 3)
 
 
 def test_an_unknown_column_is_refused() -> None:
-    with pytest.raises(Malformed, match="unknown"):
+    with pytest.raises(NotDecodable, match="unknown"):
         decode_column(0, memoryview(b""), 0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from malstrom_py.codec import extensions
+from malstrom_py.codec.encoding_errors import NotDecodable
 from malstrom_py.codec.extensions import MARKS, extension_of, value_of
-from malstrom_py.codec.refusal import Malformed
 
 
 def test_no_code_is_used_twice_and_none_is_msgpacks_own() -> None:
@@ -47,7 +47,7 @@ def test_decimals_are_read_exactly_whatever_the_context() -> None:
     ],
 )
 def test_malformed_pieces_are_refused(code: int, data: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(NotDecodable):
         value_of(code, data)
 
 

@@ -123,9 +123,9 @@ def test_nothing_damaged_is_opened(data: bytes, decode: Any) -> None:
 
 
 def test_a_batch_is_no_state_and_state_is_no_batch() -> None:
-    with pytest.raises(CodecError, match="another purpose"):
+    with pytest.raises(CodecError, match="another version or kind"):
         decode_batch(STATE)
-    with pytest.raises(CodecError, match="another purpose") as caught:
+    with pytest.raises(CodecError, match="another version or kind") as caught:
         decode_in_flight(BATCH, step="sum", key="UA")
     assert (caught.value.step, caught.value.key) == ("sum", "UA")
 

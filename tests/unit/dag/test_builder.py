@@ -194,8 +194,8 @@ def test_a_side_output_that_is_no_id_is_refused(output: Any) -> None:
 
 
 def test_outputs_that_make_no_sense_are_refused() -> None:
-    refused(line(), lambda b: b.operator("a", outputs=["x", "x"]), "'a': an output stands twice")
-    refused(line(), lambda b: b.operator("a", outputs=["out"]), "'a': an output stands twice.*'out' is the main one")
+    refused(line(), lambda b: b.operator("a", outputs=["x", "x"]), "'a': an output is listed twice")
+    refused(line(), lambda b: b.operator("a", outputs=["out"]), "'a': an output is listed twice.*'out' is the main one")
     refused(line(), lambda b: b.operator("a", outputs="late"), r"'a': outputs is a list of names, write \['late'\]")
     refused(line(), lambda b: b.connect("step:a", "out", output="b"), "'step:a' and output='b' are two outputs")
     assert line().connect("step:a", "out", output="a").build().nodes[1].outputs == ("a",)
@@ -254,7 +254,7 @@ def ring(*names: str) -> DagBuilder:
     ],
 )
 def test_a_cycle_is_named_in_order(builder: DagBuilder, cycle: str) -> None:
-    with pytest.raises(PlanError, match=f"the graph has a cycle: {cycle}. Take out one of these edges"):
+    with pytest.raises(PlanError, match=f"the graph has a cycle: {cycle}. Remove one of these edges"):
         builder.build()
 
 

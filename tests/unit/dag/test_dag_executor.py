@@ -192,7 +192,7 @@ def test_an_unknown_node_is_told_with_those_there_are(call: Callable[[DagExecuto
 def test_a_node_of_another_type_is_told_with_those_of_the_right_one() -> None:
     executor = line(None)
     for call in UNKNOWN[:3]:
-        with pytest.raises(NodeNotFound, match=r"'a' is no source \(operator\); its sources are 'in'"):
+        with pytest.raises(NodeNotFound, match=r"'a' is a node of type operator, not source; the sources are 'in'"):
             call(executor, "a")
     with pytest.raises(NodeNotFound, match=r"'in' is no sink \(source\); its sinks are 'out'"):
         executor.take_sink_outputs("in")
@@ -240,7 +240,7 @@ def test_an_operator_that_calls_its_own_executor_is_told() -> None:
     with pytest.raises(OperatorError) as caught:
         executor.process_event("in", 1)
     assert isinstance(caught.value.__cause__, DagError)
-    assert "called by one of its own operators" in str(caught.value.__cause__)
+    assert "one of the executor's operators called the executor" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("call", [lambda e: e.restore(b""), lambda e: e.checkpoint(), lambda e: e.run()])

@@ -280,7 +280,7 @@ class Refusing(Counting):
     ("kind", "reason"),
     [
         (Forgetful, "a Forgetful has persisted a state, but it has no method restore"),
-        (Refusing, "ValueError in its operator"),
+        (Refusing, "its operator raised ValueError"),
     ],
 )
 def test_an_operator_that_does_not_take_its_state_back_is_named(kind: type[Operator], reason: str) -> None:

@@ -212,5 +212,5 @@ def test_an_operator_of_ones_own_is_made_by_a_factory() -> None:
 def test_a_factory_that_gives_no_operator_is_told_at_the_first_event() -> None:
     executor = DagExecutor.from_dag(line(None).dag)
     executor.register_operator("a", lambda context: "nothing", kind="factory")
-    with pytest.raises(PlanError, match="node 'a': the factory gave str, which is no Operator"):
+    with pytest.raises(PlanError, match="node 'a': the factory returned str, which is not an Operator"):
         executor.process_event("in", 1)

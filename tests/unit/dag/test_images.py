@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.codec import Codec
-from malstrom_py.dag.images import Image, _sealed, bundle, image_of_bytes, image_to_bytes, unbundle
+from malstrom_py.dag.images import NodeImage, _sealed, bundle, image_of_bytes, image_to_bytes, unbundle
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Control, Epoch, Interrogate, PartFinished, PartOpened
 from malstrom_py.errors import CodecError, InternalError, RestoreFailed
@@ -38,7 +38,7 @@ QUEUED = (
     reached=st.lists(st.integers()),
 )
 def test_all_of_an_image_comes_back(queue: Any, kept: list[Batch], state: bytes | None, reached: list[int]) -> None:
-    image = Image("operator", ["a", "b:late"], "Count", reached, 7, state, queue, kept)
+    image = NodeImage("operator", ["a", "b:late"], "Count", reached, 7, state, queue, kept)
     back = image_of_bytes(image_to_bytes(image, CODEC, "n"), CODEC, "n")
     assert (back.type, back.inputs, back.label, back.reached, back.epoch, back.state) == (
         *("operator", ["a", "b:late"], "Count", reached, 7),
@@ -50,18 +50,18 @@ def test_all_of_an_image_comes_back(queue: Any, kept: list[Batch], state: bytes 
 
 
 def test_batches_without_timestamps_and_with_parts_come_back() -> None:
-    image = Image("sink", [], "", [], 0, None, [(0, Batch([1], keys=[None], part="p"))], [Batch([2], keys=["k"])])
+    image = NodeImage("sink", [], "", [], 0, None, [(0, Batch([1], keys=[None], part="p"))], [Batch([2], keys=["k"])])
     back = image_of_bytes(image_to_bytes(image, CODEC, "n"), CODEC, "n")
     assert plain([back.queue[0][1], *back.kept]) == [([None], [1], None, "p"), (["k"], [2], None, None)]
 
 
 def test_a_value_that_cannot_be_stored_names_the_node() -> None:
     with pytest.raises(CodecError, match="step 'n'"):
-        image_to_bytes(Image("sink", [], "", [], 0, None, [], [Batch([object()], keys=[None])]), CODEC, "n")
+        image_to_bytes(NodeImage("sink", [], "", [], 0, None, [], [Batch([object()], keys=[None])]), CODEC, "n")
 
 
 def test_a_message_that_cannot_be_queued_in_a_dag_is_our_bug() -> None:
-    image = Image("sink", [], "", [], 0, None, [(0, Interrogate(bool))])
+    image = NodeImage("sink", [], "", [], 0, None, [(0, Interrogate(bool))])
     with pytest.raises(InternalError, match="Interrogate"):
         image_to_bytes(image, CODEC, "n")
 
@@ -83,5 +83,5 @@ def test_an_error_pickles_and_tells_node_and_reason() -> None:
         image_of_bytes(b"", CODEC, "n")
     assert (caught.value.node, caught.value.reason) == (
         "n",
-        "these bytes are no checkpoint of a DAG of this version",
+        "these bytes are not a checkpoint of a DAG of this version",
     )

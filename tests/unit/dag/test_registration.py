@@ -132,7 +132,7 @@ def test_a_kind_is_said_where_it_cannot_be_told() -> None:
         (7, "node 'a': expected a function.*, got int"),
         ("upper", "node 'a': expected a function.*, got str"),
         (lambda: 1, "node 'a': a function takes a value; or .* This one takes 0"),
-        (lambda a, b, c, d: 1, "This one takes 4. If it does take one of these, say which by kind="),
+        (lambda a, b, c, d: 1, "This one takes 4. If it does take one of these, pass kind="),
         (Stateless, "step 'a': pass an instance, Stateless"),
         (Keyed, "step 'a': pass an instance, Keyed"),
         (KeyedLogic(), "'a': KeyedLogic has neither on_data nor on_batch"),
@@ -151,7 +151,7 @@ def test_what_cannot_be_an_operator_is_refused(thing: Any, message: str) -> None
     [
         ({"on_error": "ignore"}, "node 'a': on_error is 'fail', 'skip' or 'dead-letter', got 'ignore'"),
         ({"kind": "logic"}, "node 'a': kind is one of 'function', 'stateless', 'stateful', 'factory', got 'logic'"),
-        ({"default": list}, "node 'a': default= is for logics that keep state, but this is a function"),
+        ({"default": list}, "node 'a': default= is for logics with state, but this is a function"),
         (
             {"on_error": "skip", "thing": Keyed()},
             "step 'a': on_batch takes whole batches, so on_error='skip' cannot tell",
@@ -166,13 +166,13 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
 
 @pytest.mark.parametrize("kind", ["function", "factory"])
 def test_what_cannot_be_called_is_neither_function_nor_factory(kind: str) -> None:
-    with pytest.raises(PlanError, match=f"node 'a': a {kind} can be called, but int cannot"):
+    with pytest.raises(PlanError, match=f"node 'a': a {kind} must be callable, but int is not"):
         built(7, kind=kind)
 
 
 @pytest.mark.parametrize("made", [lambda context: None, lambda context: Count, str])
 def test_a_factory_that_gives_no_operator_is_told(made: Callable[[Any], Any]) -> None:
-    with pytest.raises(PlanError, match=r"node 'a': the factory gave .*, which is no Operator"):
+    with pytest.raises(PlanError, match=r"node 'a': the factory returned .*, which is not an Operator"):
         built(made, kind="factory")
 
 

@@ -34,7 +34,7 @@ def refused(executor: DagExecutor, snapshot: Any, node: str, reason: str) -> Non
         executor.restore(snapshot)
     assert caught.value.node == node
     assert caught.value.reason in str(caught.value)
-    assert str(caught.value).endswith("The executor is as it was.")
+    assert str(caught.value).endswith("The executor is unchanged.")
     assert executor.checkpoint() == before
     assert executor.metrics() == figures
 
@@ -77,17 +77,17 @@ def test_a_checkpoint_of_another_graph_is_refused(builder: DagBuilder, node: str
 
 @pytest.mark.parametrize(
     ("registered", "label"),
-    [(None, "nothing"), (lambda n: n, "function"), (lambda message, output: None, "stateless"), (Count, "Count")],
+    [(None, "missing"), (lambda n: n, "function"), (lambda message, output: None, "stateless"), (Count, "Count")],
 )
 def test_state_is_not_given_to_an_operator_of_another_kind(registered: Any, label: str) -> None:
     executor = line(registered, None)
-    refused(executor, used().checkpoint(), "a", f"its state is of a stateful, but registered for it is {label}")
+    refused(executor, used().checkpoint(), "a", f"its state is of a stateful, but its operator is now {label}")
 
 
 def test_state_of_one_step_is_not_given_to_another() -> None:
     counting, summing = line(Count), line(partial(Sum, by=None))
     counting.process_event("in", 1)
-    refused(summing, counting.checkpoint(), "a", "its state is of a Count, but registered for it is Sum")
+    refused(summing, counting.checkpoint(), "a", "its state is of a Count, but its operator is now Sum")
 
 
 def test_an_operator_without_state_may_be_changed_for_another() -> None:
@@ -104,13 +104,13 @@ def test_damaged_bytes_are_refused_wherever_the_damage_is(place: float, flip: in
     executor = used()
     damaged = bytearray(executor.checkpoint())
     damaged[int(place * len(damaged))] ^= flip
-    refused(executor, bytes(damaged), "", "damaged|no checkpoint of a DAG of this version")
+    refused(executor, bytes(damaged), "", "damaged|not a checkpoint of a DAG of this version")
 
 
 @given(length=st.floats(0, 1, exclude_max=True))
 def test_bytes_that_end_too_soon_are_refused(length: float) -> None:
     whole = used().checkpoint()
-    refused(used(), whole[: int(length * len(whole))], "", "damaged|no checkpoint")
+    refused(used(), whole[: int(length * len(whole))], "", "damaged|not a checkpoint")
 
 
 @pytest.mark.parametrize("snapshot", [b"", b"malstrom", b"\x00" * 100, "text", None, 7, [b"x"], bytearray(b"x")])
@@ -126,7 +126,7 @@ def test_one_damaged_node_of_a_barrier_is_named() -> None:
     refused(executor, {**images, "b": images["a"]}, "b", "node 'b' cannot be restored: it read 'in' and now reads 'a'")
     refused(executor, {**images, "b": executor.checkpoint()}, "b", "made by another version")
     refused(executor, {name: images[name] for name in images if name != "b"}, "b", "has no such node")
-    refused(executor, images["b"], "", "the graph cannot be restored: these bytes are no checkpoint")
+    refused(executor, images["b"], "", "the graph cannot be restored: these bytes are not a checkpoint")
     executor.restore(images)
 
 
@@ -140,7 +140,7 @@ def test_an_epoch_that_an_operator_does_not_bear_fails_the_restore() -> None:
     executor = line(Touchy)
     executor.process_watermark("in", 5)
     touchy.append(1)
-    refused(executor, executor.checkpoint(), "a", "node 'a' cannot be restored: ValueError in its operator")
+    refused(executor, executor.checkpoint(), "a", "node 'a' cannot be restored: its operator raised ValueError")
 
 
 def test_watermarks_alone_are_restored_as_if_they_came_now() -> None:

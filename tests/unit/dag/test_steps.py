@@ -98,9 +98,9 @@ def test_a_step_of_ones_own_that_sends_to_an_output_that_is_not_there_is_told() 
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (Branch, "node 'p': Branch cannot be made of a StepContext alone: missing a required .*'predicate'"),
-        (partial(Split, n=2), "node 'p': Split cannot be made of .* 'fn'"),
-        (partial(Branch, **MISSPELT), "node 'p': Branch cannot be made of a StepContext alone"),
+        (Branch, "node 'p': Branch cannot be made from a StepContext alone: missing a required .*'predicate'"),
+        (partial(Split, n=2), "node 'p': Split cannot be made from .* 'fn'"),
+        (partial(Branch, **MISSPELT), "node 'p': Branch cannot be made from a StepContext alone"),
         (partial(Select), "node 'p': Select cannot be made"),
     ],
 )

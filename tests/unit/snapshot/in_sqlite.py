@@ -12,7 +12,7 @@ from pathlib import Path
 from malstrom_py import FencedError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import is_snapshot_id, next_snapshot_id
-from malstrom_py.snapshot.log import Claim, LogEntry
+from malstrom_py.snapshot.log import JobStart, LogEntry
 from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path
 from malstrom_py.snapshot.retention import Pruned, Pruning, files_of
 
@@ -38,11 +38,11 @@ class SqliteCheckpointer:
             yield database
             database.execute("COMMIT")
 
-    def claim(self, now_s: float, *, resume: str = "latest") -> Claim:
+    def claim(self, now_s: float, *, resume: str = "latest") -> JobStart:
         with self._database() as database:
             log = _log_of(database)
-            starts = [entry.content.incarnation for entry in log if isinstance(entry.content, Claim)]
-            claim = Claim(max(starts, default=0) + 1, log[-1].sequence + 1 if log else 1, resume)
+            starts = [entry.content.incarnation for entry in log if isinstance(entry.content, JobStart)]
+            claim = JobStart(max(starts, default=0) + 1, log[-1].sequence + 1 if log else 1, resume)
             database.execute("INSERT INTO log VALUES (?, ?)", (claim.sequence, pickle.dumps(claim)))
         return claim
 

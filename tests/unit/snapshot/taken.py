@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
-from malstrom_py.snapshot.log import Claim
+from malstrom_py.snapshot.log import JobStart
 from malstrom_py.snapshot.manifest import Artefact, Kind, Manifest, PartImage, PlanImage, StepImage
 from malstrom_py.snapshot.verification import fault_of
 
@@ -23,7 +23,7 @@ def artefact(
     return Artefact(operator, worker, kind, id, path, len(data), hashlib.sha256(data).hexdigest())
 
 
-def manifest(id: SnapshotId, claim: Claim, sequence: int, artefacts: Sequence[Artefact] = ()) -> Manifest:
+def manifest(id: SnapshotId, claim: JobStart, sequence: int, artefacts: Sequence[Artefact] = ()) -> Manifest:
     return Manifest(
         job=JOB,
         id=id,
@@ -46,7 +46,7 @@ class Start:
     checkpointer: StoreCheckpointer
     now_s: float = 1e9
     resume: str = "latest"
-    claim: Claim = field(init=False)
+    claim: JobStart = field(init=False)
     sequence: int = field(init=False)
     last: Manifest | None = field(init=False, default=None)
     ids: list[SnapshotId] = field(init=False, default_factory=list)

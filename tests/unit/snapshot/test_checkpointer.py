@@ -75,7 +75,7 @@ def test_what_was_saved_and_not_committed_is_not_listed(start: Start) -> None:
 
 def test_a_snapshot_that_there_is_not_is_told_with_those_that_there_are(start: Start) -> None:
     made = start.take(b"one")
-    with pytest.raises(SnapshotError, match=rf"has no snapshot {ID} in .*; there are: {made.id}$"):
+    with pytest.raises(SnapshotError, match=rf"has no snapshot {ID} in .*; its snapshots are: {made.id}$"):
         start.checkpointer.load_manifest(ID)
 
 
@@ -91,7 +91,7 @@ def test_s3_a_hint_that_is_missing_empty_or_dangling_is_derived(start: Start, hi
     else:
         store.delete(f"{JOB}/_latest")
     assert start.checkpointer.read_latest() == newest.id
-    told = [f"{ID} was the newest snapshot, and its entry in the log is gone"] if hint == f"{ID}\n".encode() else []
+    told = [f"{ID} was the newest snapshot, and its entry in the log is missing"] if hint == f"{ID}\n".encode() else []
     assert latest_manifest(start.checkpointer, job=JOB) == (newest, told)
 
 
@@ -113,7 +113,7 @@ def test_s3_what_was_committed_can_be_committed_again(start: Start) -> None:
 
 def test_s3_another_under_the_same_number_is_refused(start: Start) -> None:
     made = start.take(b"one")
-    with pytest.raises(SnapshotError, match="is taken by what this start of the job did not know") as raised:
+    with pytest.raises(SnapshotError, match="was taken after this start of the job had read the log") as raised:
         start.checkpointer.save_manifest(replace(made, id=start.new_id()))
     assert not isinstance(raised.value, FencedError)
 
@@ -134,7 +134,9 @@ def test_s3_the_number_after_a_gap_is_refused(start: Start) -> None:
 def test_s3_a_stale_start_is_fenced_and_told_by_whom(start: Start) -> None:
     start.take(b"one")
     Start(start.checkpointer)
-    with pytest.raises(FencedError, match=r"incarnation 1 cannot commit snapshot .*, for incarnation 2 has taken over"):
+    with pytest.raises(
+        FencedError, match=r"incarnation 1 cannot commit snapshot .*, because incarnation 2 has taken over"
+    ):
         start.take(b"two")
 
 
@@ -160,7 +162,7 @@ def test_a_snapshot_is_removed_with_what_it_alone_needs(start: Start) -> None:
 def test_a_snapshot_is_not_removed_while_a_delta_depends_on_it(start: Start) -> None:
     base, delta = start.take(b"one"), start.take(b"two", delta=True)
     start.take(b"three")
-    with pytest.raises(SnapshotError, match=f"snapshot {delta.id} needs what {base.id} wrote"):
+    with pytest.raises(SnapshotError, match=f"snapshot {delta.id} needs artefacts of {base.id}"):
         start.checkpointer.delete_checkpoint(base.id)
     assert verify(start.checkpointer, delta.id) == []
     start.checkpointer.delete_checkpoint(delta.id)
@@ -170,7 +172,7 @@ def test_a_snapshot_is_not_removed_while_a_delta_depends_on_it(start: Start) -> 
 
 def test_the_last_snapshot_is_not_removed(start: Start) -> None:
     made = start.take(b"one")
-    with pytest.raises(SnapshotError, match="is the last that was written"):
+    with pytest.raises(SnapshotError, match="is the newest, from which the job would resume"):
         start.checkpointer.delete_checkpoint(made.id)
 
 
@@ -236,7 +238,7 @@ def test_pruning_goes_on_after_a_start_and_keeps_claims(start: Start) -> None:
     second.take(b"two")
     second.checkpointer.prune(1, 0.0, second.now_s)
     kinds = [type(entry.content).__name__ for entry in start.checkpointer.entries()]
-    assert kinds == ["Claim", "Claim", "Manifest"]
+    assert kinds == ["JobStart", "JobStart", "Manifest"]
 
 
 def test_a_chain_made_into_one_is_the_head_of_the_next(start: Start) -> None:

@@ -19,7 +19,7 @@ from malstrom_py.snapshot import verification as verifying
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.ids import fresh_snapshot_id, next_snapshot_id
 from malstrom_py.snapshot.local_store import LocalStore
-from malstrom_py.snapshot.log import Claim, Log
+from malstrom_py.snapshot.log import JobStart, Log
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.store import PART
 from tests.unit.snapshot import forgetful_disk, oracle
@@ -136,9 +136,9 @@ def create_replaces_what_is_there(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by(oracle.a_zombie_cannot_commit)
 def a_claim_takes_no_number(patch: pytest.MonkeyPatch) -> None:
-    def claim(self: StoreCheckpointer, now_s: float, *, resume: str = "latest") -> Claim:
+    def claim(self: StoreCheckpointer, now_s: float, *, resume: str = "latest") -> JobStart:
         entries = self.entries()
-        return Claim(log.next_incarnation(entries) + 1, entries[-1].sequence if entries else 0)
+        return JobStart(log.next_incarnation(entries) + 1, entries[-1].sequence if entries else 0)
 
     patch.setattr(StoreCheckpointer, "claim", claim)
 
@@ -155,7 +155,7 @@ def claims_are_pruned(patch: pytest.MonkeyPatch) -> None:
     def prune(self: StoreCheckpointer, keep: int, grace_s: float, now_s: float) -> pruning.Pruned:
         pruned = right(self, keep, grace_s, now_s)
         for entry in self.entries()[:-1]:
-            if isinstance(entry.content, Claim):
+            if isinstance(entry.content, JobStart):
                 self._log.remove(entry.sequence)
         return pruned
 

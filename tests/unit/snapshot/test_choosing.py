@@ -72,7 +72,7 @@ def test_s4_where_all_are_damaged_it_is_an_error(store: MemoryStore, checkpointe
     start = Start(checkpointer)
     for made in (start.take(b"one"), start.take(b"two")):
         store.put(f"{JOB}/{made.artefacts[0].path}", b"???")
-    with pytest.raises(SnapshotError, match=r"has 2 snapshots .* none of them can be used: .* resume=\"none\""):
+    with pytest.raises(SnapshotError, match=r"has 2 snapshots .* none can be used: .* resume=\"none\""):
         latest_manifest(checkpointer, job=JOB)
 
 
@@ -84,7 +84,7 @@ def test_s4_a_log_that_was_removed_is_no_fresh_beginning(
     for path in store.list(f"{JOB}/log"):
         if lost == "log" or str(made.sequence) in path:
             store.delete(path)
-    with pytest.raises(SnapshotError, match="is gone"):
+    with pytest.raises(SnapshotError, match="is missing"):
         latest_manifest(checkpointer, job=JOB)
 
 
@@ -97,7 +97,7 @@ def test_s4_a_newest_snapshot_that_the_log_has_lost_is_told_of(
     checkpointer.note_sinks_committed(new.id)
     store.delete(f"{JOB}/log/{new.sequence:012}.json")
     store.delete(f"{JOB}/commits/{new.id}" if noted == "_latest" else f"{JOB}/_latest")
-    told = f"{new.id} was the newest snapshot, and its entry in the log is gone"
+    told = f"{new.id} was the newest snapshot, and its entry in the log is missing"
     assert latest_manifest(checkpointer, job=JOB) == (old, [told])
     later = Start(checkpointer).take(b"three")
     assert later.id > new.id
@@ -161,7 +161,7 @@ def test_what_a_start_went_on_from_and_is_gone_is_no_fresh_beginning(
     start.take(b"two")
     Start(checkpointer, resume=first.id)
     store.delete(f"{JOB}/log/{first.sequence:012}.json")
-    with pytest.raises(SnapshotError, match=f"{first.id}, from which the job went on, is not there"):
+    with pytest.raises(SnapshotError, match=f"{first.id}, from which the job resumed, does not exist"):
         latest_manifest(checkpointer, job=JOB)
 
 

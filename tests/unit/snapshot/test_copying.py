@@ -8,7 +8,7 @@ from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PlanImage
-from malstrom_py.snapshot.selection import copied, latest_manifest
+from malstrom_py.snapshot.selection import copy_savepoint, latest_manifest
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.artefact import artefact
 
@@ -39,7 +39,7 @@ def kept(checkpointer: StoreCheckpointer) -> Manifest:
 def test_a_copy_is_whole_and_is_what_a_job_would_go_on_from() -> None:
     source, target = (StoreCheckpointer(MemoryStore(), JOB) for _ in range(2))
     manifest = kept(source)
-    assert copied(manifest, source, target, 1.0) == manifest.id
+    assert copy_savepoint(manifest, source, target, 1.0) == manifest.id
     found, warnings = latest_manifest(target, job=JOB)
     assert found is not None
     assert (found.id, found.artefacts, found.savepoint, warnings) == (manifest.id, manifest.artefacts, True, [])
@@ -52,7 +52,7 @@ def test_s3_it_is_refused_where_a_job_keeps_its_snapshots_and_fences_nobody_off(
     entries = len(other.entries())
     for target in (source, StoreCheckpointer(source.store, JOB), other):
         with pytest.raises(SnapshotError, match="name another place"):
-            copied(manifest, source, target, 1.0)
+            copy_savepoint(manifest, source, target, 1.0)
     assert len(other.entries()) == entries
     assert other.load_manifest(theirs.id) == theirs
 
@@ -62,12 +62,12 @@ def test_what_cannot_be_read_leaves_no_claim_behind() -> None:
     manifest = kept(source)
     source.store.delete(f"{JOB}/{manifest.artefacts[0].path}")
     with pytest.raises(SnapshotError, match="is missing"):
-        copied(manifest, source, target, 1.0)
+        copy_savepoint(manifest, source, target, 1.0)
     assert target.entries() == []
 
 
 def test_savepoints_stand_beside_each_other() -> None:
     source, target = (StoreCheckpointer(MemoryStore(), JOB) for _ in range(2))
     manifest = kept(source)
-    copied(manifest, source, target, 1.0)
+    copy_savepoint(manifest, source, target, 1.0)
     assert target.list_checkpoints() == [SnapshotId(manifest.id)]

@@ -11,11 +11,11 @@ import pytest
 from malstrom_py.errors import FencedError, PlanError, SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
-from malstrom_py.snapshot.log import Claim, LogEntry
+from malstrom_py.snapshot.log import JobStart, LogEntry
 from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.snapshot.user_checkpointer import Guarded, methods
+from malstrom_py.snapshot.user_checkpointer import CheckedCheckpointer, methods
 from malstrom_py.testing.contracts import check_checkpointer
 from tests.unit.snapshot.taken import JOB, Start
 from tests.unit.snapshot.taken import manifest as manifest_of
@@ -52,12 +52,12 @@ def broken(method: str, error: Exception) -> Checkpointer:
 
     made: Any = StoreCheckpointer(MemoryStore(), JOB)
     setattr(made, method, fails)
-    return Guarded(made, JOB)
+    return CheckedCheckpointer(made, JOB)
 
 
 def test_what_it_guards_keeps_the_contract() -> None:
     check_checkpointer(
-        lambda: Guarded(StoreCheckpointer(MemoryStore(), JOB), JOB), job=JOB, again=lambda guarded: guarded
+        lambda: CheckedCheckpointer(StoreCheckpointer(MemoryStore(), JOB), JOB), job=JOB, again=lambda guarded: guarded
     )
 
 
@@ -86,8 +86,8 @@ def test_the_text_of_an_error_that_may_hold_a_value_is_not_shown() -> None:
 def test_a_digest_that_does_not_fit_is_told_when_it_saves() -> None:
     made: Any = StoreCheckpointer(MemoryStore(), JOB)
     made.save_delta = lambda *arguments: "0" * 64
-    with pytest.raises(SnapshotError, match="save_delta of step 'totals' on worker 3 gave a digest that is not"):
-        Guarded(made, JOB).save_delta(ID, "totals", 3, b"changed")
+    with pytest.raises(SnapshotError, match="save_delta of step 'totals' on worker 3 returned a digest that is not"):
+        CheckedCheckpointer(made, JOB).save_delta(ID, "totals", 3, b"changed")
 
 
 def giving(method: str, given: Any) -> Checkpointer:
@@ -96,13 +96,13 @@ def giving(method: str, given: Any) -> Checkpointer:
     start.take(b"one")
     made: Any = start.checkpointer
     setattr(made, method, lambda *arguments, **named: given)
-    return Guarded(made, JOB)
+    return CheckedCheckpointer(made, JOB)
 
 
 WRONG: list[tuple[str, Any, str]] = [
     ("claim", None, "NoneType"),
-    ("claim", Claim("1", 2), "a Claim with incarnation of type str"),  # type: ignore[arg-type]
-    ("claim", Claim(1, None), "a Claim with sequence of type NoneType"),  # type: ignore[arg-type]
+    ("claim", JobStart("1", 2), "a JobStart with incarnation of type str"),  # type: ignore[arg-type]
+    ("claim", JobStart(1, None), "a JobStart with sequence of type NoneType"),  # type: ignore[arg-type]
     ("entries", None, "NoneType"),
     ("entries", iter(()), "tuple_iterator"),
     ("entries", [1], "one with an item of type int"),
@@ -117,7 +117,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("load_artifact", None, "NoneType"),
     ("load_artifact", "text", "str"),
     ("load_manifest", None, "NoneType"),
-    ("next_id", "x", "str, which no id looks like"),
+    ("next_id", "x", "str that does not have the form of an id"),
     ("next_id", None, "NoneType"),
     ("prune", None, "NoneType"),
     ("read_latest", 3, "int"),
@@ -150,17 +150,17 @@ def test_a_manifest_that_is_not_kept_is_told_before_sinks_commit() -> None:
     manifest = manifest_of(start.new_id(), start.claim, start.sequence + 1)
     made.save_manifest = lambda manifest: None
     with pytest.raises(SnapshotError, match=f"has no snapshot {manifest.id}"):
-        Guarded(made, JOB).save_manifest(manifest)
+        CheckedCheckpointer(made, JOB).save_manifest(manifest)
     made.load_manifest = lambda id: replace(manifest, workers=7)
-    with pytest.raises(SnapshotError, match=f"save_manifest has not kept snapshot {manifest.id} as it was given"):
-        Guarded(made, JOB).save_manifest(manifest)
+    with pytest.raises(SnapshotError, match=f"save_manifest has changed snapshot {manifest.id}"):
+        CheckedCheckpointer(made, JOB).save_manifest(manifest)
 
 
 def test_a_manifest_that_cannot_be_is_not_passed_on() -> None:
     start = Start(StoreCheckpointer(MemoryStore(), JOB))
     wrong = replace(start.take(b"one"), artefacts=(Artefact("totals", 0, "full", ID, "elsewhere", 0, ""),))
-    with pytest.raises(SnapshotError, match="is not committed: the artefact of 'totals' lies where none is"):
-        Guarded(start.checkpointer, JOB).save_manifest(wrong)
+    with pytest.raises(SnapshotError, match="is not committed: the artefact of 'totals' has a wrong path"):
+        CheckedCheckpointer(start.checkpointer, JOB).save_manifest(wrong)
 
 
 def test_one_for_another_job_is_refused_before_that_is_fenced_off() -> None:
@@ -192,14 +192,14 @@ def test_what_is_no_checkpointer_is_told_at_once(given: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"uri": "/data"}, {"options": {"region": "eu"}}], ids=["uri", "options"])
 def test_there_is_one_place(options: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="give one"):
+    with pytest.raises(PlanError, match="not both"):
         Snapshots(checkpointer=lambda job: StoreCheckpointer(MemoryStore(), job), **options)
 
 
 def test_there_is_a_place() -> None:
-    with pytest.raises(PlanError, match=r"snapshots: say where they are kept, mp\.Snapshots\(uri\)"):
+    with pytest.raises(PlanError, match=r"snapshots: give the place of the snapshots, mp\.Snapshots\(uri\)"):
         Snapshots()
-    with pytest.raises(PlanError, match="and here a uri is needed"):
+    with pytest.raises(PlanError, match="but this call needs a uri"):
         Snapshots(checkpointer=lambda job: StoreCheckpointer(MemoryStore(), job)).store()
 
 

@@ -8,14 +8,14 @@ from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.log import (
-    Claim,
+    JobStart,
     Log,
     LogEntry,
-    claim_bytes,
     entry_of,
     history,
     next_incarnation,
     sequences_in,
+    start_bytes,
 )
 from malstrom_py.snapshot.manifest import seal
 from malstrom_py.snapshot.store import MemoryStore
@@ -33,12 +33,12 @@ def log_of(*what: str | int) -> list[LogEntry]:
         if one == "?":
             entries.append(LogEntry(sequence, None, "damaged"))
         elif isinstance(one, int):
-            made = manifest(id_of(one), Claim(incarnation, sequence), sequence)
+            made = manifest(id_of(one), JobStart(incarnation, sequence), sequence)
             entries.append(LogEntry(sequence, made))
         else:
             incarnation += 1
             resume = id_of(int(one)) if one.isdigit() else one
-            entries.append(LogEntry(sequence, Claim(incarnation, sequence, resume=resume)))
+            entries.append(LogEntry(sequence, JobStart(incarnation, sequence, resume=resume)))
     return entries
 
 
@@ -63,7 +63,7 @@ def test_the_history_is_what_leads_to_where_the_job_is(what: tuple[str | int, ..
     found = list(history(log_of(*what)))
     assert [entry.sequence for entry in found] == numbers
     if numbers == [0]:
-        assert f"snapshot {id_of(7)}, from which the job went on, is not there" in found[0].fault
+        assert f"snapshot {id_of(7)}, from which the job resumed, does not exist" in found[0].fault
 
 
 def test_s3_incarnations_grow_past_what_cannot_be_read() -> None:
@@ -73,8 +73,8 @@ def test_s3_incarnations_grow_past_what_cannot_be_read() -> None:
 
 
 def test_a_claim_comes_back_as_it_was() -> None:
-    claim = Claim(3, 12, resume="none", created="2026-11-22T04:22:42+00:00", token="ab")
-    assert entry_of(claim_bytes(claim, JOB), job=JOB, sequence=12) == LogEntry(12, claim)
+    claim = JobStart(3, 12, resume="none", created="2026-11-22T04:22:42+00:00", token="ab")
+    assert entry_of(start_bytes(claim, JOB), job=JOB, sequence=12) == LogEntry(12, claim)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_is_no_entry_is_left_out() -> None:
 def test_an_entry_that_was_pruned_meanwhile_is_left_out() -> None:
     store = MemoryStore()
     log = Log(store, JOB)
-    assert log.append(1, claim_bytes(Claim(1, 1), JOB))
+    assert log.append(1, start_bytes(JobStart(1, 1), JOB))
     assert log.read(2) is None
     assert [entry.sequence for entry in log.entries()] == [1]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.log import Claim, entry_of
+from malstrom_py.snapshot.log import JobStart, entry_of
 from malstrom_py.snapshot.manifest import (
     CHAIN_MAX,
     Artefact,
@@ -31,7 +31,7 @@ from tests.unit.snapshot.taken import artefact, manifest
 
 OLDER = SnapshotId("20261122T042142123456Z-5e6f7a8b")
 ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
-PLAIN = manifest(ID, Claim(3, 11), 12, [artefact(OLDER, b"base"), artefact(ID, b"more", kind="delta")])
+PLAIN = manifest(ID, JobStart(3, 11), 12, [artefact(OLDER, b"base"), artefact(ID, b"more", kind="delta")])
 FULL = replace(
     PLAIN,
     parent=OLDER,
@@ -167,7 +167,7 @@ def test_a_field_that_is_missing_or_unknown_is_refused_by_its_name() -> None:
 
 def test_a_newer_format_is_named_whatever_else_it_has() -> None:
     entry = entry_of(seal({"format": 7, "kind": "manifest", "job": "orders"}), job="orders", sequence=1)
-    assert "its format is 7, where this version of malstrom-py knows 1" in entry.fault
+    assert "its format is 7, and this version of malstrom-py knows 1" in entry.fault
 
 
 @pytest.mark.parametrize(

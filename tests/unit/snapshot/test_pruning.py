@@ -103,10 +103,10 @@ def test_every_fault_of_a_snapshot_is_told(store: MemoryStore, start: Start) -> 
     store.put(f"{JOB}/{paths[2]}", b"thre")
     assert verify(fresh(store), made.id) == [
         f"{paths[0]} is missing",
-        f"{paths[1]} is damaged: its digest does not fit",
+        f"{paths[1]} is damaged: its digest does not match",
         f"{paths[2]} has 4 bytes, where 5 were written",
     ]
     store.put(f"{JOB}/{path_of(made.sequence)}", b"?")
     (fault,) = verify(fresh(store), made.id)
     assert "has no snapshot" in fault
-    assert "its digest does not fit" in fault
+    assert "its digest does not match" in fault

@@ -23,10 +23,10 @@ def test_what_was_sealed_comes_back() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"[]", "no JSON object"),
-        (b"null", "no JSON object"),
-        (b'{"a": NaN}', "NaN is no number"),
-        (b'{"a": -Infinity}', "-Infinity is no number"),
+        (b"[]", "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (b'{"a": NaN}', "NaN is not a number"),
+        (b'{"a": -Infinity}', "-Infinity is not a number"),
         (b"{", "Expecting"),
         (b"", "Expecting"),
         (b'{"a": ' + b"9" * 5000 + b"}", "."),
@@ -43,7 +43,7 @@ def test_what_is_too_long_is_neither_written_nor_looked_at(monkeypatch: pytest.M
     long = seal({"a": "x" * 3000})
     monkeypatch.setattr(sealed, "BYTES_MAX", 1000)
     for tried in (lambda: seal({"a": "x" * 3000}), lambda: open_seal(long)):
-        with pytest.raises(ValueError, match="where 1000 are the most"):
+        with pytest.raises(ValueError, match="and the limit is 1000"):
             tried()
 
 

@@ -129,7 +129,7 @@ def test_no_path_leads_out(store: Store, path: str) -> None:
         lambda: store.list(path),
         lambda: store.delete(path),
     ):
-        with pytest.raises(SnapshotError, match="is no path in a store"):
+        with pytest.raises(SnapshotError, match="is not a path in a store"):
             tried()
 
 

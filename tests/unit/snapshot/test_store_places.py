@@ -45,7 +45,7 @@ def test_what_cannot_be_gone_on_from_is_told_once_and_by_its_folder(below: str, 
 def test_a_snapshot_that_is_not_there_is_told_by_the_folder(tmp_path: Path) -> None:
     run(tmp_path)
     missing = "20261122T042242123456Z-1a2b3c4d"
-    with pytest.raises(mp.SnapshotError, match=f"has no snapshot {missing} in {tmp_path}; there are: "):
+    with pytest.raises(mp.SnapshotError, match=f"has no snapshot {missing} in {tmp_path}; its snapshots are: "):
         run(tmp_path, resume=missing)
 
 

@@ -34,11 +34,11 @@ def test_a_job_is_found_by_its_log(start: Start) -> None:
     store = start.checkpointer.store
     store.put("notes/readme.txt", b"no job")
     assert summary.jobs_in(store) == [JOB]
-    assert summary.the_job(store, None) == JOB
-    with pytest.raises(SnapshotError, match="has no snapshot of job 'notes'; there are those of orders"):
-        summary.the_job(store, "notes")
-    with pytest.raises(SnapshotError, match="has no snapshot; there are those of no job"):
-        summary.the_job(MemoryStore(), None)
+    assert summary.find_job(store, None) == JOB
+    with pytest.raises(SnapshotError, match="has no snapshot of job 'notes'; it has snapshots of orders"):
+        summary.find_job(store, "notes")
+    with pytest.raises(SnapshotError, match="has no snapshot; it has snapshots of no job"):
+        summary.find_job(MemoryStore(), None)
 
 
 def test_positions_are_told_in_json_whatever_they_are_of(start: Start) -> None:
@@ -46,7 +46,7 @@ def test_positions_are_told_in_json_whatever_they_are_of(start: Start) -> None:
     made = replace(start.last, sources={"read": {"a": PartImage((1, 2)), "b": PartImage([1], finished=True)}})
     (first, second) = summary.positions_of(made)
     assert first[:2] == ("read", "a")
-    assert set(first[2]) == {"$"}, "a tuple is no list"
+    assert set(first[2]) == {"$"}, "a tuple is not a list"
     assert second == ("read", "b", [1], True)
 
 

@@ -27,7 +27,7 @@ from malstrom_py.rescale.channels.router import Router
 from malstrom_py.rescale.moves.protocol import Marker, OpenSlots, Report, RescaleMove, StateChunk
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
-from malstrom_py.testing.lone_step import OpenEnd, Recorder
+from malstrom_py.testing.single_step import OpenEnd, Recorder
 from malstrom_py.workers.engine.exchange import InputGate, SendToExchange
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from malstrom_py.workers.engine.region_input import ExchangeEntry, RegionInput

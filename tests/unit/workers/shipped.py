@@ -11,7 +11,7 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.rescale.moves.receiving_machine import Ship
-from malstrom_py.testing.lone_step import Recorder
+from malstrom_py.testing.single_step import Recorder
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
 from malstrom_py.workers.engine.state_transfer import KeyedSteps, StateTransfer
 

@@ -16,7 +16,7 @@ from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.ids import fresh_snapshot_id
-from malstrom_py.snapshot.log import Claim, LogEntry
+from malstrom_py.snapshot.log import JobStart, LogEntry
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.retention import Pruned
 from malstrom_py.snapshot.store import MemoryStore
@@ -78,7 +78,7 @@ class NewestFirst(StoreCheckpointer):
 
 
 class NoFences(StoreCheckpointer):
-    def claim(self, now_s: float, *, resume: str = "latest") -> Claim:
+    def claim(self, now_s: float, *, resume: str = "latest") -> JobStart:
         return replace(super().claim(now_s, resume=resume), incarnation=1)
 
 
@@ -165,7 +165,7 @@ def test_one_that_another_process_does_not_see_breaks_a_clause() -> None:
 class OneClaimAtATime(StoreCheckpointer):
     """Reads the log, and writes what it has read of it: two threads get one number."""
 
-    def claim(self, now_s: float, *, resume: str = "latest") -> Claim:
+    def claim(self, now_s: float, *, resume: str = "latest") -> JobStart:
         if now_s == 1e9 and self.files() and not self.entries():
             raise RuntimeError("database is locked")
         return super().claim(now_s, resume=resume)
@@ -178,8 +178,8 @@ def test_one_that_does_not_take_threads_breaks_a_clause() -> None:
 
 def test_one_without_all_methods_is_told_which_are_missing() -> None:
     class Half:
-        def claim(self, now_s: float, *, resume: str = "latest") -> Claim:
-            return Claim(1, 1)
+        def claim(self, now_s: float, *, resume: str = "latest") -> JobStart:
+            return JobStart(1, 1)
 
     half: Any = Half
     with pytest.raises(LawError, match="missing: delete_checkpoint, entries, files"):

@@ -13,8 +13,8 @@ from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, DataMessage, 
 from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.testing import LawError, as_step, strategies
-from malstrom_py.testing.laws import LAWS, Broken, Scenario, Subject
-from malstrom_py.testing.laws.scenario import Move
+from malstrom_py.testing.laws import LAWS, Broken, Scenario, StepUnderTest
+from malstrom_py.testing.laws.scenario import SlotMove
 from malstrom_py.testing.laws.state_laws import migration
 
 Seen = list[Any]
@@ -53,13 +53,13 @@ def played(scenario: Scenario, *, factory: Callable[[StepContext], Spy] = Spy) -
         spy.seen = seen[-1]
         return spy
 
-    subject = Subject(as_step(build), keyed=True)
+    subject = StepUnderTest(as_step(build), keyed=True)
     subject.kinds  # noqa: B018  builds one that is sent nothing
     seen.clear()
     return migration(subject, scenario, broken(subject, scenario)), seen
 
 
-def broken(subject: Subject, scenario: Scenario) -> Broken:
+def broken(subject: StepUnderTest, scenario: Scenario) -> Broken:
     law = next(law for law in LAWS if law.check is migration)
     return Broken(law.name, law.promise, subject, scenario)
 
@@ -80,7 +80,7 @@ SLOTS = {"a": 0, "b": 1, "c": 2, "d": 2}
 
 def test_r5_rows_of_slots_under_way_wait_in_order_while_the_others_go_on() -> None:
     atoms = (row("a1"), row("b1"), row("a2"), row("b2"), row("a3"), row("b3"), END)
-    held, (_, here, there) = played(Scenario(atoms, moves=(Move(2, 5, (1, None, None, None)),), slots=SLOTS))
+    held, (_, here, there) = played(Scenario(atoms, moves=(SlotMove(2, 5, (1, None, None, None)),), slots=SLOTS))
     assert held
     assert here[:5] == ["a1", "b1", ("collect", "a"), "b2", ("collect", "a")]
     assert there == [("acquire", "a"), "a2", "a3", MAX_EPOCH]
@@ -88,7 +88,7 @@ def test_r5_rows_of_slots_under_way_wait_in_order_while_the_others_go_on() -> No
 
 def test_r4_keys_leave_in_chunks_in_order_and_are_under_way_for_a_while() -> None:
     atoms = (row("a1"), row("c1"), row("d1"), row("b1"), row("b2"), row("b3"), row("d2"), END)
-    move = Move(3, 7, (1, None, 1, None), chunk=1, lag=2)
+    move = SlotMove(3, 7, (1, None, 1, None), chunk=1, lag=2)
     _, (_, here, there) = played(Scenario(atoms, moves=(move,), slots=SLOTS))
     assert here[3:9] == [("collect", "a"), "b1", ("collect", "c"), "b2", ("collect", "d"), "b3"]
     assert there == [("acquire", "a"), ("acquire", "c"), ("acquire", "d"), "d2", MAX_EPOCH]
@@ -96,7 +96,7 @@ def test_r4_keys_leave_in_chunks_in_order_and_are_under_way_for_a_while() -> Non
 
 def test_r4_what_arrives_arrives_at_the_end_of_the_move_at_the_latest() -> None:
     atoms = (row("a1"), row("c1"), row("d1"), row("b1"), END)
-    move = Move(3, 4, (1, None, 1, None), chunk=1, lag=2)
+    move = SlotMove(3, 4, (1, None, 1, None), chunk=1, lag=2)
     _, (_, here, there) = played(Scenario(atoms, moves=(move,), slots=SLOTS))
     assert here[3:7] == [("collect", "a"), "b1", ("collect", "c"), ("collect", "d")]
     assert there[:3] == [("acquire", "a"), ("acquire", "c"), ("acquire", "d")]
@@ -104,7 +104,7 @@ def test_r4_what_arrives_arrives_at_the_end_of_the_move_at_the_latest() -> None:
 
 def test_r3_who_joins_has_passed_the_epoch_of_the_cut_alone() -> None:
     atoms = (row("a1"), Epoch(3), Epoch(5), row("a2"), Epoch(8), END)
-    scenario = Scenario(atoms, owners=(0, 1, 0, 0), moves=(Move(3, 3, (2, None, None, None)),), slots=SLOTS)
+    scenario = Scenario(atoms, owners=(0, 1, 0, 0), moves=(SlotMove(3, 3, (2, None, None, None)),), slots=SLOTS)
     _, (_, here, other, joiner) = played(scenario)
     assert joiner == [5, ("acquire", "a"), "a2", 8, MAX_EPOCH]
     assert other == [3, 5, 8, MAX_EPOCH]
@@ -112,14 +112,16 @@ def test_r3_who_joins_has_passed_the_epoch_of_the_cut_alone() -> None:
 
 
 def test_r4_slots_without_keys_come_too() -> None:
-    held, (_, here, there) = played(Scenario((row("a1"), END), moves=(Move(1, 1, (None, None, None, 1)),), slots=SLOTS))
+    held, (_, here, there) = played(
+        Scenario((row("a1"), END), moves=(SlotMove(1, 1, (None, None, None, 1)),), slots=SLOTS)
+    )
     assert not held
     assert (here, there) == (["a1", MAX_EPOCH], [("acquire", ""), MAX_EPOCH])
 
 
 def test_a_key_goes_back_to_where_it_was_and_a_joiner_is_gone_with_its_last_slot() -> None:
     atoms = (row("a1"), row("a2"), row("a3"), row("a4"), END)
-    to = [Move(place, place, (owner, None, None, None)) for place, owner in ((1, 1), (2, 0), (3, 1))]
+    to = [SlotMove(place, place, (owner, None, None, None)) for place, owner in ((1, 1), (2, 0), (3, 1))]
     _, (_, here, first, second) = played(Scenario(atoms, moves=tuple(to), slots=SLOTS))
     assert [what for what in here if isinstance(what, str)] == ["a1", "a3"]
     assert moves(first) == [("acquire", "a"), "a2", ("collect", "a")]
@@ -128,7 +130,7 @@ def test_a_key_goes_back_to_where_it_was_and_a_joiner_is_gone_with_its_last_slot
 
 def test_slots_begin_where_the_scenario_says_and_change_places_in_one_move() -> None:
     atoms = (row("a1"), row("b1"), row("a2"), row("b2"), END)
-    scenario = Scenario(atoms, owners=(0, 1, 0, 0), moves=(Move(2, 2, (1, 0, None, None)),), slots=SLOTS)
+    scenario = Scenario(atoms, owners=(0, 1, 0, 0), moves=(SlotMove(2, 2, (1, 0, None, None)),), slots=SLOTS)
     _, (_, here, there) = played(scenario)
     assert [what for what in here if isinstance(what, str)] == ["a1", "b2"]
     assert [what for what in there if isinstance(what, str)] == ["b1", "a2"]
@@ -174,7 +176,7 @@ class Deaf(Spy):
 def test_what_the_messages_must_do_is_looked_at_also_where_no_output_tells(
     factory: Callable[[StepContext], Spy], what: str
 ) -> None:
-    scenario = Scenario((row("a1"), row("b1"), END), moves=(Move(3, 3, (1, None, None, None)),), slots=SLOTS)
+    scenario = Scenario((row("a1"), row("b1"), END), moves=(SlotMove(3, 3, (1, None, None, None)),), slots=SLOTS)
     with pytest.raises(LawError) as caught:
         played(scenario, factory=factory)
     assert what in caught.value.case
@@ -182,7 +184,7 @@ def test_what_the_messages_must_do_is_looked_at_also_where_no_output_tells(
 
 def test_the_moves_are_told_where_they_happen() -> None:
     atoms = (row("c1"), row("d1"), row("b1"), row("c2"), END)
-    to = (Move(0, 0, (None, None, None, 1)), Move(2, 3, (None, None, 1, None), chunk=1))
+    to = (SlotMove(0, 0, (None, None, None, 1)), SlotMove(2, 3, (None, None, 1, None), chunk=1))
     with pytest.raises(LawError) as caught:
         played(Scenario(atoms, moves=to, slots=SLOTS), factory=Deaf)
     assert caught.value.case.splitlines()[:9] == [
@@ -201,7 +203,7 @@ def test_the_moves_are_told_where_they_happen() -> None:
 @settings(max_examples=50)
 @given(strategies.scenarios(values=["v"], keys="abcd", timed=True, inputs=1, ticks=True, size_max=12))
 def test_a_step_that_is_right_is_right_wherever_keys_move(scenario: Scenario) -> None:
-    subject = Subject(lambda stream: stream.count("count"), keyed=True, timed=True)
+    subject = StepUnderTest(lambda stream: stream.count("count"), keyed=True, timed=True)
     migration(subject, scenario, broken(subject, scenario))
 
 
@@ -210,6 +212,6 @@ def test_keys_that_are_made_anew_behind_the_input_move_together() -> None:
         return stream.key_by("other", lambda value: value[0]).count("count")
 
     atoms = (DataMessage("a", "x"), DataMessage("b", "x"), DataMessage("a", "y"), DataMessage("b", "x"), END)
-    subject = Subject(rekeyed, keyed=True)
-    scenario = Scenario(atoms, moves=(Move(1, 1, (1, None, None, None)), Move(2, 3, (0, 1, 1, 1))), slots=SLOTS)
+    subject = StepUnderTest(rekeyed, keyed=True)
+    scenario = Scenario(atoms, moves=(SlotMove(1, 1, (1, None, None, None)), SlotMove(2, 3, (0, 1, 1, 1))), slots=SLOTS)
     assert migration(subject, scenario, broken(subject, scenario))

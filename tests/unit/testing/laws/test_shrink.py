@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
-from malstrom_py.testing.laws.scenario import CHUNK_MAX, Move, Scenario, shrunk
+from malstrom_py.testing.laws.scenario import CHUNK_MAX, Scenario, SlotMove, shrunk
 
 ROWS = tuple(DataMessage("ab"[number % 2], number) for number in range(8))
 SCENARIO = Scenario(
@@ -11,7 +11,7 @@ SCENARIO = Scenario(
     cuts=frozenset(range(1, 8)),
     at=5,
     owners=(1, 0, 0, 0),
-    moves=(Move(1, 3, (0, None, 1, None), chunk=1, lag=2), Move(5, 7, (None, 2, None, 0), chunk=2)),
+    moves=(SlotMove(1, 3, (0, None, 1, None), chunk=1, lag=2), SlotMove(5, 7, (None, 2, None, 0), chunk=2)),
     slots={"a": 0, "b": 1},
     before={"a": 0, "b": 1},
     after={"a": 0, "b": 0},
@@ -33,7 +33,7 @@ def test_places_move_with_their_atoms() -> None:
 
     small = shrunk(SCENARIO, breaks)
     assert small.atoms == (ROWS[5], ROWS[6], ROWS[7], Epoch(MAX_EPOCH))
-    assert small.moves == (Move(0, 2, (None, None, None, None)),)
+    assert small.moves == (SlotMove(0, 2, (None, None, None, None)),)
     assert small.at == 0
 
 

@@ -16,7 +16,7 @@ from malstrom_py.rescale.channels.channel import Item
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.testing.lone_step import RemoteWorker
+from malstrom_py.testing.single_step import RemoteWorker
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker
 from tests.unit.workers.scheduled import Scheduled, Script, Watch

@@ -31,7 +31,7 @@ from malstrom_py.rescale.moves.protocol import (
     Switched,
 )
 from malstrom_py.testing import VirtualClock
-from malstrom_py.testing.lone_step import RemoteWorker
+from malstrom_py.testing.single_step import RemoteWorker
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker

@@ -12,33 +12,33 @@ from malstrom_py.data.messages import DataMessage
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.testing import OperatorTester, as_step
-from malstrom_py.testing.lone_step import LoneStep, lone_step
+from malstrom_py.testing.single_step import SingleStep, plan_single_step
 
 
-def lone(factory: Any, *, keyed: bool = True) -> LoneStep:
-    return lone_step(factory, keyed=keyed, timed=False, inputs=1, slots=8, types=())
+def single(factory: Any, *, keyed: bool = True) -> SingleStep:
+    return plan_single_step(factory, keyed=keyed, timed=False, inputs=1, slots=8, types=())
 
 
 def test_only_what_the_factory_makes_is_the_step() -> None:
-    step = lone(lambda stream: stream.map("one", str).count("two"))
+    step = single(lambda stream: stream.map("one", str).count("two"))
     assert [made.name for made in step.steps] == ["one", "two"]
     assert [recorded for _, recorded in step.outputs] == ["two"]
     assert step.plan.slots == 8
 
 
 def test_dead_letters_are_recorded_if_the_step_has_some() -> None:
-    assert lone(lambda stream: stream.map("one", str)).dead_letters == ()
-    (letters,) = lone(lambda stream: stream.map("one", str, on_error="dead-letter")).dead_letters
+    assert single(lambda stream: stream.map("one", str)).dead_letters == ()
+    (letters,) = single(lambda stream: stream.map("one", str, on_error="dead-letter")).dead_letters
     assert letters[1] == "one"
 
 
 def test_a_step_without_outputs_is_a_sink() -> None:
     out = mp.sinks.Memory()
-    assert lone(lambda stream: stream.sink("out", out)).outputs == ()
+    assert single(lambda stream: stream.sink("out", out)).outputs == ()
 
 
 def test_an_output_crosses_if_an_exchange_stands_before_it() -> None:
-    step = lone(lambda s: (s.map("here", str), s.key_by("key", str).count("there")), keyed=False)
+    step = single(lambda s: (s.map("here", str), s.key_by("key", str).count("there")), keyed=False)
     assert [step.crosses(name) for name, _ in step.outputs] == [False, True]
 
 
@@ -53,7 +53,7 @@ class Twice(Operator):
 def test_an_operator_of_ones_own_can_be_a_step() -> None:
     tester = OperatorTester(as_step(Twice, name="twice"), keyed=True)
     assert tester.send_local([("a", 1)]).step().receive_local() == [DataMessage("a", 1)] * 2
-    assert [step.name for step in tester.lone.steps] == ["twice"]
+    assert [step.name for step in tester.single.steps] == ["twice"]
 
 
 class Ringing(mp.KeyedLogic[str, int, int, int]):
@@ -69,11 +69,11 @@ class Ringing(mp.KeyedLogic[str, int, int, int]):
 
 def test_the_option_that_was_forgotten_is_named() -> None:
     with pytest.raises(PlanError, match="give timed=True"):
-        lone(lambda stream: stream.stateful_op("ring", Ringing()))
+        single(lambda stream: stream.stateful_op("ring", Ringing()))
     with pytest.raises(PlanError, match="give keyed=True"):
-        lone(lambda stream: stream.count("count"), keyed=False)
+        single(lambda stream: stream.count("count"), keyed=False)
     with pytest.raises(PlanError, match=r"step 'ring'.*not the class itself$"):
-        lone(lambda stream: stream.stateful_op("ring", Ringing))
+        single(lambda stream: stream.stateful_op("ring", Ringing))
 
 
 def told(message: Any, state: Any, output: Any) -> Any:
@@ -92,4 +92,4 @@ def told(message: Any, state: Any, output: Any) -> Any:
 )
 def test_what_is_no_function_of_the_stream_is_refused(factory: Any, says: str) -> None:
     with pytest.raises(PlanError, match=says):
-        lone(factory)
+        single(factory)

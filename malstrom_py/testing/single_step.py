@@ -1,16 +1,9 @@
-"""A step on its own, on the real graph of one worker: fake remote workers, open inputs, recorded outputs.
+"""One step alone, on the graph of one worker: its plan, fake remote workers, open inputs and recorded outputs.
 
-A step on its own: the plan in which its inputs are open ends and its outputs are recorded.
+Rule: the step has the same builder, planner and graph as in a job. The channels to the fake workers have real frames,
+numbers and credit; a fake worker keeps what it receives, and returns credit when the test takes it.
 
-Rule: the step is built by the same builder, planned by the same planner and run by the same graph as in a job.
-
-Fake remote workers: the other ends of the channels of a step under test, with real frames, numbers and credit.
-
-Rule: a fake only holds channels. What comes to it stays until it is asked for, and only then gives credit back.
-
-The stage that a step under test runs on: the real graph of one worker, fake others, open inputs, recorded outputs.
-
-Rule: between two calls nothing is under way here but what the fake workers hold, and what a step awaits until
+Rule: between two calls, messages are in flight only at the fake workers, and in a step that awaits calls until
 `finish_calls`.
 """
 
@@ -67,13 +60,13 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, build_graph
 
 StreamFactory = Callable[..., Any]
-"""Takes the input stream (or streams) and returns what the step makes of it: a stream, a tuple of streams, or None."""
+"""Takes the input stream (or streams) and returns the outputs of the step: a stream, a tuple of streams, or None."""
 
 INPUT_REGION = "input"
 
 
 class OpenEnd(Operator):
-    """An input of the step under test: passes on what is pushed."""
+    """An input of the step under test: forwards every message."""
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         out.send(batch)
@@ -99,13 +92,13 @@ class Recorder(Operator):
         self.messages.append(message)
 
     def take(self) -> list[Batch | Control]:
-        """What has been recorded since the last call."""
+        """Return the messages recorded since the last call."""
         messages, self.messages = self.messages, []
         return messages
 
 
 @dataclass(frozen=True, slots=True)
-class LoneStep:
+class SingleStep:
     """The plan of a step under test. ``outputs`` and ``dead_letters`` are (recorder, step that it records)."""
 
     plan: Plan
@@ -115,20 +108,20 @@ class LoneStep:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps that the factory has made."""
+        """The steps that the factory made."""
         own = {*self.inputs, *(name for name, _ in (*self.outputs, *self.dead_letters))}
         return tuple(step for step in self.plan.steps if step.name not in own)
 
     def crosses(self, recorder: str) -> bool:
-        """Whether an exchange stands between the input and an output."""
+        """Return whether an exchange is between the input and an output."""
         step = self.plan.steps[self.plan.rank(recorder)]
         return step.traits.region != self.plan.steps[0].traits.region
 
 
-def lone_step(
+def plan_single_step(
     factory: StreamFactory, *, keyed: bool, timed: bool, inputs: int, slots: int, types: Iterable[type]
-) -> LoneStep:
-    """Plan what ``factory`` makes of ``inputs`` open ends. `PlanError` if that is no stream of theirs."""
+) -> SingleStep:
+    """Plan the step that ``factory`` makes of ``inputs`` open inputs. `PlanError` if it does not return streams."""
     _check_factory(factory, inputs)
     job = Job("under-test", slots)
     for kind in types:
@@ -149,10 +142,10 @@ def lone_step(
         option = _missing_option(error, keyed=keyed, timed=timed)
         if option is None:
             raise
-        raise PlanError(f"{error}. In a test of the step alone give {option}: the stream has them then") from None
+        raise PlanError(f"{error}. In a test of the step alone give {option}, so that the stream has them") from None
     recorded = [(stream.ref, stream.traits) for stream in streams]
     if not any(stream.ref.step not in names for stream in streams) and streams:
-        raise PlanError("the factory returned its input: let it return what the step makes of it")
+        raise PlanError("the factory returned its input: return the output of the step")
     outputs = _record(job, "output", recorded)
     plan = job.plan()
     buried = [
@@ -161,13 +154,13 @@ def lone_step(
         if step.dead_letter_port is not None
     ]
     dead_letters = _record(job, "dead-letters", buried)
-    return LoneStep(job.plan(), names, outputs, dead_letters)
+    return SingleStep(job.plan(), names, outputs, dead_letters)
 
 
 def _check_factory(factory: object, inputs: int) -> None:
-    """`PlanError` if ``factory`` is no function of so many streams, but a logic, say."""
+    """`PlanError` if ``factory`` is not a function of ``inputs`` streams, but for example a logic."""
     takes = "a stream" if inputs == 1 else f"{inputs} streams"
-    instead = f"pass a function that takes {takes} and returns what the step makes of it, such as "
+    instead = f"pass a function that takes {takes} and returns the output of the step, such as "
     if isinstance(factory, type) or not callable(factory):
         name = factory.__name__ if isinstance(factory, type) else type(factory).__name__
         raise PlanError(
@@ -182,11 +175,11 @@ def _check_factory(factory: object, inputs: int) -> None:
             f"stream.map('step', fn)"
         ) from None
     except ValueError:
-        return  # a builtin without a signature: the call itself will tell
+        return  # a builtin without a signature: the call itself fails
 
 
 def _missing_option(error: PlanError, *, keyed: bool, timed: bool) -> str | None:
-    """The option of the test kit by which the stream has what the step needs; None where ``error`` names another."""
+    """Return the missing option of the test kit that caused ``error``, or None."""
     if not keyed and "has no keys" in str(error):
         return "keyed=True"
     return "timed=True" if not timed and "has no epochs" in str(error) else None
@@ -209,7 +202,7 @@ def _record(job: Job, prefix: str, streams: list[tuple[StreamRef, Traits]]) -> t
 
 
 def as_step(factory: OperatorFactory, *, name: str = "step") -> Callable[[Any], Any]:
-    """``stream -> stream`` for an operator of one's own: what `OperatorTester` and ``check_operator`` take.
+    """Return a function ``stream -> stream`` for your operator, for `OperatorTester` and ``check_operator``.
 
     ``factory`` builds the operator from a `StepContext`, as the classes of ``malstrom_py.operators`` do.
     """
@@ -222,7 +215,7 @@ def as_step(factory: OperatorFactory, *, name: str = "step") -> Callable[[Any], 
 
 
 class RemoteWorker:
-    """Worker ``remote`` as worker ``local`` sees it over the channels of ``exchanges``."""
+    """A fake worker ``remote``: the other ends of worker ``local``'s channels of ``exchanges``."""
 
     def __init__(
         self, remote: int, local: int, exchanges: Sequence[str], codec: Codec, credit: Credit, incarnation: int
@@ -250,18 +243,18 @@ class RemoteWorker:
                 channel.put(control=item)
 
     def sent(self) -> list[Frame]:
-        """The frames for the worker under test that have credit."""
+        """Return the frames for the worker under test that have credit."""
         return [frame for channel in self._out.values() for frame in channel.take()]
 
     def receive(self, message: Frame | Grant) -> None:
-        """Take what the worker under test has sent. `PeerError` if a number is missing or repeated (F1)."""
+        """Receive a message of the worker under test. `PeerError` if a number is missing or repeated (F1)."""
         if isinstance(message, Frame):
             self._lanes[message.channel.exchange].channel.receive(message)
         else:
             self._out[message.channel.exchange].grant(message)
 
     def take(self, exchange: str) -> tuple[list[Item], list[Grant]]:
-        """All that has come over ``exchange``, decoded, and the credit that goes back for it."""
+        """Return the decoded items received over ``exchange``, and the credit to return for them."""
         items, grants = list[Item](), list[Grant]()
         lane = self._lanes[exchange]
         while True:
@@ -277,21 +270,21 @@ class RemoteWorker:
 _INCARNATION: Final = 1
 
 _table = lru_cache(maxsize=16)(first_table)
-"""Tests build stages by the thousand, of few sizes."""
+"""Cached because tests build thousands of runners of few sizes."""
 
 _WATCH_S: Final = 0.1
-"""How long nothing may come back before a step is asked again: what it awaits has deadlines of its own."""
+"""The interval in which a step is resumed when no call has finished; the calls have their own timeouts."""
 
 
 class _Nowhere:
     def persist(self, operator: str, state: bytes) -> None:
-        """Barriers of fake workers bring no backend; nobody asks for what is persisted at one of theirs alone."""
+        """Drop ``state``: barriers of fake workers have no backend."""
 
 
-class Stage:
-    """Runs ``step`` as worker 0 of ``workers``."""
+class StepRunner:
+    """Runs ``step`` on worker 0 of ``workers``."""
 
-    def __init__(self, step: LoneStep, *, workers: int, batching: Batching, clock: Clock) -> None:
+    def __init__(self, step: SingleStep, *, workers: int, batching: Batching, clock: Clock) -> None:
         plan = step.plan
         self._step = step
         self._clock = clock
@@ -317,14 +310,14 @@ class Stage:
         }
 
     def push(self, message: Batch | Control, input: str) -> None:
-        """Let ``message`` in at one input, with all that comes of it."""
+        """Process ``message`` at one input, and everything that results from it."""
         with self.resources:
             self._executor.push(self._nodes[input], message)
             self._executor.run()
             self._settle()
 
     def control(self, message: Control) -> None:
-        """Let ``message`` in at all inputs; what acts on state goes through the regions behind exchanges as well."""
+        """Process ``message`` at all inputs; a message about state also enters the regions after exchanges."""
         with self.resources:
             match message:
                 case AbsBarrier() | SuspendMarker():
@@ -339,14 +332,14 @@ class Stage:
             self._settle()
 
     def open(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Announce the source part of each input; ``states``: step -> part -> what was kept for it."""
+        """Open the source part of each input; ``states``: step -> part -> the state of that part."""
         for name in self._step.inputs:
             part = part_of(name)
             kept = {step: parts[part] for step, parts in states.items() if part in parts}
             self.push(PartOpened(part, kept or None), name)
 
     def schedule(self) -> None:
-        """Call ``on_schedule`` of the steps that want it, if ``linger_s`` has passed since it was last called."""
+        """Call ``on_schedule`` of the steps that have it, if ``linger_s`` has passed since the last call."""
         if self._clock.monotonic_s() < self._schedule_at_s:
             return
         self._schedule_at_s = self._clock.monotonic_s() + self._linger_s
@@ -358,8 +351,8 @@ class Stage:
             self._settle()
 
     def finish_calls(self) -> None:
-        """Let each step that holds something back go on until it does not, one step after the other, so that what comes
-        out does not depend on how long calls take. `DeadlineError` if one does not come back.
+        """Wait for the pending calls of each step, one step after the other, so that the output does not depend on the
+        duration of calls. `DeadlineError` if a call does not return.
         """
         with self.resources:
             for node, operator in self._holding:
@@ -370,12 +363,12 @@ class Stage:
                     self._settle()
 
     def settle(self) -> None:
-        """Carry and take in what the channels hold, until nothing moves."""
+        """Transfer and process the messages in the channels until they are empty."""
         with self.resources:
             self._settle()
 
     def close(self) -> None:
-        """Give up what is awaited, and close what was made for this worker."""
+        """Cancel pending calls, and close the resources of this worker."""
         try:
             for operator in self.enriching.values():
                 operator.close()
@@ -395,17 +388,17 @@ class Stage:
             self._carry()
 
     def recorder(self, name: str) -> Recorder:
-        """What records an output."""
+        """Return the recorder of an output."""
         recorder = self.operators[name]
         assert isinstance(recorder, Recorder)
         return recorder
 
     def epoch(self) -> int:
-        """The smallest epoch that the inputs have reached."""
+        """Return the minimum epoch of the inputs."""
         return min(self._executor.frontier(self._nodes[name]) for name in self._step.inputs)
 
     def _in_band(self, message: AbsBarrier | SuspendMarker) -> None:
-        """In band: it crosses an exchange behind the rows before it and is aligned behind it (S1)."""
+        """Send in band: the message crosses an exchange after the rows before it, and is aligned there (S1)."""
         barrier: Barrier | Suspend = Suspend()
         if isinstance(message, AbsBarrier):
             self._barriers[message.snapshot] = message
@@ -430,5 +423,5 @@ class Stage:
 
 
 def part_of(input: str) -> str:
-    """The name of the one source part that the rows of an unkeyed input come from."""
+    """Return the name of the source part of an unkeyed input."""
     return f"{input}/part"
