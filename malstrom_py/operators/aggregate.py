@@ -21,7 +21,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.failures import call_rows
-from malstrom_py.operators.forgotten_return import silence_of
+from malstrom_py.operators.forgotten_return import watch_returns
 from malstrom_py.operators.keyed import KeyedOperator, Rows, keys_of
 
 Loop = Callable[[Iterable[Any], list[Any], dict[Any, Any]], None]
@@ -329,11 +329,11 @@ class Fold(Figure):
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
         super().__init__(context, function=fn)
         self.aggregation = Aggregation("fold", default, fn, _unmergeable, unchanged)
-        self._silence = silence_of(context, fn, "fold")
+        self._return_watch = watch_returns(context, fn, "fold")
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._silence is not None and self._silence.over_after(len(batch)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
+            self._return_watch = None
         super().emit(batch, results, out)
 
 
@@ -355,7 +355,7 @@ class Reduce(KeyedOperator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any]) -> None:
         super().__init__(context, function=fn)
         self._fn = fn
-        self._silence = silence_of(context, fn, "reduce")
+        self._return_watch = watch_returns(context, fn, "reduce")
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states, fn = self.states, self._fn
@@ -366,8 +366,8 @@ class Reduce(KeyedOperator):
             results.append(combined)
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._silence is not None and self._silence.over_after(sum(result is None for result in results)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(sum(result is None for result in results)):
+            self._return_watch = None
         super().emit(batch, results, out)
 
 

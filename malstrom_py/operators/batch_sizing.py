@@ -24,20 +24,20 @@ _PAST_S: Final = 0.5
 """How much of the time that has been worked the speed of now is taken from."""
 
 
-class Portion:
+class BatchSize:
     """How many rows to take at once, so that they take about as long as they may.
 
     It begins with few, takes twice as many each time while that goes fast, and at once as few as will do when it has
     taken too long. Where a batch takes long whatever its size (a call over the network, say), fewer rows make nothing
     faster: then rows may take twice as long as that.
 
-    >>> portion = Portion(4)
+    >>> size = BatchSize(4)
     >>> for rows in (4, 8, 16):
-    ...     portion.took(rows, rows * 0.001, limit_s=0.05)
-    >>> portion.rows
+    ...     size.took(rows, rows * 0.001, limit_s=0.05)
+    >>> size.rows
     32
-    >>> portion.took(32, 3.2, limit_s=0.05)  # it has become slow: 0.1 s for each
-    >>> portion.rows
+    >>> size.took(32, 3.2, limit_s=0.05)  # it has become slow: 0.1 s for each
+    >>> size.rows
     1
     """
 

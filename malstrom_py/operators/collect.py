@@ -9,14 +9,14 @@ from typing import Any
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, Epoch, StateMessage
-from malstrom_py.data.messages import Collect as CollectMessage
+from malstrom_py.data.messages import CollectStep as CollectMessage
 from malstrom_py.errors import CodecError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
 from malstrom_py.state.keyed_state import Migrate
 
 
-class Collect(StatefulOperator):
+class CollectStep(StatefulOperator):
     """Sends a key's values as one list once there are ``size`` of them, once ``every_s`` seconds of the runtime's
     clock have passed since the first of them, and at the end of the stream.
 

@@ -59,7 +59,7 @@ def _words_on(error: Exception, batch: Batch, index: int, function: object) -> s
     return words
 
 
-class Failures:
+class ErrorPolicy:
     """The ``on_error`` policy of one step."""
 
     def __init__(self, context: StepContext) -> None:
@@ -163,7 +163,7 @@ def kept_of(predicate: Callable[[Any], Any], values: Iterator[Any], kept: list[A
 def call_each(
     function: Callable[[Any], Any],
     batch: Batch,
-    failures: Failures,
+    failures: ErrorPolicy,
     out: Outlet,
     *,
     loop: Loop = results_of,
@@ -180,7 +180,7 @@ def call_each(
 def call_rows(
     function: Callable[[Any], Any],
     batch: Batch,
-    failures: Failures,
+    failures: ErrorPolicy,
     out: Outlet,
     *,
     loop: Loop = results_of,

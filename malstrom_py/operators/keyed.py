@@ -14,7 +14,7 @@ from malstrom_py.data.messages import StateMessage
 from malstrom_py.errors import InternalError, OperatorError, lasting
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.state.keyed_state import KeyedState, Migrate
 
 Rows = Iterator[tuple[Any, ...]]
@@ -57,7 +57,7 @@ class StatefulOperator(Operator):
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.state = KeyedState(context.step, context.codec)
-        self.failures = Failures(context)
+        self.failures = ErrorPolicy(context)
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> None:
         self.state.track(slots_of)
