@@ -9,7 +9,7 @@ from typing import Any
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, Epoch, StateMessage
-from malstrom_py.data.messages import CollectStep as CollectMessage
+from malstrom_py.data.messages import Collect as CollectMessage
 from malstrom_py.errors import CodecError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of

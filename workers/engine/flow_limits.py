@@ -138,8 +138,9 @@ class Pace:
         self._began_s = self._done_s = now_s
 
     def took(self, rows: int, load: float) -> bool:
-        """An item with so many ``rows`` has been let in; an epoch has none. ``load``: as `BatchSize.took` takes it. Whether
-        the part of the round is used up.
+        """Note that an item with ``rows`` rows has been let in; an epoch has none. ``load``: as for `BatchSize.took`.
+
+        Returns whether the part of the round is used up.
         """
         now_s = self._clock.monotonic_s()
         took_s, self._done_s = now_s - self._done_s, now_s
