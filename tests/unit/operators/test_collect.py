@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Acquire, Epoch, Interrogate
-from malstrom_py.data.messages import CollectStep as Taken
+from malstrom_py.data.messages import Collect as Taken
 from malstrom_py.operators.collect import CollectStep
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from tests.unit.operators.stepping import Stepped, cut

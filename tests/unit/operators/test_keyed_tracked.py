@@ -12,7 +12,7 @@ from malstrom_py import agg
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, DataMessage, Epoch
-from malstrom_py.data.messages import CollectStep as Taken
+from malstrom_py.data.messages import Collect as Taken
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct
 from malstrom_py.operators.base import Operator
