@@ -77,7 +77,7 @@ class Aggregate(KeyedOperator):
         self._loop(rows, results, self.states)
 
     def failed_function(self, index: int, keys: list[Any], values: list[Any]) -> object:
-        """Add row ``index`` once more, one aggregation at a time, to find the one that raises."""
+        """Add row ``index`` again, one aggregation at a time, to find the one that raises."""
         if self.context.on_error != "fail":
             return None
         states = self.states.get(keys[index]) or [one.init() for one in self._aggregations]
@@ -93,12 +93,12 @@ class Aggregate(KeyedOperator):
             except Exception:
                 if one.field is not None:
                     return itemgetter(one.field) if isinstance(one.field, str) else one.field
-                return None if getattr(own, "__module__", "") == Aggregation.__module__ else own
+                return own if one.name == "custom" else None
         return None
 
 
 def _identity(field: object) -> object:
-    """Return what tells ``field`` apart from others: a function may be unhashable, or equal to another."""
+    """Return the identity of ``field``: a function may be unhashable, or equal to another."""
     return field if isinstance(field, str) else id(field)
 
 
@@ -342,7 +342,7 @@ def _unmergeable(left: Any, right: Any) -> Any:
 
 
 class Reduce(KeyedOperator):
-    """Per record the key's values so far, combined: the first as it is, then ``fn(accumulated, value)``.
+    """Per record the key's values so far, combined: first the value itself, then ``fn(accumulated, value)``.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -373,7 +373,7 @@ class Reduce(KeyedOperator):
 
 class Distinct(KeyedOperator):
     """Passes the first record of each value per key, or of each ``by`` (function or column name); the others are
-    counted as filtered. What has been seen is kept as long as the job runs.
+    counted as filtered. The values seen are kept as long as the job runs.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -408,7 +408,7 @@ class Distinct(KeyedOperator):
 
 class TopN(KeyedOperator):
     """Per record the list of its key's ``n`` largest values so far, by ``by`` (function, column name, or the value
-    itself), largest first. Of equal ones the first stays ahead.
+    itself), largest first. Equal values keep their order of arrival.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -427,9 +427,9 @@ class TopN(KeyedOperator):
         states, n, rank_of = self.states, self._n, self._rank
         for key, value in rows:
             rank = value if rank_of is None else rank_of(value)
-            # Ranks beside their values, ascending, the later of equals first: the end is the top.
+            # Two parallel lists, ascending, later equal ones first: the top is at the end.
             ranks, best = states.get(key, ((), ()))
-            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+            # The first value is compared with itself: a value without order must fail, not spoil the others.
             place = bisect_left(ranks or (rank,), rank)
             ranks, best = [*ranks[:place], rank, *ranks[place:]][-n:], [*best[:place], value, *best[place:]][-n:]
             states[key] = (ranks, best)
