@@ -14,9 +14,9 @@ returned. ``field`` is what of a value is aggregated: a function, a column's nam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import FunctionType
+from operator import add as plus
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.errors import PlanError
@@ -25,9 +25,11 @@ from malstrom_py.validation import is_coroutine_function
 
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
-F = TypeVar("F", bound=Callable[..., Any])
 
-_EXPRESSION: Final = "malstrom_expression"
+_ABSENT: Final[Any] = object()
+
+Run = Callable[[Iterable[tuple[Any, Any]], list[Any], dict[Any, Any]], None]
+"""Takes rows (key, value) until they end; per row sets the state of the key, then appends the result."""
 
 Field = Callable[[Any], Any] | str | None
 """What of a value is aggregated: a function, a column's name, or None for the value itself."""
@@ -55,7 +57,7 @@ class Aggregation(Generic[S, R_co]):
     ``init()`` is the state before the first value, ``add(state, value)`` the state behind one more,
     ``merge(left, right)`` the state of what came into ``left`` and then into ``right``, ``finish(state)`` the result.
     ``field`` says what of a record's value ``add`` takes; ``blind``: it does not look. ``check``, where there is one,
-    raises whatever ``add`` would: such an ``add`` changes the state it is given.
+    raises whatever ``add`` would: such an ``add`` changes the state it is given. ``fast``: `run` without these calls.
 
     >>> of_prices = mean("price")
     >>> state = of_prices.init()
@@ -73,11 +75,31 @@ class Aggregation(Generic[S, R_co]):
     field: Field = None
     check: Callable[[S, Any], object] | None = None
     blind: bool = False
+    fast: Run | None = None
 
     def __repr__(self) -> str:
         of = self.field
         told = "" if of is None else repr(of) if isinstance(of, str) else describe_function(of)
         return f"agg.{self.name}({told})"
+
+    def run(self, rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+        """Add (key, value) rows until they end: per row set the state of its key, then append the result.
+
+        >>> results, states = [], {"a": 5}
+        >>> sum().run([("a", 2), ("b", 1)], results, states)
+        >>> results, states
+        ([7, 1], {'a': 7, 'b': 1})
+        """
+        if self.fast is not None:
+            self.fast(rows, results, states)
+            return
+        init, add, finish, get = self.init, self.add, self.finish, states.get
+        for key, value in rows:
+            state = get(key, _ABSENT)
+            state = add(init() if state is _ABSENT else state, value)
+            result = finish(state)
+            states[key] = state
+            results.append(result)
 
 
 def count() -> Aggregation[int, int]:
@@ -86,7 +108,7 @@ def count() -> Aggregation[int, int]:
     >>> count(), sum("price")
     (agg.count(), agg.sum('price'))
     """
-    return Aggregation("count", int, _one_more, _plus, _same, blind=True)
+    return Aggregation("count", int, _one_more, plus, unchanged, blind=True, fast=_count_rows)
 
 
 def sum(field: Field = None) -> Aggregation[Any, Any]:
@@ -98,22 +120,22 @@ def sum(field: Field = None) -> Aggregation[Any, Any]:
     >>> mp.collect(sales.key_by("shop", "shop").aggregate("so-far", sold=agg.sum("n"), sales=agg.count()))
     [{'sold': 2, 'sales': 1}, {'sold': 5, 'sales': 2}]
     """
-    return Aggregation("sum", int, _plus, _plus, _same, _field(field, "sum"))
+    return Aggregation("sum", int, plus, plus, unchanged, _field(field, "sum"), fast=_sum_rows)
 
 
 def min(field: Field = None) -> Aggregation[Any, Any]:
     """The smallest, of equal ones the first; None of no values."""
-    return Aggregation("min", _nothing, _smaller, _smaller_state, _same, _field(field, "min"))
+    return Aggregation("min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"), fast=_min_rows)
 
 
 def max(field: Field = None) -> Aggregation[Any, Any]:
     """The largest, of equal ones the first; None of no values."""
-    return Aggregation("max", _nothing, _larger, _larger_state, _same, _field(field, "max"))
+    return Aggregation("max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"), fast=_max_rows)
 
 
 def mean(field: Field = None) -> Aggregation[tuple[int, Any], Any]:
     """The arithmetic mean; None of no values."""
-    return Aggregation("mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"))
+    return Aggregation("mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"), fast=_mean_rows)
 
 
 def std(field: Field = None) -> Aggregation[tuple[int, Any, Any], float | None]:
@@ -194,24 +216,8 @@ def _field(field: Field, name: str) -> Field:
     )
 
 
-def expression_of(function: object) -> str | None:
-    """What ``function``, one of ours, does, as an expression of ``{state}`` and ``{value}``; None of any other.
-
-    Written out, it saves a call for each record. A state that is finished so is one of at least one value.
-    """
-    return vars(function).get(_EXPRESSION) if isinstance(function, FunctionType) else None
-
-
-def _written(expression: str) -> Callable[[F], F]:
-    def note(function: F) -> F:
-        vars(function)[_EXPRESSION] = expression
-        return function
-
-    return note
-
-
-@_written("{state}")
-def _same(state: Any) -> Any:
+def unchanged(state: Any) -> Any:
+    """Return ``state``: the result of aggregations whose state is their result."""
     return state
 
 
@@ -219,24 +225,16 @@ def _nothing() -> Any:
     return None
 
 
-@_written("{state} + 1")
 def _one_more(seen: int, value: Any) -> int:
     return seen + 1
 
 
-@_written("{state} + {value}")
-def _plus(left: Any, right: Any) -> Any:
-    return left + right
-
-
-@_written("{value} if {value} < ({value} if {state} is None else {state}) or {state} is None else {state}")
 def _smaller(state: Any, value: Any) -> Any:
     # The first value is compared as well, with itself: one without order must not stay and spoil the others.
     smaller = value < (value if state is None else state)
     return value if smaller or state is None else state
 
 
-@_written("{value} if {value} > ({value} if {state} is None else {state}) or {state} is None else {state}")
 def _larger(state: Any, value: Any) -> Any:
     larger = value > (value if state is None else state)
     return value if larger or state is None else state
@@ -254,7 +252,6 @@ def _no_mean() -> tuple[int, Any]:
     return 0, 0
 
 
-@_written("({state}[0] + 1, {state}[1] + {value})")
 def _mean_add(state: tuple[int, Any], value: Any) -> tuple[int, Any]:
     seen, total = state
     return seen + 1, total + value
@@ -264,10 +261,54 @@ def _mean_merge(left: tuple[int, Any], right: tuple[int, Any]) -> tuple[int, Any
     return left[0] + right[0], left[1] + right[1]
 
 
-@_written("{state}[1] / {state}[0]")
 def _mean(state: tuple[int, Any]) -> Any:
     seen, total = state
     return total / seen if seen else None
+
+
+# The aggregations that are steps, over many rows: without two calls per record, which would cost as much as the rest.
+
+
+def _count_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, _ in rows:
+        states[key] = seen = get(key, 0) + 1
+        results.append(seen)
+
+
+def _sum_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, value in rows:
+        states[key] = total = get(key, 0) + value
+        results.append(total)
+
+
+def _min_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, value in rows:
+        best = get(key)
+        if value < (value if best is None else best) or best is None:
+            states[key] = best = value
+        results.append(best)
+
+
+def _max_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, value in rows:
+        best = get(key)
+        if value > (value if best is None else best) or best is None:
+            states[key] = best = value
+        results.append(best)
+
+
+def _mean_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
+    get = states.get
+    for key, value in rows:
+        seen, total = get(key, (0, 0))
+        seen, total = seen + 1, total + value
+        mean = total / seen
+        states[key] = (seen, total)
+        results.append(mean)
 
 
 def _no_deviation() -> tuple[int, Any, Any]:
@@ -296,7 +337,6 @@ def _std(state: tuple[int, Any, Any]) -> float | None:
     return math.sqrt(squares / (seen - 1)) if seen > 1 else None
 
 
-@_written("{state} or ({value},)")
 def _first_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return state or (value,)
 
@@ -305,7 +345,6 @@ def _first_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ..
     return left or right
 
 
-@_written("({value},)")
 def _last_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return (value,)
 
@@ -314,7 +353,6 @@ def _last_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...
     return right or left
 
 
-@_written("{state}[0]")
 def _only(state: tuple[Any, ...]) -> Any:
     return state[0] if state else None
 

@@ -17,7 +17,7 @@ from malstrom_py.data.time import to_span
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
-from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.enrich.cache import Cache
 from malstrom_py.operators.enrich.calls import Asking
 from malstrom_py.operators.enrich.enrich import Enrich
@@ -339,7 +339,7 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
         if every is not None and (not isinstance(every, timedelta) or every <= timedelta(0)):
             raise PlanError(f"step {name!r}: every is a timedelta above 0, got {every!r}")
         every_s = None if every is None else every.total_seconds()
-        return self._then("collect", name, partial(Collect, size=size, every_s=every_s), None, upgrade=upgrade)
+        return self._then("collect", name, partial(CollectStep, size=size, every_s=every_s), None, upgrade=upgrade)
 
     @overload
     def enrich(

@@ -1,4 +1,4 @@
-"""One file per step. A step's file holds the operator that runs it, with an example in its docstring.
+"""The operators that run a job's steps, one module per step or family, each with an example.
 
-`base`, `failures` and `keyed` are what all of them stand on.
+All of them build on `base`, `failures` and `keyed`.
 """

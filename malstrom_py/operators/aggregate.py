@@ -1,44 +1,33 @@
-"""The running figures of a key: ``aggregate``, ``count``, ``sum``, ``reduce``, ``fold`` and their like.
+"""The steps that keep running figures per key: `aggregate`, `count`, `sum`, `min`, `max`, `mean`, `fold`, `reduce`,
+`distinct` and `top_n`.
 
-``aggregate``: several running figures per key at once.
+What a figure is, is defined by an `Aggregation` of `malstrom_py.agg`: these steps add each record to the state of its
+key and send the result. A step with a single figure stores the aggregation's state; `aggregate` stores a tuple of
+states, sorted by the names of the figures.
 
-Rule: what can raise comes before what changes a state, and a key's states are assigned together, so that a record that
-fails leaves all of them as they were.
-
-``count``: how many records a key has had.
-
-``sum``: the running sum per key.
-
-``min``: the smallest value per key so far.
-
-``max``: the largest value per key so far.
-
-``mean``: the running mean per key.
-
-``fold``: accumulates the values of a key into something else, running.
-
-``reduce``: combines all values of a key into one, running.
-
-``distinct``: each value once per key.
-
-``top_n``: the largest values per key so far.
+Rule: a key's state is assigned after everything that can raise, so that a record that fails changes no state.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from malstrom_py.agg import Aggregation, expression_of
+from malstrom_py import agg
+from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.forgotten_return import silence_of
-from malstrom_py.operators.keyed import KeyedOperator, Rows
+from malstrom_py.operators.failures import call_rows
+from malstrom_py.operators.forgotten_return import watch_returns
+from malstrom_py.operators.keyed import KeyedOperator, Rows, keys_of
 
-Loop = Callable[[Rows, list[Any], dict[Any, Any]], None]
-"""Takes rows until they end; appends one result per row, after the state of its key is set."""
+Loop = Callable[[Iterable[Any], list[Any], dict[Any, Any]], None]
+"""Takes rows (key, one value per aggregation); per row sets the key's states, then appends the figures."""
+
+_ABSENT: Any = object()
 
 
 class Aggregate(KeyedOperator):
@@ -53,118 +42,208 @@ class Aggregate(KeyedOperator):
 
     def __init__(self, context: StepContext, *, aggregations: Mapping[str, Aggregation[Any, Any]]) -> None:
         super().__init__(context)
-        self._of_rows, self._blame = unrolled(aggregations)
+        self._aggregations = [one for _, one in sorted(aggregations.items())]
+        self._loop = loop_of(aggregations)
         self._columns = columns_of(aggregations)
-        self._of_columns = self._of_rows if self._columns is None else unrolled(aggregations, columns=self._columns)[0]
         self.takes_columns = self._columns is not None
-        self._loop = self._of_rows
 
     def _taken(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
-        self._loop = self._of_rows
+        """Look up each field once: the rows where this succeeds, and one list of values per aggregation."""
+        columns: dict[Any, list[Any]] = {}
         if self._columns is not None and isinstance(batch, ColumnBatch):
-            columns = [column for name in self._columns if (column := batch.field(name)) is not None]
-            if len(columns) == len(self._columns):
-                self._loop = self._of_columns
-                return batch, list(zip(*columns, strict=True)) if columns else [()] * len(batch)
-        return batch, batch.values
+            found = {name: batch.field(name) for name in self._columns}
+            columns = {name: column for name, column in found.items() if column is not None}
+        for one in self._aggregations:
+            field, same = one.field, _identity(one.field)
+            if field is not None and same not in columns:
+                look_up = itemgetter(field) if isinstance(field, str) else field
+                failed, column = call_rows(look_up, batch, self.failures, out)
+                if failed:
+                    batch = batch.drop(failed)
+                    gone = set(failed)
+                    for name, kept in columns.items():
+                        columns[name] = [value for index, value in enumerate(kept) if index not in gone]
+                columns[same] = column
+        keys = keys_of(batch, self.context.step)
+        return batch, [
+            keys if one.blind else batch.values if one.field is None else columns[_identity(one.field)]
+            for one in self._aggregations
+        ]
+
+    def rows(self, keys: list[Any], values: list[Any]) -> Rows:
+        return zip(keys, *values, strict=True)
 
     def update(self, rows: Rows, results: list[Any]) -> None:
-        try:
-            self._loop(rows, results, self.states)
-        except Exception as error:
-            trace = error.__traceback__.tb_next if error.__traceback__ else None
-            self.function = self._blame.get(trace.tb_lineno) if trace else None
-            raise
+        self._loop(rows, results, self.states)
+
+    def failed_function(self, index: int, keys: list[Any], values: list[Any]) -> object:
+        """Add row ``index`` again, one aggregation at a time, to find the one that raises."""
+        if self.context.on_error != "fail":
+            return None
+        states = self.states.get(keys[index]) or [one.init() for one in self._aggregations]
+        for one, state, column in zip(self._aggregations, states, values, strict=True):
+            own = one.add
+            try:
+                if one.check is not None:
+                    one.check(state, column[index])
+                    continue
+                changed = one.add(state, column[index])
+                own = one.finish
+                one.finish(changed)
+            except Exception:
+                if one.field is not None:
+                    return itemgetter(one.field) if isinstance(one.field, str) else one.field
+                return own if one.name == "custom" else None
+        return None
+
+
+def _identity(field: object) -> object:
+    """Return the identity of ``field``: a function may be unhashable, or equal to another."""
+    return field if isinstance(field, str) else id(field)
 
 
 def columns_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> list[str] | None:
-    """The columns that are looked up; None if a whole value is needed."""
+    """Return the columns that ``aggregations`` read; None if one needs a whole value."""
     looking = [one.field for one in aggregations.values() if not one.blind]
     columns = [field for field in looking if isinstance(field, str)]
     return list(dict.fromkeys(columns)) if len(columns) == len(looking) else None
 
 
-def unrolled(
-    aggregations: Mapping[str, Aggregation[Any, Any]], *, columns: Sequence[str] | None = None
-) -> tuple[Loop, dict[int, object]]:
-    """The loop over rows, written out for ``aggregations``, and line of it -> the user's function that it calls.
-
-    ``columns``: a value is a tuple of the values of these columns, instead of something that knows them by name.
-    It is written out because an inner loop over the aggregates would take longer than they do. A key's states stand in
-    a tuple, by the names of the aggregates in their order, so that the order of the arguments does not matter.
+def loop_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Loop:
+    """Return the loop over rows for ``aggregations``: for up to four a loop without an inner loop, which costs half.
 
     >>> from malstrom_py import agg
-    >>> loop, _ = unrolled({"n": agg.count(), "total": agg.sum("price")})
     >>> results, states = [], {}
-    >>> loop(iter([("a", {"price": 2}), ("a", {"price": 5})]), results, states)
+    >>> loop_of({"total": agg.sum(), "n": agg.count()})([("a", None, 2), ("a", None, 5)], results, states)
     >>> results, states
-    ([{'n': 1, 'total': 2}, {'n': 2, 'total': 7}], {'a': (2, 7)})
+    ([{'total': 2, 'n': 1}, {'total': 7, 'n': 2}], {'a': (2, 7)})
     """
-    lines: list[tuple[str, object]] = []
-    known: dict[str, Any] = {}
-    ones = dict(enumerate(one for _, one in sorted(aggregations.items())))
-    place = {name: number for number, name in enumerate(sorted(aggregations))}
-    taken = _fields(ones, columns, known, lines)
-    for number, one in ones.items():
-        known |= {f"init{number}": one.init, f"add{number}": one.add, f"finish{number}": one.finish}
-        if one.check is not None:
-            known[f"check{number}"] = one.check
-            lines.append((f"check{number}(state{number}, {taken[number]})", blamed(one)))
+    ones = [one for _, one in sorted(aggregations.items())]
+    names = sorted(aggregations)
+    adds = [one.add for one in ones]
+    finishes = [None if one.finish is unchanged else one.finish for one in ones]
+    figures = dict.fromkeys(aggregations).copy  # the results are in the order of the arguments
+
+    def begin() -> tuple[Any, ...]:
+        return tuple([one.init() for one in ones])
+
+    if len(ones) <= len(_UNROLLED) and all(one.check is None for one in ones):
+        return _UNROLLED[len(ones) - 1](begin, figures, names, adds, finishes)
     # An `add` that changes the state it is given comes last, when nothing can fail any more.
-    for last in (False, True):
-        for number, one in ones.items():
-            if (one.check is not None) is last:
-                add = expression_of(one.add) or f"add{number}({{state}}, {{value}})"
-                finish = expression_of(one.finish) or f"finish{number}({{state}})"
-                names = {"state": f"state{number}", "value": taken[number]}
-                lines.append((f"state{number} = {add.format(**names)}", blamed(one)))
-                lines.append((f"result{number} = {finish.format(**names)}", blamed(one, finishing=True)))
-    known |= {f"name{number}": name for name, number in place.items()}
-    states = "".join(f"state{number}, " for number in ones)
-    head = [
-        "def loop(rows, results, states):",
-        "  get, append = states.get, results.append",
-        "  for key, value in rows:",
-        "    known = get(key)",
-        f"    {states}= ({''.join(f'init{number}(), ' for number in ones)}) if known is None else known",
-    ]
-    result = ", ".join(f"name{place[name]}: result{place[name]}" for name in aggregations)
-    tail = [f"    states[key] = ({states})", f"    append({{{result}}})"]
-    exec("\n".join([*head, *(f"    {line}" for line, _ in lines), *tail]), known)
-    return known["loop"], {number: blame for number, (_, blame) in enumerate(lines, len(head) + 1)}
+    order = sorted(range(len(ones)), key=lambda place: ones[place].check is not None)
+    lanes = [(place, names[place], adds[place], ones[place].finish) for place in order]
+    checks = [(place, one.check) for place, one in enumerate(ones) if one.check is not None]
+
+    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+        get, append = states.get, results.append
+        for key, *values in rows:
+            known = get(key) or begin()
+            for place, check in checks:
+                check(known[place], values[place])
+            changed, result = [*known], figures()
+            for place, name, add, finish in lanes:
+                changed[place] = state = add(known[place], values[place])
+                result[name] = finish(state)
+            states[key] = tuple(changed)
+            append(result)
+
+    return loop
 
 
-def blamed(one: Aggregation[Any, Any], *, finishing: bool = False) -> object:
-    """The user's function that is to be looked at when ``one`` fails, if there is one."""
-    if one.field is not None:
-        return itemgetter(one.field) if isinstance(one.field, str) else one.field
-    own = one.finish if finishing else one.add
-    return None if getattr(own, "__module__", "") == Aggregation.__module__ else own
+def _loop_of_one(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
+    (name,), (add,), (finish,) = names, adds, finishes
+
+    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+        get, append = states.get, results.append
+        for key, value in rows:
+            (state,) = get(key) or begin()
+            state = add(state, value)
+            result = finish(state) if finish else state
+            states[key] = (state,)
+            append({name: result})
+
+    return loop
 
 
-def _fields(
-    ones: Mapping[int, Aggregation[Any, Any]],
-    columns: Sequence[str] | None,
-    known: dict[str, Any],
-    lines: list[tuple[str, object]],
-) -> dict[int, str]:
-    """Look each field up once, however many aggregates are of it: aggregate -> the variable that holds its field."""
-    variables: dict[Any, str] = {}
-    taken: dict[int, str] = {}
-    for number, one in ones.items():
-        field = one.field
-        same = field if isinstance(field, str) else id(field)  # a function may be no key of a dict
-        if field is not None and same not in variables:
-            variables[same] = f"field{len(variables)}"
-            of = f"of_{variables[same]}"
-            known[of] = columns.index(field) if columns is not None and isinstance(field, str) else field
-            looked_up = f"value[{of}]" if isinstance(field, str) else f"{of}(value)"
-            lines.append((f"{variables[same]} = {looked_up}", blamed(one)))
-        taken[number] = "value" if field is None else variables[same]
-    return taken
+def _loop_of_two(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
+    name0, name1 = names
+    add0, add1 = adds
+    finish0, finish1 = finishes
+
+    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+        get, append = states.get, results.append
+        for key, value0, value1 in rows:
+            state0, state1 = get(key) or begin()
+            result = figures()
+            state0 = add0(state0, value0)
+            result[name0] = finish0(state0) if finish0 else state0
+            state1 = add1(state1, value1)
+            result[name1] = finish1(state1) if finish1 else state1
+            states[key] = (state0, state1)
+            append(result)
+
+    return loop
 
 
-class Count(KeyedOperator):
+def _loop_of_three(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
+    name0, name1, name2 = names
+    add0, add1, add2 = adds
+    finish0, finish1, finish2 = finishes
+
+    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+        get, append = states.get, results.append
+        for key, value0, value1, value2 in rows:
+            state0, state1, state2 = get(key) or begin()
+            result = figures()
+            state0 = add0(state0, value0)
+            result[name0] = finish0(state0) if finish0 else state0
+            state1 = add1(state1, value1)
+            result[name1] = finish1(state1) if finish1 else state1
+            state2 = add2(state2, value2)
+            result[name2] = finish2(state2) if finish2 else state2
+            states[key] = (state0, state1, state2)
+            append(result)
+
+    return loop
+
+
+def _loop_of_four(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
+    name0, name1, name2, name3 = names
+    add0, add1, add2, add3 = adds
+    finish0, finish1, finish2, finish3 = finishes
+
+    def loop(rows: Iterable[Any], results: list[Any], states: dict[Any, Any]) -> None:
+        get, append = states.get, results.append
+        for key, value0, value1, value2, value3 in rows:
+            state0, state1, state2, state3 = get(key) or begin()
+            result = figures()
+            state0 = add0(state0, value0)
+            result[name0] = finish0(state0) if finish0 else state0
+            state1 = add1(state1, value1)
+            result[name1] = finish1(state1) if finish1 else state1
+            state2 = add2(state2, value2)
+            result[name2] = finish2(state2) if finish2 else state2
+            state3 = add3(state3, value3)
+            result[name3] = finish3(state3) if finish3 else state3
+            states[key] = (state0, state1, state2, state3)
+            append(result)
+
+    return loop
+
+
+_UNROLLED = (_loop_of_one, _loop_of_two, _loop_of_three, _loop_of_four)
+
+
+class Figure(KeyedOperator):
+    """A step with one running figure, which ``aggregation`` defines. ``by`` says what of a value is aggregated."""
+
+    aggregation: Aggregation[Any, Any]
+
+    def update(self, rows: Rows, results: list[Any]) -> None:
+        self.aggregation.run(rows, results, self.states)
+
+
+class Count(Figure):
     """Per record the number of records of its key so far, this one included.
 
     >>> import malstrom_py as mp
@@ -174,17 +253,11 @@ class Count(KeyedOperator):
     [1, 1, 2]
     """
 
+    aggregation = agg.count()
     needs_values = False
 
-    def update(self, rows: Rows, results: list[Any]) -> None:
-        states = self.states
-        get = states.get
-        for key, _ in rows:
-            states[key] = count = get(key, 0) + 1
-            results.append(count)
 
-
-class Sum(KeyedOperator):
+class Sum(Figure):
     """Per record the sum of its key's values so far, or of what ``by`` (function or column name) takes of them.
 
     >>> import malstrom_py as mp
@@ -195,18 +268,10 @@ class Sum(KeyedOperator):
     [2, 5]
     """
 
-    def update(self, rows: Rows, results: list[Any]) -> None:
-        states = self.states
-        get = states.get
-        for key, value in rows:
-            states[key] = total = get(key, 0) + value
-            results.append(total)
+    aggregation = agg.sum()
 
 
-_ABSENT: Any = object()
-
-
-class Min(KeyedOperator):
+class Min(Figure):
     """Per record the smallest of its key's values so far, or of what ``by`` (function or column name) takes of
     them. Of equal values the first stays.
 
@@ -218,18 +283,10 @@ class Min(KeyedOperator):
     [4, 2, 2]
     """
 
-    def update(self, rows: Rows, results: list[Any]) -> None:
-        states = self.states
-        get = states.get
-        for key, value in rows:
-            best = get(key, _ABSENT)
-            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
-            if value < (value if best is _ABSENT else best) or best is _ABSENT:
-                states[key] = best = value
-            results.append(best)
+    aggregation = agg.min()
 
 
-class Max(KeyedOperator):
+class Max(Figure):
     """Per record the largest of its key's values so far, or of what ``by`` (function or column name) takes of
     them. Of equal values the first stays.
 
@@ -241,18 +298,10 @@ class Max(KeyedOperator):
     [4, 4, 6]
     """
 
-    def update(self, rows: Rows, results: list[Any]) -> None:
-        states = self.states
-        get = states.get
-        for key, value in rows:
-            best = get(key, _ABSENT)
-            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
-            if value > (value if best is _ABSENT else best) or best is _ABSENT:
-                states[key] = best = value
-            results.append(best)
+    aggregation = agg.max()
 
 
-class Mean(KeyedOperator):
+class Mean(Figure):
     """Per record the mean of its key's values so far, or of what ``by`` (function or column name) takes of them.
 
     >>> import malstrom_py as mp
@@ -263,18 +312,10 @@ class Mean(KeyedOperator):
     [2.0, 3.0, 5.0]
     """
 
-    def update(self, rows: Rows, results: list[Any]) -> None:
-        states = self.states
-        get = states.get
-        for key, value in rows:
-            count, total = get(key, (0, 0))
-            count, total = count + 1, total + value
-            mean = total / count
-            states[key] = (count, total)
-            results.append(mean)
+    aggregation = agg.mean()
 
 
-class Fold(KeyedOperator):
+class Fold(Figure):
     """Per record ``fn(accumulated, value)``, from ``default()`` on. ``fn`` returns a new accumulation.
 
     >>> import malstrom_py as mp
@@ -287,28 +328,21 @@ class Fold(KeyedOperator):
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
         super().__init__(context, function=fn)
-        self._fn = fn
-        self._silence = silence_of(context, fn, "fold")
-        self._default = default
-
-    def update(self, rows: Rows, results: list[Any]) -> None:
-        states, fn, default = self.states, self._fn, self._default
-        get = states.get
-        for key, value in rows:
-            accumulated = get(key, _ABSENT)
-            if accumulated is _ABSENT:
-                accumulated = default()
-            states[key] = accumulated = fn(accumulated, value)
-            results.append(accumulated)
+        self.aggregation = Aggregation("fold", default, fn, _unmergeable, unchanged)
+        self._return_watch = watch_returns(context, fn, "fold")
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._silence is not None and self._silence.over_after(len(batch)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
+            self._return_watch = None
         super().emit(batch, results, out)
 
 
+def _unmergeable(left: Any, right: Any) -> Any:
+    raise InternalError("the states of a fold have no merge")
+
+
 class Reduce(KeyedOperator):
-    """Per record the key's values so far, combined: the first as it is, then ``fn(accumulated, value)``.
+    """Per record the key's values so far, combined: first the value itself, then ``fn(accumulated, value)``.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -321,7 +355,7 @@ class Reduce(KeyedOperator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any]) -> None:
         super().__init__(context, function=fn)
         self._fn = fn
-        self._silence = silence_of(context, fn, "reduce")
+        self._return_watch = watch_returns(context, fn, "reduce")
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states, fn = self.states, self._fn
@@ -332,14 +366,14 @@ class Reduce(KeyedOperator):
             results.append(combined)
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        if self._silence is not None and self._silence.over_after(sum(result is None for result in results)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(sum(result is None for result in results)):
+            self._return_watch = None
         super().emit(batch, results, out)
 
 
 class Distinct(KeyedOperator):
     """Passes the first record of each value per key, or of each ``by`` (function or column name); the others are
-    counted as filtered. What has been seen is kept as long as the job runs.
+    counted as filtered. The values seen are kept as long as the job runs.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -374,7 +408,7 @@ class Distinct(KeyedOperator):
 
 class TopN(KeyedOperator):
     """Per record the list of its key's ``n`` largest values so far, by ``by`` (function, column name, or the value
-    itself), largest first. Of equal ones the first stays ahead.
+    itself), largest first. Equal values keep their order of arrival.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -393,9 +427,9 @@ class TopN(KeyedOperator):
         states, n, rank_of = self.states, self._n, self._rank
         for key, value in rows:
             rank = value if rank_of is None else rank_of(value)
-            # Ranks beside their values, ascending, the later of equals first: the end is the top.
+            # Two parallel lists, ascending, later equal ones first: the top is at the end.
             ranks, best = states.get(key, ((), ()))
-            # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+            # The first value is compared with itself: a value without order must fail, not spoil the others.
             place = bisect_left(ranks or (rank,), rank)
             ranks, best = [*ranks[:place], rank, *ranks[place:]][-n:], [*best[:place], value, *best[place:]][-n:]
             states[key] = (ranks, best)

@@ -1,6 +1,6 @@
-"""What the executor runs: an operator takes one message at a time and sends messages down.
+"""The operator interface that the executor runs: an operator takes one message at a time and sends messages downstream.
 
-Rule: an operator never calls upstream, never keeps a batch it was given, never changes one.
+Rule: an operator never calls upstream, and neither keeps nor changes a batch that it receives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OnError = Literal["fail", "skip", "dead-letter"]
 
 
 class Outlet(Protocol):
-    """Where an operator sends to: one outlet per step, with one port per output stream."""
+    """The output of an operator: one outlet per step, with one port per output stream."""
 
     def send(self, message: Batch | Control, port: int = 0) -> None:
         """Send to the successors on ``port``. An empty batch is dropped."""
@@ -30,21 +30,22 @@ class Outlet(Protocol):
         ...
 
     def drain(self) -> None:
-        """Have what was sent so far processed to the end, before sending more: for steps that make much of little."""
+        """Process all that was sent so far to the end of the region: for steps that send far more than they take."""
         ...
 
     def passed(self) -> int:
-        """The largest epoch that this step has sent or that any step behind it has taken, up to the next exchange."""
+        """Return the largest epoch that this step sent or a later step took, up to the next exchange."""
         ...
 
 
 @dataclass(slots=True)
 class Counters:
-    """What one step did, in rows. ``rows_out`` has one entry per port.
+    """The counters of one step, in rows. ``rows_out`` has one entry per port.
 
-    ``rows_made``: how many rows of columns had to be made Python values for it; ``columns_made``: the other way.
-    ``ahead``: how many of the ``late`` were too far in the future (T4). ``calls``: batches taken; ``held``: epochs
-    that moved nothing, for another input is behind. ``time_ns``: time spent, where the executor measures it.
+    ``rows_made``: rows of columns converted to Python values for the step; ``columns_made``: rows converted to
+    columns. ``ahead``: those of the ``late`` that were too far in the future (T4). ``calls``: batches taken.
+    ``held``: epochs that did not advance the frontier because another input lags. ``time_ns``: time spent, where the
+    executor measures it.
     """
 
     rows_in: int = 0
@@ -62,17 +63,17 @@ class Counters:
 
 
 def no_check(keys: Sequence[Any]) -> None:
-    """Any key goes: for steps that stand alone."""
+    """Accept every key: for steps outside a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What an operator is told when it is built on a worker.
+    """The context in which an operator is built on a worker.
 
-    ``timed`` and ``keyed`` say whether records have a timestamp and a key; None: each as it comes, as in a DAG.
-    ``check_keys`` raises `CodecError` if one of the keys it is given is not legal (F4). ``warned``: the steps that have
-    logged a warning about their function; workers of one process share it. ``at_close``: what is to be called when the
-    worker closes, however the run has ended; nothing that can fail.
+    ``timed`` and ``keyed``: whether records have a timestamp and a key; None: it differs by record, as in a DAG.
+    ``check_keys`` raises `CodecError` if a key is not legal (F4). ``warned``: the steps that have logged a warning
+    about their function; workers of one process share it. ``at_close``: functions to call when the worker closes,
+    after a failure too; they must not raise.
     """
 
     job: str
@@ -91,42 +92,42 @@ class StepContext:
 
 
 class Operator:
-    """Base of all operators: forwards control messages, holds nothing."""
+    """Base of all operators: forwards control messages and keeps no state."""
 
     def __init__(self, context: StepContext) -> None:
         self.context = context
         self.counters = context.counters
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        """Take a batch that is not empty."""
+        """Process a batch that is not empty."""
         raise NotImplementedError(f"{type(self).__name__} takes no batches")
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        """The step's own frontier (T6: merged over its inputs) has reached ``epoch``. Pass it on."""
+        """Forward ``epoch``, which the step's own frontier (T6: merged over its inputs) has reached."""
         out.forward(epoch)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
-        """A part of a source upstream came or went. Seen in source regions only."""
+        """Forward the start or end of a part of a source upstream. Called in source regions only."""
         out.forward(message)
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
-        """A control message that acts on state has come on all inputs. Do what it asks, then pass it on."""
+        """Apply a control message that has arrived on all inputs to the step's state, then forward it."""
         out.forward(message)
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
-        """Called about every ``linger_s`` of the runtime's ``clock``, if `scheduled` says so."""
+        """Do periodic work: called about every ``linger_s`` of the runtime's ``clock`` if `scheduled`."""
 
     def rewind(self, epoch: Epoch) -> Epoch:
-        """Go back to ``epoch``, which is all that is promised from here on: a part has come that is behind (T2).
+        """Set the step's frontier back to ``epoch``: a part has arrived whose frontier is lower (T2).
 
-        Returns what the step itself promises by it. Called in source regions only, where no state is kept.
+        Returns the epoch that the step itself guarantees then. Called in source regions only, where no state is kept.
         """
         return epoch
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> None:
-        """From now on note which keys change, and persist keyed artefacts at barriers (S2). Comes before any message.
+        """Track which keys change, and persist keyed artefacts at barriers (S2). Called before any message.
 
-        ``slots_of``: keys -> their slots, one each. A step without keyed state has nothing to note.
+        ``slots_of``: keys -> their slots, one each. A step without keyed state tracks nothing.
         """
 
     def install(
@@ -136,62 +137,62 @@ class Operator:
         *,
         migrate: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        """Take over the keys of ``slots`` from what one worker persisted: a full artefact, then its deltas (S5).
+        """Restore the keys of ``slots`` from the artefacts of one worker: a full one, then its deltas (S5).
 
-        Called once per worker that had written, before any message. ``migrate(key, state)`` gives the state by which
-        the job goes on, None to drop the key.
+        Called once per worker that wrote a snapshot, before any message. ``migrate(key, state)`` returns the state
+        with which the job resumes, None to drop the key.
 
         Raises:
-            SnapshotError, CodecError: the artefacts are damaged, or hold what is not registered.
+            SnapshotError, CodecError: the artefacts are damaged, or hold a class that is not registered.
             OperatorError: ``migrate`` raised; names step and key.
             InternalError: two workers had the same key, or this step keeps no state.
         """
-        raise InternalError(f"step {self.context.step!r} keeps no keyed state, but was given some to take over")
+        raise InternalError(f"step {self.context.step!r} keeps no keyed state, but was given some to restore")
 
     def continue_at(self, epoch: int) -> None:
-        """Go on behind ``epoch``, which was passed on where the state is from: it is not told of it again."""
+        """Resume after ``epoch``, which the step forwarded before its state was saved: it does not come again."""
 
     @property
     def holds_epochs(self) -> bool:
-        """Whether it holds an epoch back, which nothing that a barrier persists would tell of: let it wait (S1)."""
+        """Whether the step holds back an epoch that its snapshot would not contain: a barrier then waits (S1)."""
         return False
 
     scheduled: bool = False
-    """Whether `on_schedule` wants to be called."""
+    """Whether `on_schedule` is called."""
 
     holding: bool = False
-    """Whether it may hold records back, while something goes on elsewhere: only then is it asked what follows."""
+    """Whether the step may hold records back, waiting for calls: only then are the following members used."""
 
     @property
     def awaiting(self) -> bool:
-        """Whether it holds records or epochs: `resume` is called in each step of the worker, until it does not."""
+        """Whether the step holds records or epochs: the worker calls `resume` in each round until it does not."""
         return False
 
     @property
     def backlogged(self) -> bool:
-        """Whether it holds so much that its region must take nothing more in (F2)."""
+        """Whether the step holds so much that its region must not take in more (F2, back-pressure)."""
         return False
 
     @property
     def load(self) -> float:
-        """By how many times what it holds is more than it should be asked to hold, by how fast it can leave."""
+        """Return the ratio of what the step holds to what it can send within a fraction of a second."""
         return 0.0
 
     def resume(self, out: Outlet) -> int:
-        """Send what can leave by now: how many records and epochs. Not called while the region's outputs are full."""
+        """Send what is ready, and return the number of records and epochs. Not called while outputs are full."""
         return 0
 
     takes_columns: bool = False
-    """Whether a `ColumnBatch` is taken as it is. Where it is not, its rows will be made; a source asks to know."""
+    """Whether the step reads columns of a `ColumnBatch`. If not, its rows are converted to Python values."""
 
     takes_frames: bool = False
-    """Whether columns are taken as frames of Polars, not as Arrow has them; a source that can give both asks."""
+    """Whether the step reads columns as Polars frames rather than Arrow arrays; a source may then produce frames."""
 
     @property
     def keys(self) -> int | None:
-        """How many keys have state here; None for a step without keyed state."""
+        """The number of keys with state here; None for a step without keyed state."""
         return None
 
 
 OperatorFactory = Callable[[StepContext], Operator]
-"""Builds one step on one worker. It is shipped to workers, so it holds what the user gave and no more."""
+"""Builds one step on one worker. It is shipped to workers, so it holds only what the user passed."""

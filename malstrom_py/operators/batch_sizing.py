@@ -1,6 +1,6 @@
-"""By how long rows have taken: how many to take at once, and how many are worked off in a second.
+"""Adaptive batch sizes and measured throughput, from how long earlier rows took.
 
-Rule: time is the runtime's clock, passed in. A clock that does not advance limits nothing.
+Rule: durations come from the runtime's clock. A clock that does not advance limits nothing.
 """
 
 from __future__ import annotations
@@ -9,35 +9,34 @@ import math
 from typing import Final
 
 UNLIMITED: Final = 1 << 30
-"""More rows than there are."""
+"""More rows than any batch has."""
 
 _SURE: Final = 20.0
-"""What takes so many times too long does so by itself; what takes less may just have waited for the processor, once."""
+"""A batch that takes this many times too long is slow; one below may have waited for the processor once."""
 
 _TRY: Final = 4
-"""How often, where one row takes too long, two are tried."""
+"""Where one row takes too long, every so many batches two rows are tried."""
 
 _PROBE: Final = 16
-"""After how many batches that take about as long as they may twice as many rows are tried."""
+"""Of batches that take about as long as they may, every so many one of twice the rows is tried."""
 
 _PAST_S: Final = 0.5
-"""How much of the time that has been worked the speed of now is taken from."""
+"""The span of working time over which the speed is measured."""
 
 
-class Portion:
-    """How many rows to take at once, so that they take about as long as they may.
+class BatchSize:
+    """The number of rows to take in one batch, so that a batch takes about as long as it may.
 
-    It begins with few, takes twice as many each time while that goes fast, and at once as few as will do when it has
-    taken too long. Where a batch takes long whatever its size (a call over the network, say), fewer rows make nothing
-    faster: then rows may take twice as long as that.
+    It starts small, doubles while batches are fast, and shrinks immediately when a batch took too long. Where a batch
+    has a large fixed cost (a call over the network, say), fewer rows are no faster: then rows may take twice that cost.
 
-    >>> portion = Portion(4)
+    >>> size = BatchSize(4)
     >>> for rows in (4, 8, 16):
-    ...     portion.took(rows, rows * 0.001, limit_s=0.05)
-    >>> portion.rows
+    ...     size.took(rows, rows * 0.001, limit_s=0.05)
+    >>> size.rows
     32
-    >>> portion.took(32, 3.2, limit_s=0.05)  # it has become slow: 0.1 s for each
-    >>> portion.rows
+    >>> size.took(32, 3.2, limit_s=0.05)  # rows are slow now: 0.1 s each
+    >>> size.rows
     1
     """
 
@@ -52,16 +51,16 @@ class Portion:
 
     @property
     def fixed_s(self) -> float:
-        """How long a batch takes whatever its size, as far as is known."""
+        """The estimated fixed cost of a batch, independent of its size."""
         return self._fixed_s
 
     def took(self, rows: int, took_s: float, *, limit_s: float, load: float = 0.0) -> None:
-        """``rows`` have taken ``took_s`` and may take ``limit_s``. ``load``: by how many times they were too many for
-        what comes behind.
+        """Adapt the size: ``rows`` took ``took_s`` and may take ``limit_s``. ``load``: the ratio of the rows to what
+        later steps can take.
         """
         if took_s < limit_s / 8 and 2 * rows <= self.rows and load <= 1 and not self._fixed_s:
             self._was_long = False
-            return  # it teaches nothing else
+            return  # a quick, small batch says nothing about larger ones
         self._look_for_fixed(rows, took_s, limit_s)
         fixed_s = min(self._fixed_s, took_s)
         by_rows_s, may_s = took_s - fixed_s, max(limit_s, 3 * fixed_s) - fixed_s
@@ -75,22 +74,22 @@ class Portion:
             elif 1.25 * by_rows_s <= may_s and load <= 0.8:
                 self.rows = max(self.rows, rows + max(1, rows // 4))
             elif load <= 0.5 and not self._fixed_s:
-                # Batches of one size do not show what they take whatever their size: sometimes a larger one is tried.
+                # Batches of one size do not show their fixed cost: occasionally try a larger one.
                 self._tries += 1
                 if not self._tries % _PROBE:
                     self.rows = max(self.rows, 2 * rows)
 
     def _fewer(self, rows: int, times: float, load: float) -> None:
-        """``rows`` took ``times`` too long, or were ``load`` times too many."""
+        """Shrink: ``rows`` took ``times`` too long, or were ``load`` times too many."""
         self.rows = max(1, int(rows / max(times, load)))
         if rows == 1 and load <= 1:
-            # One row says nothing of whether two would take longer: now and then that is tried.
+            # One row does not show whether two would take longer: occasionally try two.
             self._tries += 1
             self.rows = 1 if self._tries % _TRY else 2
 
     def _look_for_fixed(self, rows: int, took_s: float, limit_s: float) -> None:
-        """Two batches of which one has far more rows tell what does not go by rows. Of what is quick it matters little,
-        and no batch takes less than what is fixed.
+        """Estimate the fixed cost from two batches of different sizes. Quick batches are ignored, and the estimate is
+        at most what a batch took.
         """
         if took_s > limit_s / 4:
             others, other_s = self._other
@@ -104,7 +103,7 @@ class Portion:
 
 
 class Speed:
-    """How many rows are worked off in a second, of late: over about the last half second in which there was work.
+    """The recent throughput: rows processed per second over about the last half second of work.
 
     >>> speed = Speed()
     >>> speed.within_s(1.0) == UNLIMITED
@@ -116,7 +115,7 @@ class Speed:
     >>> speed.took(1000, 5.0)
     >>> speed.within_s(1.0)
     200
-    >>> speed.took(1, 1.0)  # what takes as long as all that is looked at is all that is looked at
+    >>> speed.took(1, 1.0)  # one batch as long as the whole span replaces the earlier ones
     >>> speed.within_s(1.0)
     1
     """
@@ -128,7 +127,7 @@ class Speed:
         self._took_s = 0.0
 
     def took(self, rows: int, took_s: float) -> None:
-        """``rows`` were worked off in ``took_s``."""
+        """Note that ``rows`` were processed in ``took_s``."""
         kept = max(0.0, 1.0 - took_s / _PAST_S)
         self._rows = self._rows * kept + rows
         self._took_s = self._took_s * kept + took_s
@@ -137,7 +136,7 @@ class Speed:
             self._took_s = _PAST_S
 
     def within_s(self, seconds: float) -> int:
-        """How many are worked off within ``seconds``, at most `UNLIMITED`."""
+        """Return how many rows are processed within ``seconds``, at most `UNLIMITED`."""
         if self._rows * seconds >= UNLIMITED * self._took_s:
             return UNLIMITED
         return math.ceil(self._rows * seconds / self._took_s)

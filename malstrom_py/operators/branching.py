@@ -17,8 +17,8 @@ from typing import Any, Final
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import own_words
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each, verdicts_of
-from malstrom_py.operators.forgotten_return import silence_of
+from malstrom_py.operators.failures import ErrorPolicy, call_each, verdicts_of
+from malstrom_py.operators.forgotten_return import watch_returns
 from malstrom_py.operators.stateless import refuse_no_items
 
 YES: Final = 0
@@ -39,13 +39,13 @@ class Branch(Operator):
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
         super().__init__(context)
         self._predicate = predicate
-        self._failures = Failures(context)
-        self._silence = silence_of(context, predicate, "branch")
+        self._failures = ErrorPolicy(context)
+        self._return_watch = watch_returns(context, predicate, "branch")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
-        if self._silence is not None and self._silence.over_after(len(batch)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
+            self._return_watch = None
         out.send(batch.compress(verdicts), YES)
         out.send(batch.compress([not verdict for verdict in verdicts]), NO)
 
@@ -67,7 +67,7 @@ class Split(Operator):
         super().__init__(context)
         self._n = n
         self._fn = fn
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, choices = call_each(self._choose, batch, self._failures, out, blame=self._fn)

@@ -16,12 +16,12 @@ from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
 from malstrom_py.state.keyed_state import Migrate
 
 
-class Collect(StatefulOperator):
+class CollectStep(StatefulOperator):
     """Sends a key's values as one list once there are ``size`` of them, once ``every_s`` seconds of the runtime's
     clock have passed since the first of them, and at the end of the stream.
 
-    On a timed stream a list has the largest timestamp of its values, and goes before an epoch that would make it
-    late. What has been gathered is state: it moves and is persisted.
+    On a timed stream a list has the largest timestamp of its values, and is sent before an epoch that would make it
+    late. The gathered values are state: they move with their key and are persisted.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -36,9 +36,9 @@ class Collect(StatefulOperator):
         self._size = size
         self._every_s = every_s
         self.scheduled = every_s is not None
-        # A key's state is its values, their largest timestamp, and when it began to wait, on this worker's clock. What
-        # moves or is restored says how long it has waited instead, for clocks differ. What is restored waits from the
-        # moment on at which this was built: no message tells of it.
+        # A key's state is its values, their largest timestamp, and the time of its first value on this worker's clock.
+        # A state in flight or in a snapshot holds the time waited instead, because clocks differ. A restored key
+        # continues to wait from the moment at which this operator was built.
         self._built_s: float | None = context.clock.monotonic_s() if self.scheduled else None
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -87,14 +87,14 @@ class Collect(StatefulOperator):
             return
         state.handle(message, remark=self.context.codec.encode_at_rest(float(now_s), step=self.context.step))
         if isinstance(message, Acquire):
-            # Those that have come stand behind the others.
+            # The acquired keys are the last in the dict.
             self._turn(list(islice(reversed(state.values), len(state.values) - before)), now_s)
         out.forward(message)
 
     def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
         keys, remark = self.take_over(chain, slots, migrate)
         if self._every_s is not None:
-            # As long as nothing comes of it, when a key began to wait is written once, and the clock each time.
+            # A waiting key is written once, with the time of its first value; the remark has each barrier's time.
             self._turn(keys, _seconds(self.context.codec.decode_at_rest(remark, step=self.context.step)))
 
     def _now_s(self) -> float:
@@ -106,7 +106,7 @@ class Collect(StatefulOperator):
             self._built_s = None
 
     def _turn(self, keys: Iterable[Any], now_s: float) -> None:
-        """Make of the time since which ``keys`` wait that for which they have waited, at ``now_s``, or the reverse."""
+        """Convert the start time of ``keys`` into the time waited at ``now_s``, or the reverse."""
         states = self.state.values
         for key in keys:
             if key in states:
@@ -114,15 +114,15 @@ class Collect(StatefulOperator):
                 states[key] = (values, latest, now_s - seconds)
 
     def _waiting(self, now_s: float) -> bytes:
-        """All state, with how long each key has waited."""
-        as_it_is = dict(self.state.values)
-        self._turn(as_it_is, now_s)
+        """Return all state, with the time that each key has waited."""
+        states = dict(self.state.values)
+        self._turn(states, now_s)
         waiting = self.state.snapshot()
-        self.state.values.update(as_it_is)
+        self.state.values.update(states)
         return waiting
 
     def _take_out(self, keys: Collection[Any], out: Outlet) -> None:
-        """Send what there is of ``keys``, and forget it."""
+        """Send the lists of ``keys`` and drop their state."""
         self.state.note(keys)
         states = self.state.values
         self._send([(key, *states.pop(key)[:2]) for key in keys], out)
@@ -141,5 +141,7 @@ def _appended(values: list[Any], value: Any) -> list[Any]:
 
 def _seconds(remark: Any) -> float:
     if type(remark) is not float:
-        raise CodecError("what a collect step remarked in a snapshot is no time: restore an older one")
+        raise CodecError(
+            "the snapshot of a collect step is damaged: its clock time is not a number. Restore an older snapshot"
+        )
     return remark

@@ -29,7 +29,7 @@ from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.failures import ErrorPolicy
 
 if TYPE_CHECKING:
     import polars as pl
@@ -315,7 +315,7 @@ class MapBatches(ColumnStep):
     def __init__(self, context: StepContext, *, fn: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
         super().__init__(context)
         self._fn = fn
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         columns = self.columns_of(batch)

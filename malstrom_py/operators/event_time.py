@@ -34,7 +34,7 @@ from malstrom_py.data.time import PER_SECOND, Unit, from_clock, to_time
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.failures import ErrorPolicy, call_each
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,7 @@ class AssignTimestamps(Operator):
         self.takes_columns = column is not None
         self._fn = fn
         self._unit: Unit = unit
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and (moments := batch.column(self._column)) is not None:
@@ -196,7 +196,7 @@ class GenerateEpochs(Operator):
         self._parts: dict[str, _Part] = {}
         # Whether the minimum over the parts may have moved though none of those that held it back has.
         self._stale = False
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         match message:

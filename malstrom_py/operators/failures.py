@@ -59,7 +59,7 @@ def _words_on(error: Exception, batch: Batch, index: int, function: object) -> s
     return words
 
 
-class Failures:
+class ErrorPolicy:
     """The ``on_error`` policy of one step."""
 
     def __init__(self, context: StepContext) -> None:
@@ -163,16 +163,32 @@ def kept_of(predicate: Callable[[Any], Any], values: Iterator[Any], kept: list[A
 def call_each(
     function: Callable[[Any], Any],
     batch: Batch,
-    failures: Failures,
+    failures: ErrorPolicy,
     out: Outlet,
     *,
     loop: Loop = results_of,
     blame: object = OWN,
 ) -> tuple[Batch, list[Any]]:
-    """Call ``function`` once on each value of ``batch``: the rows it did not raise on, and what ``loop`` made of them.
+    """Call ``function`` once on each value of ``batch``: the rows it did not raise on, and what ``loop`` appended.
 
-    The loop goes on behind a row that raised, so that no row is called twice; a clean batch costs the loop and
-    nothing else. ``blame`` is the user's function where ``function`` only wraps it, None where there is none.
+    ``blame`` is the user's function where ``function`` only wraps it, None where there is none.
+    """
+    failed, results = call_rows(function, batch, failures, out, loop=loop, blame=blame)
+    return (batch.drop(failed) if failed else batch), results
+
+
+def call_rows(
+    function: Callable[[Any], Any],
+    batch: Batch,
+    failures: ErrorPolicy,
+    out: Outlet,
+    *,
+    loop: Loop = results_of,
+    blame: object = OWN,
+) -> tuple[list[int], list[Any]]:
+    """Call ``function`` once on each value of ``batch``: the indices of the rows it raised on, and the results.
+
+    The loop resumes after a row that raised, so that no row is called twice; a clean batch costs only the loop.
     """
     results: list[Any] = []
     failed: list[int] = []
@@ -185,4 +201,4 @@ def call_each(
             index = len(batch) - operator.length_hint(rows) - 1  # the iterator of a list knows how many rows are left
             failures.record(error, function if blame is OWN else blame, batch, index, out)
             failed.append(index)
-    return (batch.drop(failed) if failed else batch), results
+    return failed, results

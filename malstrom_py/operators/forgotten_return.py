@@ -314,7 +314,7 @@ def forgetful(kind: str, keywords: dict[str, Any]) -> tuple[object, str] | None:
     return found, LOST_BY_COMBINE if found is keywords.get("combine") else LOST[kind]
 
 
-class Silence:
+class ReturnWatch:
     """Warns, once, when the first `CALLS` calls of a step's function have all given None; at the end of the run also
     when fewer have, if its code says that it can give nothing else.
     """
@@ -359,33 +359,33 @@ class Silence:
             )
 
 
-def silence_of(context: StepContext, function: object, kind: str) -> Silence | None:
+def watch_returns(context: StepContext, function: object, kind: str) -> ReturnWatch | None:
     """What watches the calls of a step that may well give None: only those of a function that never returns."""
-    return Silence(context, function, kind) if never_returns(function) else None
+    return ReturnWatch(context, function, kind) if never_returns(function) else None
 
 
-def silence_of_values(context: StepContext, function: object, kind: str) -> Silence | None:
+def watch_values(context: StepContext, function: object, kind: str) -> ReturnWatch | None:
     """What watches the calls of a step that is there for what its function gives. A column may hold nothing."""
-    return None if isinstance(function, itemgetter) else Silence(context, function, kind)
+    return None if isinstance(function, itemgetter) else ReturnWatch(context, function, kind)
 
 
-def silence_of_combine(context: StepContext, combine: object) -> Silence | None:
+def watch_combine(context: StepContext, combine: object) -> ReturnWatch | None:
     """What watches the results of ``combine`` of enrich, if there is one that never returns."""
-    return Silence(context, combine, "enrich", LOST_BY_COMBINE) if never_returns(combine) else None
+    return ReturnWatch(context, combine, "enrich", LOST_BY_COMBINE) if never_returns(combine) else None
 
 
-def silence_of_timers(context: StepContext, on_timer: object) -> Silence | None:
+def watch_timers(context: StepContext, on_timer: object) -> ReturnWatch | None:
     """What watches the states that ``on_timer`` gives: if it makes a new one and never returns it."""
-    return Silence(context, on_timer, "stateful_op", LOST_BY_TIMER) if forgets_timer_state(on_timer) else None
+    return ReturnWatch(context, on_timer, "stateful_op", LOST_BY_TIMER) if forgets_timer_state(on_timer) else None
 
 
-def silence_of_states(context: StepContext, on_data: object) -> Silence | None:
+def watch_states(context: StepContext, on_data: object) -> ReturnWatch | None:
     """What watches the states that ``on_data`` gives: if it looks at the state and never says that it drops it."""
     code = _code_of(on_data)
     is_lambda = code is not None and code.co_name == "<lambda>"
     if not _reads_state(on_data) or not (is_lambda or never_returns(on_data)):
         return None
-    return Silence(context, on_data, "stateful_op")
+    return ReturnWatch(context, on_data, "stateful_op")
 
 
 def _reads_state(on_data: object) -> bool:

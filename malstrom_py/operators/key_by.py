@@ -16,8 +16,8 @@ from malstrom_py.data.columns_to_rows import python_values
 from malstrom_py.data.messages import PartMessage
 from malstrom_py.errors import CodecError
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each
-from malstrom_py.operators.forgotten_return import silence_of
+from malstrom_py.operators.failures import ErrorPolicy, call_each
+from malstrom_py.operators.forgotten_return import watch_returns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,16 +43,16 @@ class KeyBy(Operator):
         self._fn = fn
         self._column = column
         self.takes_columns = column is not None
-        self._failures = Failures(context)
-        self._silence = silence_of(context, fn, "key_by")
+        self._failures = ErrorPolicy(context)
+        self._return_watch = watch_returns(context, fn, "key_by")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):
             return
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        if self._silence is not None and self._silence.over_after(len(batch)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
+            self._return_watch = None
         out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
@@ -78,7 +78,7 @@ class KeyBy(Operator):
 
 
 def legal_keys(
-    context: StepContext, failures: Failures, function: object, batch: Batch, keys: list[Any], out: Outlet
+    context: StepContext, failures: ErrorPolicy, function: object, batch: Batch, keys: list[Any], out: Outlet
 ) -> tuple[Batch, list[Any]]:
     """The rows of ``batch`` whose keys, made by ``function``, are legal (F4), and these keys; the others go the way of
     ``on_error``."""
@@ -143,13 +143,13 @@ class KeyLocal(Operator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
         super().__init__(context)
         self._fn = fn
-        self._failures = Failures(context)
-        self._silence = silence_of(context, fn, "key_local")
+        self._failures = ErrorPolicy(context)
+        self._return_watch = watch_returns(context, fn, "key_local")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, keys = call_each(self._fn, batch, self._failures, out)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        if self._silence is not None and self._silence.over_after(len(batch)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
+            self._return_watch = None
         # Unlike at an exchange the part stays known, so generate_epochs may still follow.
         out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

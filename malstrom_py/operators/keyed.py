@@ -14,10 +14,10 @@ from malstrom_py.data.messages import StateMessage
 from malstrom_py.errors import InternalError, OperatorError, lasting
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures, call_each
+from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.state.keyed_state import KeyedState, Migrate
 
-Rows = Iterator[tuple[Any, Any]]
+Rows = Iterator[tuple[Any, ...]]
 
 
 def check_hashable(key: object, step: str) -> None:
@@ -57,7 +57,7 @@ class StatefulOperator(Operator):
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.state = KeyedState(context.step, context.codec)
-        self.failures = Failures(context)
+        self.failures = ErrorPolicy(context)
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> None:
         self.state.track(slots_of)
@@ -126,13 +126,21 @@ class KeyedOperator(StatefulOperator):
         """Take (key, value) rows until they end; append exactly one result per row, after its state is set."""
         raise NotImplementedError
 
+    def rows(self, keys: list[Any], values: list[Any]) -> Rows:
+        """Return the rows for `update`."""
+        return zip(keys, values, strict=True)
+
+    def failed_function(self, index: int, keys: list[Any], values: list[Any]) -> object:
+        """Return the user's function to name in the error about row ``index``; None if there is none."""
+        return self.function
+
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, values = self._taken(batch, out)
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
         results: list[Any] = []
         failed: list[int] = []
-        rows = zip(keys, values, strict=True)
+        rows = self.rows(keys, values)
         while True:
             try:
                 self.update(rows, results)
@@ -140,7 +148,7 @@ class KeyedOperator(StatefulOperator):
             except Exception as error:
                 index = len(results) + len(failed)
                 check_hashable(keys[index], self.context.step)
-                self.failures.record(error, self.function, batch, index, out)
+                self.failures.record(error, self.failed_function(index, keys, values), batch, index, out)
                 failed.append(index)
         if failed:
             batch = batch.drop(failed)

@@ -38,8 +38,8 @@ from malstrom_py.data.messages import (
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting, shown
 from malstrom_py.errors.text import describe_function, said
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.batch_sizing import Portion
-from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.batch_sizing import BatchSize
+from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.sources.base import (
     GrowingSource,
     Part,
@@ -108,11 +108,11 @@ class PartReader:
     """One part while it is read here."""
 
     __slots__ = (
+        "batch_size",
         "gives_columns",
         "name",
         "part",
         "poll_at_s",
-        "portion",
         "quiet_since_s",
         "row_bytes",
         "rows",
@@ -128,7 +128,7 @@ class PartReader:
         self.wait_s = 0.0
         self.quiet_since_s: float | None = None
         self.rows = ROWS_FIRST
-        self.portion = Portion(ROWS_FIRST)
+        self.batch_size = BatchSize(ROWS_FIRST)
         self.row_bytes = 1
         self.gives_columns = False
 
@@ -217,7 +217,7 @@ class ReadSource(Operator):
     def __init__(self, context: StepContext, *, source: Source[Any]) -> None:
         super().__init__(context)
         self._source = source
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
         self._waiting: deque[tuple[Part, Any]] = deque()
         self._readers: deque[PartReader] = deque()
         self._gained: list[tuple[Part, Any]] = []
@@ -422,7 +422,7 @@ class ReadSource(Operator):
                 continue
             started_s = self.polled_s = clock.monotonic_s()
             most = columns_rows_max if reader.gives_columns and columns_rows_max is not None else rows_max
-            cap = min(most, reader.portion.rows)
+            cap = min(most, reader.batch_size.rows)
             if self._rows_cap is not None:
                 cap = min(cap, self._rows_cap)
             read = self._poll_part(reader, min(reader.rows, cap), out, frames=frames)
@@ -441,7 +441,7 @@ class ReadSource(Operator):
         Each part has a portion of its own, so that one whose rows are slow leaves the others as they are.
         """
         if self._polled is not None:
-            self._polled.portion.took(read, took_s, limit_s=limit_s, load=load)
+            self._polled.batch_size.took(read, took_s, limit_s=limit_s, load=load)
         self._rows_cap = max(1, _ROUTED_MAX * read // routed) if routed > read else None
 
     def next_poll_s(self) -> float | None:

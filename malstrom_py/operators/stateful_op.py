@@ -22,7 +22,7 @@ from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError, own_words, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.forgotten_return import silence_of_states, silence_of_timers
+from malstrom_py.operators.forgotten_return import watch_states, watch_timers
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
 from malstrom_py.state.keyed_state import Defaulting
@@ -140,8 +140,8 @@ class StatefulOp(StatefulOperator):
         if default is not None and self._on_batch is not None:
             self.state.values = Defaulting(default)
         self._checked = CheckedOutput(context, sides)
-        self._silence = None if self._on_data is None else silence_of_states(context, self._on_data)
-        self._silence_of_timers = None if self._on_timer is None else silence_of_timers(context, self._on_timer)
+        self._return_watch = None if self._on_data is None else watch_states(context, self._on_data)
+        self._timer_watch = None if self._on_timer is None else watch_timers(context, self._on_timer)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
@@ -197,7 +197,7 @@ class StatefulOp(StatefulOperator):
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
         states, default = self.state.values, self._default
-        call = function if self._silence is None else self._listened(function)
+        call = function if self._return_watch is None else self._watched(function)
         rows = enumerate(zip(keys, batch.values, batch.timestamps or repeat(None), strict=False))
         sent, asked = output.keys, output.timers
         index, mark, timers = 0, 0, 0
@@ -224,13 +224,13 @@ class StatefulOp(StatefulOperator):
                 output.truncate(mark, timers)
                 self.failures.record(error, function, batch, index, out)
 
-    def _listened(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, while it is watched whether it keeps any state: a thousand records, or fewer."""
 
         def listened(*arguments: Any) -> Any:
             state = function(*arguments)
-            if self._silence is not None and self._silence.over((state,)):
-                self._silence = None
+            if self._return_watch is not None and self._return_watch.over((state,)):
+                self._return_watch = None
             return state
 
         return listened
@@ -286,8 +286,8 @@ class StatefulOp(StatefulOperator):
             self._set(key, state)
             self._set_timers(output)
             calls += 1
-        if calls and self._silence_of_timers is not None and self._silence_of_timers.over_after(calls):
-            self._silence_of_timers = None
+        if calls and self._timer_watch is not None and self._timer_watch.over_after(calls):
+            self._timer_watch = None
 
     def _check_later(self, key: Any, time: int, output: Output[Any, Any], function: object) -> None:
         """A timer that sets one for its own time, or before it, would be due at once, for ever."""

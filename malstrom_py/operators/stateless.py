@@ -25,8 +25,8 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import own_words
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import OWN, Failures, call_each, kept_of, verdicts_of
-from malstrom_py.operators.forgotten_return import silence_of, silence_of_values
+from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
+from malstrom_py.operators.forgotten_return import watch_returns, watch_values
 
 
 class Map(Operator):
@@ -42,13 +42,13 @@ class Map(Operator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
         super().__init__(context)
         self._fn = fn
-        self._failures = Failures(context)
-        self._silence = silence_of_values(context, fn, "map")
+        self._failures = ErrorPolicy(context)
+        self._return_watch = watch_values(context, fn, "map")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
-        if self._silence is not None and self._silence.over(results):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over(results):
+            self._return_watch = None
         out.send(batch.with_values(results))
 
 
@@ -65,8 +65,8 @@ class Filter(Operator):
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
         super().__init__(context)
         self._predicate = predicate
-        self._failures = Failures(context)
-        self._silence = silence_of(context, predicate, "filter")
+        self._failures = ErrorPolicy(context)
+        self._return_watch = watch_returns(context, predicate, "filter")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if batch.keys is None and batch.timestamps is None:
@@ -76,8 +76,8 @@ class Filter(Operator):
         else:
             batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
             kept = batch.compress(verdicts)
-        if self._silence is not None and self._silence.over_after(len(batch)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
+            self._return_watch = None
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
 
@@ -96,13 +96,13 @@ class FilterMap(Operator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
         super().__init__(context)
         self._fn = fn
-        self._failures = Failures(context)
-        self._silence = silence_of(context, fn, "filter_map")
+        self._failures = ErrorPolicy(context)
+        self._return_watch = watch_returns(context, fn, "filter_map")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, results = call_each(self._fn, batch, self._failures, out)
-        if self._silence is not None and self._silence.over(results):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over(results):
+            self._return_watch = None
         kept = batch.with_values(results).compress([result is not None for result in results])
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
@@ -127,7 +127,7 @@ class FlatMap(Operator):
         super().__init__(context)
         self._fn = fn
         self._blame = fn if blame is OWN else blame
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
         self._slice = _SLICE_FIRST
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -212,7 +212,7 @@ class Inspect(Operator):
     def __init__(self, context: StepContext, *, fn: Callable[[Any], object]) -> None:
         super().__init__(context)
         self._fn = fn
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         batch, _ = call_each(self._fn, batch, self._failures, out)
@@ -241,7 +241,7 @@ class InspectFrontier(Operator):
         super().__init__(context)
         self._fn = fn
         self._seen = MIN_EPOCH
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         out.send(batch)

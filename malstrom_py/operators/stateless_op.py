@@ -10,7 +10,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DataMessage, Epoch
 from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.logic import CheckedOutput, Output, stateless_hooks_of
 
 
@@ -35,7 +35,7 @@ class StatelessOp(Operator):
         self._on_data = hooks["on_data"]
         self._on_epoch = hooks.get("on_epoch")
         self._checked = CheckedOutput(context, sides)
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()

@@ -17,7 +17,7 @@ from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage,
 from malstrom_py.errors import OperatorError, SinkError, SparkError
 from malstrom_py.errors.text import describe_function, said
 from malstrom_py.operators.base import Operator, Outlet, StepContext
-from malstrom_py.operators.failures import Failures
+from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.sinks.base import (
     CommitContext,
@@ -123,7 +123,7 @@ class KeyByPart(Operator):
     def __init__(self, context: StepContext, *, sink: PartitionedSink) -> None:
         super().__init__(context)
         self._sink = sink
-        self._failures = Failures(context)
+        self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         keys = batch.keys or [None] * len(batch)

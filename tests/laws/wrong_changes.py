@@ -9,7 +9,7 @@ from typing import Any
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.operators.aggregate import Distinct
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
@@ -156,7 +156,7 @@ class ComesUnnoted(WrongState):
     kind = _ComesUnnoted
 
 
-class SentUnnoted(Collect):
+class SentUnnoted(CollectStep):
     """What was sent by time is gathered for good, to go by what is persisted."""
 
     def _take_out(self, keys: Collection[Any], out: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import PlanError
-from malstrom_py.operators.batch_sizing import Portion, Speed
+from malstrom_py.operators.batch_sizing import BatchSize, Speed
 from malstrom_py.rescale.channels.channel import OPEN, Credit
 
 
@@ -116,7 +116,7 @@ class IntakePace:
 
     __slots__ = (
         *("_began_s", "_clock", "_done_s", "_left", "_rows", "_senders", "_since_s", "_speed", "_took_s", "_turn"),
-        *("portion", "window"),
+        *("batch_size", "window"),
     )
 
     def __init__(self, clock: Clock, turn: TimeShare) -> None:
@@ -128,7 +128,7 @@ class IntakePace:
         self._rows = 0
         self._took_s = 0.0
         self._began_s = self._since_s = self._done_s = 0.0
-        self.portion = Portion(_ROWS_FIRST)
+        self.batch_size = BatchSize(_ROWS_FIRST)
         self.window = OPEN
 
     def begin(self) -> None:
@@ -138,14 +138,15 @@ class IntakePace:
         self._began_s = self._done_s = now_s
 
     def took(self, rows: int, load: float) -> bool:
-        """An item with so many ``rows`` has been let in; an epoch has none. ``load``: as `Portion.took` has it. Whether
-        the part of the round is used up.
+        """Note that an item with ``rows`` rows has been let in; an epoch has none. ``load``: as for `BatchSize.took`.
+
+        Returns whether the part of the round is used up.
         """
         now_s = self._clock.monotonic_s()
         took_s, self._done_s = now_s - self._done_s, now_s
         self._rows += rows or 1
-        if rows and (took_s > _QUICK_S or 2 * rows > self.portion.rows or load > 1):
-            self.portion.took(rows, took_s, limit_s=self._limit_s, load=load)
+        if rows and (took_s > _QUICK_S or 2 * rows > self.batch_size.rows or load > 1):
+            self.batch_size.took(rows, took_s, limit_s=self._limit_s, load=load)
         return now_s - self._began_s >= self._turn.part_s
 
     def end(self, senders: int, *, left: bool) -> None:
@@ -163,8 +164,8 @@ class IntakePace:
         rows = int(self._speed.within_s(WINDOW_S) / self._senders)
         if rows < _WIDE:
             # Where a batch takes long whatever its size, batches of few rows would keep it from ever being faster.
-            is_fixed = 3 * self.portion.fixed_s > self._limit_s
-            self.window = max(3 * self.portion.rows + 5 if is_fixed else WINDOW_LEAST, rows)
+            is_fixed = 3 * self.batch_size.fixed_s > self._limit_s
+            self.window = max(3 * self.batch_size.rows + 5 if is_fixed else WINDOW_LEAST, rows)
         else:
             self.window = OPEN
         # Who sends nothing for a while counts less and less.

@@ -278,7 +278,7 @@ class RegionInput:
             if is_over or not (self.open or lane.urgent):
                 waits = waits or (entry.inbox.exchange, sender)
                 continue
-            item = lane.take(pace.portion.rows)
+            item = lane.take(pace.batch_size.rows)
             if item is None:
                 continue
             if not taken:

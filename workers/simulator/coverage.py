@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.keyed import StatefulOperator
@@ -154,7 +154,7 @@ class Witness:
         for step in (step for worker in workers for step in worker.operators.values()):
             if isinstance(step, StatefulOperator) and len(step.state.timers):
                 self.hit("timer restored")
-            if isinstance(step, Collect) and step.keys:
+            if isinstance(step, CollectStep) and step.keys:
                 self.hit("collect buffer restored")
             if isinstance(step, Enrich) and step.awaiting:
                 self.hit("enrich in flight restored")

@@ -41,8 +41,8 @@ from malstrom_py.operators.batch_sizing import UNLIMITED, Speed
 from malstrom_py.operators.enrich.cache import ABSENT, Answers, Cache
 from malstrom_py.operators.enrich.calls import Asking, Call, Calls
 from malstrom_py.operators.enrich.queue import Gathered, Held, artefact_of, decoded, encoded, held_in, merged
-from malstrom_py.operators.failures import Failures, call_each
-from malstrom_py.operators.forgotten_return import silence_of, silence_of_combine
+from malstrom_py.operators.failures import ErrorPolicy, call_each
+from malstrom_py.operators.forgotten_return import watch_combine, watch_returns
 from malstrom_py.operators.keyed import distinct, keys_of
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.keyed_state import Migrate
@@ -81,11 +81,11 @@ class Enrich(Operator):
     ) -> None:
         super().__init__(context)
         self._asking = asking
-        self._silence = silence_of(context, asking.function, "enrich")
+        self._return_watch = watch_returns(context, asking.function, "enrich")
         self._by = by
         self._combine = combine
-        self._silence_of_combine = silence_of_combine(context, combine)
-        self._failures = Failures(context)
+        self._combine_watch = watch_combine(context, combine)
+        self._failures = ErrorPolicy(context)
         self._calls = Calls(asking, context.step)
         self._answers = None if cache is None else Answers(cache)
         self._under_way: dict[Any, Call] = {}
@@ -113,8 +113,8 @@ class Enrich(Operator):
             for entry in entries:
                 entry.image = encoded([entry], self.context)
         self._queue.extend(entries)
-        if self._silence is not None and self._silence.over_after(len(batch)):
-            self._silence = None
+        if self._return_watch is not None and self._return_watch.over_after(len(batch)):
+            self._return_watch = None
         self._rows_largest = max(self._rows_largest, len(batch))
         self._calls.start()
         self._leave(out)
@@ -279,8 +279,8 @@ class Enrich(Operator):
                     out.drain()  # or it would be lost: what was done before leaves, whenever the answers came
                     raise
         rows.send()
-        if combined and self._silence_of_combine is not None and self._silence_of_combine.over_after(combined):
-            self._silence_of_combine = None
+        if combined and self._combine_watch is not None and self._combine_watch.over_after(combined):
+            self._combine_watch = None
         self._note(before - len(queue))
         return before - len(queue)
 

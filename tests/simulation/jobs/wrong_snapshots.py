@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import malstrom_py as mp
-from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.log import JobStart, next_incarnation
@@ -227,7 +227,7 @@ WRONG: Final = {
     "sinks discard what stands": Wrong(SinkCommits, "recover", all_discarded, 4),
     "what stands is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
-    "collect buffers are left out": Wrong(Collect, "install", none_in_flight, 2, "collect"),
+    "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
     "workers go on behind the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
     "a job stops before its last snapshot stands": Wrong(SnapshotCoordinator, "ask_last", stopped_early, 6),
 }

@@ -11,7 +11,7 @@ import pytest
 from malstrom_py.dag import DagBuilder, DagExecutor
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.logic import KeyedLogic, Output
 from tests.unit.dag.graphs import Alarm, at, joined, line
 
@@ -45,7 +45,7 @@ class Fails(KeyedLogic[Any, Any, Any, Any]):
 def test_a_watermark_whose_on_epoch_raised_reaches_all_behind_it_with_the_next_call(
     go_on: Callable[[DagExecutor], Any],
 ) -> None:
-    executor = line(Fails(), partial(Collect, size=9, every_s=None), Fails(0))
+    executor = line(Fails(), partial(CollectStep, size=9, every_s=None), Fails(0))
     executor.process_event("in", at(1, 5, "k"))
     with pytest.raises(OperatorError, match="step 'a' failed: ValueError"):
         executor.process_watermark("in", MAX_EPOCH)

@@ -16,7 +16,7 @@ from malstrom_py import agg
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import OperatorError
-from malstrom_py.operators.aggregate import Aggregate, columns_of, unrolled
+from malstrom_py.operators.aggregate import Aggregate, columns_of, loop_of
 from malstrom_py.operators.base import OnError
 from malstrom_py.testing import OperatorTester
 from malstrom_py.testing.exact import same
@@ -276,10 +276,10 @@ def test_what_was_sent_is_not_changed_by_what_comes_later() -> None:
 
 
 def test_each_step_has_a_loop_of_its_own() -> None:
-    one, other = unrolled({"n": agg.count()})[0], unrolled({"n": agg.sum()})[0]
+    one, other = loop_of({"n": agg.count()}), loop_of({"n": agg.sum()})
     for loop, expected in ((one, [{"n": 1}]), (other, [{"n": 7}])):
         results: list[Any] = []
-        loop(iter([("k", 7)]), results, {})
+        loop([("k", 7)], results, {})
         assert results == expected
 
 

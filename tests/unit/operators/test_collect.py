@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Acquire, Epoch, Interrogate
 from malstrom_py.data.messages import Collect as Taken
-from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.collect import CollectStep
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from tests.unit.operators.stepping import Stepped, cut
 
@@ -19,7 +19,9 @@ from tests.unit.operators.stepping import Stepped, cut
 def stepped(
     size: int | None = None, every_s: float | None = None, timed: bool = False, clock: VirtualClock | None = None
 ) -> Stepped:
-    return Stepped(partial(Collect, size=size, every_s=every_s), timed=timed, keyed=True, clock=clock or VirtualClock())
+    return Stepped(
+        partial(CollectStep, size=size, every_s=every_s), timed=timed, keyed=True, clock=clock or VirtualClock()
+    )
 
 
 def schedule(step: Stepped, clock: VirtualClock) -> None:
@@ -175,7 +177,7 @@ def test_what_was_restored_waits_from_then_on_also_behind_new_keys() -> None:
     clock.advance(1.0)
     backend = CapturingPersistenceBackend()
     old.push(AbsBarrier("snapshot", backend))
-    assert isinstance(new.operator, Collect)
+    assert isinstance(new.operator, CollectStep)
     new.operator.state.restore(backend.states["under-test"])
     new.push(Batch([3], keys=["c"]))
     schedule(new, clock)

@@ -14,7 +14,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import DeadLetter
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.failures import Failures, call_each, kept_of, results_of, verdicts_of
+from malstrom_py.operators.failures import ErrorPolicy, call_each, kept_of, results_of, verdicts_of
 from malstrom_py.operators.stateless import Map
 from tests.unit.operators.stepping import Recorder, Stepped
 
@@ -113,7 +113,7 @@ def test_a_loop_goes_on_behind_each_record_that_raised(loop: Any, expected: list
     batch, results = call_each(
         tenfold,
         Batch([-1, 1, 2, -2, -3, 0, 4, -4]),
-        Failures(StepContext("test", "under-test", on_error="skip")),
+        ErrorPolicy(StepContext("test", "under-test", on_error="skip")),
         Stepped(functools.partial(Map, fn=tenfold)).call(lambda out: out),
         loop=loop,
     )
@@ -124,7 +124,7 @@ def test_a_loop_goes_on_behind_each_record_that_raised(loop: Any, expected: list
 def test_a_clean_batch_is_not_copied() -> None:
     batch = Batch([1, 2])
     out = Stepped(functools.partial(Map, fn=function)).call(lambda out: out)
-    same, _ = call_each(function, batch, Failures(StepContext("test", "under-test")), out)
+    same, _ = call_each(function, batch, ErrorPolicy(StepContext("test", "under-test")), out)
     assert same is batch
 
 
@@ -132,5 +132,5 @@ def test_a_letter_is_counted_also_where_nothing_takes_it() -> None:
     context = StepContext("test", "under-test", on_error="dead-letter", dead_letter_port=None)
     recorder = Recorder()
     letter = DeadLetter("under-test", None, 1, None, "ValueError: no")
-    Failures(context).bury(letter, None, Stepped(lambda _: recorder).call(lambda out: out))
+    ErrorPolicy(context).bury(letter, None, Stepped(lambda _: recorder).call(lambda out: out))
     assert context.counters.dead_letters == 1

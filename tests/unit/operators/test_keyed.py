@@ -16,7 +16,7 @@ from malstrom_py.data.messages import MAX_EPOCH, Control, Epoch
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
-from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
 from tests.unit.operators.stepping import Row, Stepped, cut
@@ -47,7 +47,7 @@ FACTORIES: dict[str, OperatorFactory] = {
     "top_n": partial(TopN, n=3, by=None),
     "distinct": partial(Distinct, by=lambda value: (value, next(NUMBERS))),
     "aggregate": partial(Aggregate, aggregations={"n": agg.count(), "least": agg.min(), "unique": agg.n_unique()}),
-    "collect": partial(Collect, size=1, every_s=None),
+    "collect": partial(CollectStep, size=1, every_s=None),
 }
 EVERY_KEYED_STEP = pytest.mark.parametrize("name", sorted(FACTORIES))
 

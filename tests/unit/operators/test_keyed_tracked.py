@@ -16,7 +16,7 @@ from malstrom_py.data.messages import Collect as Taken
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.operators.aggregate import Aggregate, Count, Distinct
 from malstrom_py.operators.base import Operator
-from malstrom_py.operators.collect import Collect
+from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.logic import KeyedLogic, Output
 from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
@@ -181,7 +181,7 @@ def test_s2_keys_that_move_are_written_where_they_leave_and_where_they_come() ->
 
 
 def collecting(clock: Clock, size: int = 9) -> Stepped:
-    return Stepped(partial(Collect, size=size, every_s=10.0), keyed=True, clock=clock)
+    return Stepped(partial(CollectStep, size=size, every_s=10.0), keyed=True, clock=clock)
 
 
 def test_s2_a_list_that_waits_is_written_once_and_knows_how_long_it_has_waited() -> None:

@@ -144,8 +144,8 @@ def test_where_the_clock_stands_still_nothing_is_limited() -> None:
     for _ in range(50):
         slowly.crew.step()
     sources_read = [w._graph.operators["in"] for w in slowly.crew._workers.values()]
-    portion = min(reader.portion.rows for read in sources_read for reader in read._readers)  # type: ignore[attr-defined]
-    assert portion >= 1024
+    rows = min(reader.batch_size.rows for read in sources_read for reader in read._readers)  # type: ignore[attr-defined]
+    assert rows >= 1024
 
 
 def test_a_part_that_is_slow_to_poll_does_not_have_the_others_read_in_small_pieces() -> None:

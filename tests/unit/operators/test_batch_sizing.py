@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from malstrom_py.operators.batch_sizing import UNLIMITED, Portion, Speed
+from malstrom_py.operators.batch_sizing import UNLIMITED, BatchSize, Speed
 
 
-def settled(takes_s: Callable[[int], float], *, most: int = 1024, times: int = 60, first: int = 4) -> Portion:
-    portion = Portion(first)
+def settled(takes_s: Callable[[int], float], *, most: int = 1024, times: int = 60, first: int = 4) -> BatchSize:
+    size = BatchSize(first)
     for _ in range(times):
-        rows = min(portion.rows, most)
-        portion.took(rows, takes_s(rows), limit_s=0.05)
-    return portion
+        rows = min(size.rows, most)
+        size.took(rows, takes_s(rows), limit_s=0.05)
+    return size
 
 
 @pytest.mark.parametrize(("row_s", "rows"), [(0.005, 10), (0.0004, 125), (0.1, 1)])
@@ -32,16 +32,16 @@ def test_what_takes_as_long_for_one_row_as_for_many_gets_many(fixed_s: float) ->
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_what_takes_about_as_long_as_it_may_whatever_its_size_gets_many(of_the_limit: float, noise: float) -> None:
     wobble = itertools.cycle([1.0, 1.0 - noise, 1.0 + noise])
-    portion = settled(lambda count: 0.05 * of_the_limit * next(wobble) + count * 1e-7, times=400)
-    assert portion.rows >= 1024
+    size = settled(lambda count: 0.05 * of_the_limit * next(wobble) + count * 1e-7, times=400)
+    assert size.rows >= 1024
 
 
 def test_what_is_behind_limits_too() -> None:
-    portion = Portion(64)
-    portion.took(64, 0.0, limit_s=0.05, load=4.0)
-    assert portion.rows == 16
-    portion.took(16, 0.0, limit_s=0.05, load=0.6)
-    assert portion.rows == 20
+    size = BatchSize(64)
+    size.took(64, 0.0, limit_s=0.05, load=4.0)
+    assert size.rows == 16
+    size.took(16, 0.0, limit_s=0.05, load=0.6)
+    assert size.rows == 20
 
 
 def test_where_no_time_passes_nothing_is_limited() -> None:
