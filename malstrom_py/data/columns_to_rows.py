@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.data.schema import in_microseconds
 from malstrom_py.errors import CodecError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def python_values(column: pa.Array, what: str) -> list[Any]:
 
             return pl.Series(column).to_list()  # the same datetimes, in a fifth of the time
         if kind.startswith(_NANOSECONDS):
-            column = column.cast(_in_microseconds(column.type))
+            column = column.cast(in_microseconds(column.type))
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError, LookupError):
         # Without the cause: Arrow's message quotes the value.
@@ -83,11 +84,3 @@ def is_within_datetime(times: pa.Array, per_second: int) -> bool:
     if ends["min"] is None:
         return True
     return bool(_YEAR_1_S * per_second <= ends["min"] and ends["max"] < _YEAR_10000_S * per_second)
-
-
-def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")

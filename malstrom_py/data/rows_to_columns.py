@@ -22,26 +22,35 @@ from itertools import chain
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from malstrom_py.data.schema import exact_type, only_nulls_widen, plain, plain_type, recast, wider_type
+from malstrom_py.data.schema import (
+    ColumnKind,
+    exact_type,
+    inside,
+    joined_type,
+    kind_of,
+    plain,
+    plain_type,
+    recast,
+    wider_type,
+)
 from malstrom_py.errors import MalstromError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # In this order: a bool is an Integral, a datetime a date.
-_KIND_OF: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
-    (bool, "bool"),
-    (Integral, "int"),
-    (Real, "float"),
-    (Decimal, "Decimal"),
-    (date, "date"),
-    (time, "time"),
-    (timedelta, "timedelta"),
-    (str, "str"),
-    ((bytes, bytearray, memoryview), "bytes"),
+_KIND_OF: Final[tuple[tuple[type | tuple[type, ...], ColumnKind], ...]] = (
+    (bool, ColumnKind.BOOL),
+    (Integral, ColumnKind.INT),
+    (Real, ColumnKind.FLOAT),
+    (Decimal, ColumnKind.DECIMAL),
+    (date, ColumnKind.DATE),
+    (time, ColumnKind.TIME),
+    (timedelta, ColumnKind.DURATION),
+    (str, ColumnKind.STR),
+    ((bytes, bytearray, memoryview), ColumnKind.BYTES),
 )
-_NAIVE: Final = "datetime without a zone"
-_ZONED: Final = "datetime with a zone"
+_KINDS_OF_VALUES: Final = {ColumnKind.NAIVE, ColumnKind.ZONED, *(kind for _, kind in _KIND_OF)}
 
 
 class Kinds:
@@ -71,9 +80,13 @@ class Kinds:
         found: set[str] = set()
         for kind in types:
             if issubclass(kind, datetime):
-                found |= {_ZONED if value.tzinfo else _NAIVE for value in values if isinstance(value, datetime)}
+                found |= {
+                    ColumnKind.ZONED if value.tzinfo else ColumnKind.NAIVE
+                    for value in values
+                    if isinstance(value, datetime)
+                }
             else:
-                found.update([told for classes, told in _KIND_OF if issubclass(kind, classes)][:1])
+                found.update([name for classes, name in _KIND_OF if issubclass(kind, classes)][:1])
         self._learn(name, _exactly(found, values) if self._exact else found)
         if any(issubclass(kind, dict) for kind in types):
             self._check_fields(name, [value for value in values if isinstance(value, dict)])
@@ -83,15 +96,12 @@ class Kinds:
 
     def check_type(self, name: str, kind: pa.DataType) -> None:
         """The same for a column of an Arrow type, which says its kind whatever it holds."""
-        import pyarrow as pa
-
-        if pa.types.is_struct(kind):
-            for field in kind:
-                self.check_type(f"{name}.{field.name}", field.type)
-        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-            self.check_type(f"{name}[]", kind.value_type)
-        else:
-            self._learn(name, _kinds_of_type(kind))
+        found = kind_of(kind)
+        if found in {ColumnKind.STRUCT, ColumnKind.LIST}:
+            for place, inner in inside(kind):
+                self.check_type(f"{name}{place}", inner)
+        elif found in _KINDS_OF_VALUES:
+            self._learn(name, {found})
 
     def _learn(self, name: str, found: set[str]) -> None:
         kinds = found | ({self._known[name]} if name in self._known else set())
@@ -121,26 +131,6 @@ def _exactly(found: set[str], values: Sequence[Any]) -> set[str]:
     # Without the names of the fields: those of a dict that is a mapping may be data.
     fields = {frozenset(value) for value in values if isinstance(value, dict)}
     return found | {"dict", "dict of other fields"} if len(fields) > 1 else found
-
-
-def _kinds_of_type(kind: pa.DataType) -> set[str]:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind):
-        return {_NAIVE if kind.tz is None else _ZONED}
-    tests = (
-        (pa.types.is_boolean, "bool"),
-        (pa.types.is_integer, "int"),
-        (pa.types.is_floating, "float"),
-        (pa.types.is_decimal, "Decimal"),
-        (pa.types.is_date, "date"),
-        (pa.types.is_time, "time"),
-        (pa.types.is_duration, "timedelta"),
-        (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "str"),
-        (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytes"),
-        (pa.types.is_fixed_size_binary, "bytes"),
-    )
-    return {told for is_kind, told in tests if is_kind(kind)}
 
 
 def is_unicode(text: str) -> bool:
@@ -333,9 +323,9 @@ class RowColumns:
 
         try:
             array = pa.array(column)
-            found = exact_type(plain_type(array.type)) if self._exact else array.type
-            wider = wider_type(known, found)
-            if self._exact and not (only_nulls_widen(known, wider) and only_nulls_widen(found, wider)):
+            exact = joined_type(known, exact_type(plain_type(array.type))) if self._exact else None
+            wider = exact if self._exact else wider_type(known, array.type)
+            if wider is None:
                 raise pa.ArrowInvalid("another type than before")
             return array if array.type == wider else pa.array(column, type=wider)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
