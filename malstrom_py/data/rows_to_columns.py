@@ -1,6 +1,6 @@
 """Rows into Arrow columns: the names are those of the first rows, the types widen as long as they can.
 
-Kinds of values that Arrow would quietly turn into each other, told apart before it sees them.
+KindCheck of values that Arrow would quietly turn into each other, told apart before it sees them.
 
 Arrow makes dates of datetimes, drops or invents zones, makes bytes of text, numbers of bools, or refuses, depending on
 which value of a batch comes first. So a column holds one of these kinds from its first value on, and refuses the
@@ -53,7 +53,7 @@ _KIND_OF: Final[tuple[tuple[type | tuple[type, ...], ColumnKind], ...]] = (
 _KINDS_OF_VALUES: Final = {ColumnKind.NAIVE, ColumnKind.ZONED, *(kind for _, kind in _KIND_OF)}
 
 
-class Kinds:
+class KindCheck:
     """The kind of each column, and of each field and list inside it, as far as it matters.
 
     ``error`` makes the error that is raised of its message. ``exact``: ints and floats are two kinds, Decimals of
@@ -70,7 +70,7 @@ class Kinds:
         """The error, naming the column, if ``values`` hold two kinds, or another one than came before.
 
         >>> from malstrom_py.errors import SinkError
-        >>> kinds = Kinds(SinkError)
+        >>> kinds = KindCheck(SinkError)
         >>> kinds.check("day", [date(2013, 1, 1), None])
         >>> kinds.check("day", [datetime(2013, 1, 1)])
         Traceback (most recent call last):
@@ -203,7 +203,7 @@ class RowColumns:
         self._exact = exact
         self._names = names
         self._schema: pa.Schema | None = None
-        self._kinds = Kinds(error, exact=exact)
+        self._kinds = KindCheck(error, exact=exact)
 
     @property
     def schema(self) -> pa.Schema | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.rows_to_columns import Column, Kinds, fields_of
+from malstrom_py.data.rows_to_columns import Column, KindCheck, fields_of
 from malstrom_py.data.schema import ColumnKind, accepts, contains, kind_of, plain, recast
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext
@@ -32,7 +32,7 @@ class GivenColumns:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._kinds = Kinds(SinkError)
+        self._kinds = KindCheck(SinkError)
 
     def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
         """See `RowColumns.convert`."""

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from malstrom_py.data.schema import ColumnKind, in_microseconds, type_of
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.files.frames import Framer, Malformed, Run, text_of
+from malstrom_py.sources.files.frames import BadRecord, Framer, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
 from malstrom_py.sources.files.zones import NoSuchTime, zoned
 
@@ -219,7 +219,7 @@ class CsvDecoder:
             return self._runs(frame)
         found: list[Run] = []
         for lines, is_whole in split_lines(frame):
-            found += self._runs(lines) if is_whole else [Malformed(QUOTES_FLAW, text_of(lines))]
+            found += self._runs(lines) if is_whole else [BadRecord(QUOTES_FLAW, text_of(lines))]
         return found
 
     def _runs(self, frame: bytes) -> list[Run]:
@@ -246,7 +246,7 @@ class CsvDecoder:
             except (pa.ArrowInvalid, NoSuchTime) as error:
                 if len(spans) == 1:
                     why = str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
-                    yield Malformed(why, text_of(part))
+                    yield BadRecord(why, text_of(part))
                     continue
                 # Only a hint: every piece is read by itself, wherever the cuts are.
                 match = _ROW.search(str(error))

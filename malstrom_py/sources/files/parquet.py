@@ -37,7 +37,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.schema import recast, stored_type, widens_to
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.frames import Cursor, Malformed, Run
+from malstrom_py.sources.files.frames import BadRecord, Cursor, Run
 from malstrom_py.sources.files.options import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed, file_replaced
 from malstrom_py.sources.files.zones import NoSuchTime, has_naive, zoned
@@ -507,7 +507,7 @@ class ParquetPart:
         except (pa.ArrowInvalid, NoSuchTime) as error:
             if len(batch) == 1:
                 lossy = f"a value does not fit its column's type ({self._lossy(batch)})"
-                return [Malformed(str(error) if isinstance(error, NoSuchTime) else lossy, _as_text(batch))]
+                return [BadRecord(str(error) if isinstance(error, NoSuchTime) else lossy, _as_text(batch))]
             middle = len(batch) // 2
             return self._converted(batch.slice(0, middle)) + self._converted(batch.slice(middle))
 

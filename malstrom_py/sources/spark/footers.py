@@ -41,21 +41,21 @@ class ReadOtherwiseError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class InspectedFile:
     """A file, and how many rows there are in it, those of row groups that are left out included."""
 
     file: PinnedFile
     rows: int
 
 
-def look_at(
+def inspect_files(
     paths: Sequence[str],
     schema: pa.Schema,
     *,
     keep: Any = None,
     told: Collection[str] = (),
     is_case_sensitive: bool = False,
-) -> list[Looked]:
+) -> list[InspectedFile]:
     """Pin ``paths`` for the columns of ``schema``, without the row groups that hold nothing ``keep`` would be true for.
 
     ``told``: columns that names of folders may tell. ``is_case_sensitive``: whether Spark tells ``a`` from ``A``.
@@ -68,7 +68,7 @@ def look_at(
         return list(threads.map(lambda path: _look(path, schema, keep, told, is_case_sensitive), paths))
 
 
-def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str], is_case_sensitive: bool) -> Looked:
+def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str], is_case_sensitive: bool) -> InspectedFile:
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
@@ -88,7 +88,7 @@ def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str], is_cas
         raise SourceError(f"{path} is no whole Parquet file: replace it") from error
     _check(path, metadata, found, schema, values, str if is_case_sensitive else str.lower)
     groups = _groups(fragment, metadata, found, schema, keep)
-    return Looked(PinnedFile(path, status.st_size, status.st_mtime_ns, groups, values), metadata.num_rows)
+    return InspectedFile(PinnedFile(path, status.st_size, status.st_mtime_ns, groups, values), metadata.num_rows)
 
 
 def _told_of(path: str, values: Mapping[str, str | None], schema: pa.Schema) -> Any:
