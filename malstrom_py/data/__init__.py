@@ -1,1 +1,1 @@
-"""What moves through a job: batches, messages, event time, and the types of columns."""
+"""Batches, messages, event time, and the types of columns."""

@@ -1,8 +1,8 @@
 """The batch: the unit that moves on every edge of a job. Immutable once it has been sent.
 
 Row layout, `Batch`: parallel Python lists, because one list per column costs a third of one object per record.
-Column layout, `ColumnBatch`: an Arrow ``RecordBatch``, which steps that take columns hand on as such. `rows_of` is the
-only place where columns become rows, and only a `ColumnBatch` that is asked for its values calls it.
+Column layout, `ColumnBatch`: an Arrow ``RecordBatch``, which steps that take columns pass on unchanged. `rows_of` is
+the only place where columns become rows; a `ColumnBatch` calls it when its values are first read.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Batch:
     __slots__ = ("keys", "part", "timestamps", "values")
 
     columns: pa.RecordBatch | None = None
-    """The values as columns, where the batch has them."""
+    """The values as columns; None if the batch has rows only."""
 
     key_column: pa.Array | None = None
-    """The keys as a column, where the batch has them so."""
+    """The keys as a column; None if they are a list."""
 
     time_column: pa.Array | None = None
-    """The timestamps as a column of int64, where the batch has them so."""
+    """The timestamps as an int64 column; None if they are a list."""
 
     def __init__(
         self,
@@ -66,31 +66,31 @@ class Batch:
         return f"Batch({len(self)} rows of {', '.join(columns)})"
 
     def with_values(self, values: list[Any]) -> Batch:
-        """The same rows with other values, one for one."""
+        """Return the same rows with other values, one for one."""
         return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)
 
     def with_keys(self, keys: list[Any]) -> Batch:
-        """The same rows under other keys, as they leave for an exchange: their part is forgotten."""
+        """Return the same rows under other keys, for an exchange: the batch has no part any more."""
         return Batch(self.values, keys=keys, timestamps=self.timestamps)
 
     def with_timestamps(self, timestamps: list[int]) -> Batch:
-        """The same rows at other times."""
+        """Return the same rows at other times."""
         return Batch(self.values, keys=self.keys, timestamps=timestamps, part=self.part)
 
     def compress(self, mask: Sequence[Any]) -> Batch:
-        """The rows whose entry in ``mask`` is true, in order."""
+        """Return the rows whose entry in ``mask`` is true, in order."""
         return self._each(lambda column: list(compress(column, mask)))
 
     def cut(self, start: int, end: int) -> Batch:
-        """The rows from ``start`` up to ``end``."""
+        """Return the rows from ``start`` up to ``end``."""
         return self._each(lambda column: column[start:end])
 
     def take(self, indices: Sequence[int]) -> Batch:
-        """The rows at ``indices``, in that order; an index may repeat."""
+        """Return the rows at ``indices``, in that order; an index may repeat."""
         return self._each(lambda column: [column[i] for i in indices])
 
     def drop(self, indices: Iterable[int]) -> Batch:
-        """All rows but those at ``indices``."""
+        """Return all rows but those at ``indices``."""
         mask = bytearray(b"\x01") * len(self)
         for index in indices:
             mask[index] = 0
@@ -110,11 +110,11 @@ class Batch:
 class ColumnBatch(Batch):
     """Rows as columns: ``columns`` holds the values, one field each; keys and timestamps are columns or lists.
 
-    A frame alone will do as well, with the ``schema`` it is to have in Arrow where that matters.
-    ``values``, ``keys`` and ``timestamps`` are lists here too: of one dict per row, made when they are first asked for
-    and then kept. ``rows_made`` says whether that has happened. Steps that take columns use ``columns`` (Arrow) or
-    `frame` (Polars), which are two faces of the same memory. ``named``: the names of the columns are known to be those
-    of a source's schema, so that messages may list them; those of columns made of dicts may be values.
+    ``frame`` may be given instead of ``columns``, with the ``schema`` of its Arrow form. ``values``, ``keys`` and
+    ``timestamps`` are lists here too, made when they are first read and then kept; values are one dict per row.
+    ``rows_made``: whether the values have been made. Steps that take columns use ``columns`` (Arrow) or `frame`
+    (Polars), which share memory. ``named``: the column names come from a source's schema, so errors may list them;
+    names of columns made from dicts may be data.
 
     >>> import pyarrow as pa
     >>> batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2, 3]}), keys=["a", "b", "a"])
@@ -154,12 +154,12 @@ class ColumnBatch(Batch):
         self.named = named
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy for another process: the columns, and not the rows that may have been made of them."""
+        """Pickle the columns, without the rows that may have been made of them."""
         kept: dict[str, Any] = {"keys": self._keys, "key_column": self._key_data, "timestamps": self._timestamps}
         return partial(ColumnBatch, **kept, time_column=self.time_column, part=self.part), (self.columns,)
 
     @property
-    def columns(self) -> pa.RecordBatch:  # type: ignore[override]  # what is optional there is always here
+    def columns(self) -> pa.RecordBatch:  # type: ignore[override]  # optional in Batch, never None here
         """The values as an Arrow record batch."""
         if self._columns is None:
             self._columns = _arrow_of(self.frame, self._schema)
@@ -176,12 +176,12 @@ class ColumnBatch(Batch):
 
     @property
     def size(self) -> int:
-        """About how many bytes the values take."""
+        """The approximate size of the values in bytes."""
         return int(self._columns.nbytes) if self._columns is not None else int(self.frame.estimated_size())
 
     @property
     def rows_made(self) -> bool:
-        """Whether the values have been made rows."""
+        """Whether the rows have been made."""
         return self._rows is not None
 
     @property
@@ -193,8 +193,8 @@ class ColumnBatch(Batch):
 
     @property
     def key_column(self) -> pa.Array | None:  # type: ignore[override]
-        """The keys as an Arrow column, where they are a column."""
-        if self._key_data is not None and hasattr(self._key_data, "to_arrow"):  # of Polars, until it is asked for
+        """The keys as an Arrow column; None if they are a list."""
+        if self._key_data is not None and hasattr(self._key_data, "to_arrow"):  # a Polars series
             self._key_data = self._key_data.to_arrow()
         return self._key_data
 
@@ -207,19 +207,19 @@ class ColumnBatch(Batch):
 
     @property
     def timestamps(self) -> list[int] | None:  # type: ignore[override]
-        """The timestamps, None on a stream without."""
+        """The timestamps, None on an untimed stream."""
         if self._timestamps is None and self.time_column is not None:
             self._timestamps = self.time_column.to_pylist()
         return self._timestamps
 
     @property
     def is_keyed(self) -> bool:
-        """Whether there are keys, told without making a list of them."""
+        """Whether there are keys; makes no list of them."""
         return self._keys is not None or self._key_data is not None
 
     @property
     def is_timed(self) -> bool:
-        """Whether there are timestamps, told without making a list of them."""
+        """Whether there are timestamps; makes no list of them."""
         return self._timestamps is not None or self.time_column is not None
 
     def __len__(self) -> int:
@@ -235,25 +235,25 @@ class ColumnBatch(Batch):
         return Batch(values, keys=self.keys, timestamps=self.timestamps, part=self.part)
 
     def with_frame(self, frame: pl.DataFrame) -> ColumnBatch:
-        """The same rows with other values, one for one."""
+        """Return the same rows with other values, one for one."""
         return self._with(None, frame)
 
     def with_columns(self, columns: pa.RecordBatch) -> ColumnBatch:
-        """The same rows with other values, one for one."""
+        """Return the same rows with other values, one for one."""
         return self._with(columns, None)
 
     def with_keys(self, keys: list[Any]) -> ColumnBatch:
         return self._keyed(keys, None)
 
     def with_key_column(self, keys: pa.Array | pl.Series) -> ColumnBatch:
-        """`with_keys` for keys that are a column, of Arrow or Polars."""
+        """Return the batch `with_keys` that are an Arrow or Polars column."""
         return self._keyed(None, keys)
 
     def with_timestamps(self, timestamps: list[int]) -> ColumnBatch:
         return self._timed(timestamps, None)
 
     def with_time_column(self, timestamps: pa.Array) -> ColumnBatch:
-        """`with_timestamps` for timestamps that are a column of int64 without nulls."""
+        """Return the batch `with_timestamps` that are an int64 column without nulls."""
         return self._timed(None, timestamps)
 
     def compress(self, mask: Sequence[Any]) -> ColumnBatch:
@@ -279,23 +279,23 @@ class ColumnBatch(Batch):
         )
 
     def series(self, name: str | None) -> pl.Series | None:
-        """One column as Polars has it, without a copy; None if there is no such column, or it is in Arrow only."""
+        """Return one column as a Polars series without a copy; None if it does not exist, or only in Arrow."""
         return None if self._frame is None or name not in self._frame.columns else self._frame.get_column(name)
 
     def column(self, name: str | None) -> pa.Array | None:
-        """One column as an Arrow array; None if there is no such column."""
+        """Return one column as an Arrow array; None if there is no such column."""
         if self._columns is not None:
             return self._columns.column(name) if name in self._columns.schema.names else None
         series = self.series(name)
         return None if series is None else series.to_arrow()
 
     def field(self, name: str) -> list[Any] | None:
-        """The values of one column, without making rows; None if there is no such column."""
+        """Return the values of one column without making rows; None if there is no such column."""
         column = self.column(name)
         return None if column is None else python_values(column, f"column {name!r}")
 
     def pieces(self, rows_max: int) -> list[ColumnBatch]:
-        """The batch in pieces of at most ``rows_max`` rows; always the same ones, so that branches share their rows."""
+        """Return pieces of at most ``rows_max`` rows; each call returns the same ones, so branches share their rows."""
         if len(self) <= rows_max:
             return [self]
         if self._pieces is None:
@@ -303,7 +303,7 @@ class ColumnBatch(Batch):
         return self._pieces
 
     def where(self, mask: pl.Series) -> ColumnBatch:
-        """The rows for which ``mask``, a column of booleans, is true: null is not."""
+        """Return the rows for which ``mask``, a boolean column, is true; null is false."""
         chosen = mask.fill_null(False)
         array = chosen.to_arrow()
         return ColumnBatch(
@@ -349,18 +349,18 @@ class ColumnBatch(Batch):
             part=self.part,
             named=self.named,
         )
-        # What has been made once is not made again.
+        # Rows that were made are kept.
         picked._rows = None if self._rows is None else of_list(self._rows)
         return picked
 
 
 def _arrow_of(frame: pl.DataFrame, schema: pa.Schema | None) -> pa.RecordBatch:
-    """``frame`` as one record batch, of the types of ``schema`` if it is given."""
+    """Return ``frame`` as one record batch, in the types of ``schema`` if it is given."""
     import pyarrow as pa
 
     table = frame.to_arrow()
     table = table if schema is None else table.cast(schema)
     batches = table.combine_chunks().to_batches()
-    if len(batches) > 1:  # more than one column of Arrow can hold
-        raise CodecError(f"{frame.height} rows are too large for one batch of columns: send fewer rows at once")
+    if len(batches) > 1:  # text beyond the offsets of one Arrow column
+        raise CodecError(f"{frame.height} rows are too large for one batch of columns: send fewer rows per batch")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -1,6 +1,6 @@
-"""Columns into rows, the one place where that happens. `malstrom_py.data.rows_to_columns` is the way back.
+"""Columns into rows. `malstrom_py.data.rows_to_columns` is the inverse. No other module makes rows of columns.
 
-Rule: a row is a dict of Python's own types, equal to what Arrow itself makes of it; only faster.
+Rule: a row is a dict of Python's own types, equal to what Arrow's ``to_pylist`` returns; only faster.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.data.schema import in_microseconds
 from malstrom_py.errors import CodecError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _COMPILED_MAX: Final = 200
 
 
 def rows_of(columns: pa.RecordBatch) -> list[dict[str, Any]]:
-    """An Arrow record batch as one dict per row: column name -> Python value, None for null.
+    """Return one dict per row of an Arrow record batch: column name -> Python value, None for null.
 
     >>> import pyarrow as pa
     >>> rows_of(pa.RecordBatch.from_pydict({"carrier": ["UA", "B6"], "delay": [2, None]}))
@@ -39,8 +40,10 @@ def rows_of(columns: pa.RecordBatch) -> list[dict[str, Any]]:
 
 @cache
 def _dicts(width: int) -> Callable[[Sequence[str], Iterable[tuple[Any, ...]]], list[dict[str, Any]]]:
-    """A function that makes dicts of rows of ``width`` values: a display of that width, which takes a third of the time
-    of ``dict(zip(names, row))``. Names are data to it, never code."""
+    """Compile a function that makes dicts of rows of ``width`` values with a dict display.
+
+    That takes a third of the time of ``dict(zip(names, row))``. Names are arguments, never code.
+    """
     numbers = range(width)
     names, values = ("".join(f"{letter}{number}," for number in numbers) for letter in "nv")
     items = ",".join(f"n{number}:v{number}" for number in numbers)
@@ -52,30 +55,30 @@ def _dicts(width: int) -> Callable[[Sequence[str], Iterable[tuple[Any, ...]]], l
 
 
 def python_values(column: pa.Array, what: str) -> list[Any]:
-    """A column as a list of Python's own types; `CodecError` that names ``what`` where they cannot hold a value.
+    """Return a column as a list of Python's own types; raise `CodecError` naming ``what`` if they cannot hold a value.
 
-    Nanoseconds would come as types of pandas, where that is installed; so they come in microseconds, or not at all.
+    Nanoseconds are cast to microseconds, because Arrow would return pandas types where pandas is installed.
     """
     kind = str(column.type)
     try:
         if kind in _NAIVE_TIMES and is_within_datetime(column, _NAIVE_TIMES[kind]):
             import polars as pl
 
-            return pl.Series(column).to_list()  # the same datetimes, in a fifth of the time
+            return pl.Series(column).to_list()  # the same datetimes in a fifth of the time
         if kind.startswith(_NANOSECONDS):
-            column = column.cast(_in_microseconds(column.type))
+            column = column.cast(in_microseconds(column.type))
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError, LookupError):
         # Without the cause: Arrow's message quotes the value.
         raise CodecError(
-            f"{what} of Arrow type {column.type} has a value that is none of Python's (finer than a microsecond, "
+            f"{what} of Arrow type {column.type} has a value that Python cannot hold (finer than a microsecond, "
             f"beyond the years 1 to 9999, in an unknown zone, or not UTF-8): cast the column first."
         ) from None
     return values
 
 
 def is_within_datetime(times: pa.Array, per_second: int) -> bool:
-    """Whether all of ``times`` are of the years 1 to 9999; beyond them Polars panics."""
+    """Return whether all of ``times`` are in the years 1 to 9999; beyond them Polars panics."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -83,11 +86,3 @@ def is_within_datetime(times: pa.Array, per_second: int) -> bool:
     if ends["min"] is None:
         return True
     return bool(_YEAR_1_S * per_second <= ends["min"] and ends["max"] < _YEAR_10000_S * per_second)
-
-
-def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")

@@ -1,6 +1,6 @@
-"""How event time advances: epoch generators, and what they keep per source part (T1, T2).
+"""Epoch generators: how event time advances, and the epoch (watermark) of each source part (T1, T2).
 
-Rule: lateness is decided per record against the running epoch of its own part, never per batch.
+Rule: whether a record is late is decided by its own part's running epoch, record by record, never per batch.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ class EpochTracker(Protocol):
     epoch: int
 
     def observe(self, timestamps: list[int]) -> list[int]:
-        """Take the timestamps of consecutive records (at least one) and advance ``epoch`` record by record.
+        """Advance ``epoch`` by the timestamps of consecutive records (at least one), record by record.
 
-        Returns the indices of the late ones: those at or below the running epoch when their turn came.
+        Return the indices of the late records: those at or below the epoch that the records before them left.
         """
         ...
 
     def raise_to(self, epoch: int) -> None:
-        """Never judge by less than ``epoch`` from here on."""
+        """Raise the running epoch to at least ``epoch``."""
         ...
 
     def snapshot(self) -> Any:
-        """What `restore` needs to go on here or on another worker, in plain types."""
+        """Return the state for `restore`, here or on another worker, in plain types."""
         ...
 
     def restore(self, state: Any) -> None:
-        """Go on where `snapshot` was taken."""
+        """Continue from a `snapshot`."""
         ...
 
 
 @runtime_checkable
 class SpanTracker(EpochTracker, Protocol):
-    """A tracker that can tell by the smallest and the largest timestamp of some records that none of them is late."""
+    """A tracker that can rule out late records by the smallest and the largest timestamp of a batch."""
 
     def observe_span(self, smallest: int, largest: int) -> bool:
-        """Take records with timestamps from ``smallest`` to ``largest``, if none can be late whatever their order.
+        """Advance the epoch and return True if no record from ``smallest`` to ``largest`` can be late in any order.
 
-        False: one may be late, nothing was taken, and `observe` is to be asked.
+        False: a record may be late, and the epoch is unchanged; call `observe`.
         """
         ...
 
 
 class EpochGenerator(Protocol):
-    """What ``generate_epochs`` takes."""
+    """The argument of ``generate_epochs``."""
 
     def tracker(self, unit: Unit) -> EpochTracker:
-        """A tracker for one part, whose timestamps are in ``unit``."""
+        """Return a tracker for one part, whose timestamps are in ``unit``."""
         ...
 
 
@@ -76,9 +76,10 @@ class LimitOutOfOrderness:
 
 
 def limit_out_of_orderness(bound: timedelta | int) -> LimitOutOfOrderness:
-    """Records of one part are at most ``bound`` out of order: epoch = largest timestamp - bound - 1 unit.
+    """Return a generator for parts whose records are at most ``bound`` out of order.
 
-    A record exactly ``bound`` behind is on time. ``bound`` is a timedelta, or an int in the stream's unit.
+    The epoch is the largest timestamp - bound - 1 unit: a record exactly ``bound`` older is on time. ``bound`` is a timedelta, or an
+    int in the stream's unit.
 
     >>> tracker = limit_out_of_orderness(10).tracker("ms")
     >>> tracker.observe([100, 90, 89, 120, 105]), tracker.epoch
@@ -88,7 +89,7 @@ def limit_out_of_orderness(bound: timedelta | int) -> LimitOutOfOrderness:
 
 
 def idle_after_s(idle_after: timedelta | None, step: str) -> float | None:
-    """``idle_after`` of a ``generate_epochs`` in seconds; `PlanError` naming ``step`` if it is no time above 0."""
+    """Return ``idle_after`` in seconds; raise `PlanError` naming ``step`` unless it is a timedelta above 0."""
     if idle_after is None:
         return None
     if not isinstance(idle_after, timedelta) or idle_after <= timedelta(0):
@@ -97,7 +98,7 @@ def idle_after_s(idle_after: timedelta | None, step: str) -> float | None:
 
 
 def max_ahead_of(max_ahead: timedelta | int | None, unit: Unit, step: str) -> int | None:
-    """``max_ahead`` of a ``generate_epochs`` in ``unit``; `PlanError` naming ``step`` if it is no such time."""
+    """Return ``max_ahead`` in ``unit``; raise `PlanError` naming ``step`` if it is not a span of time."""
     if max_ahead is None:
         return None
     if not isinstance(max_ahead, timedelta | int) or isinstance(max_ahead, bool):
@@ -115,13 +116,13 @@ class _BoundTracker:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        # Whether none were late among the last: where some are, there will be more, and looking first costs the more.
+        # Whether the last batch had no late records. After late ones more are likely, so the quick check is skipped.
         self._orderly = True
         self.epoch = MIN_EPOCH
 
     def observe_span(self, smallest: int, largest: int) -> bool:
         final = max(self.epoch, largest - self._bound - 1)
-        # Whatever their order, no record can be late that is above the epoch the whole batch ends with.
+        # A record above the epoch after the whole batch is on time in any order.
         if smallest <= final:
             return False
         self.epoch = final

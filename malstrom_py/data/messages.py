@@ -1,9 +1,9 @@
-"""What moves through operators besides batches.
+"""The messages that move through operators beside batches.
 
-`Epoch` is a promise in event time: nothing with a timestamp at or below it follows (other systems call it a
-watermark). `PartOpened` and `PartFinished` travel inside a source region only, so that event time is tracked
-per part (T2). The others act on keyed state and pass every operator of a region: a step with several inputs
-handles one when it has come on all of them. `DataMessage` is how `StatefulLogic.on_data` sees one record.
+`Epoch` promises that no later record has a timestamp at or below it (other systems: watermark). `PartOpened` and
+`PartFinished` travel inside a source region only, so that event time is tracked per part (T2). The others act on keyed
+state and pass every operator of a region: a step with several inputs handles one once it has arrived on all of them.
+`DataMessage` is one record as `StatefulLogic.on_data` gets it.
 
 Rule: a message is a value: one that came from another worker equals the one that was sent.
 """
@@ -18,17 +18,17 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_EPOCH: Final = 2**63 - 1
-"""What a finished bounded job emits last, on untimed streams too (T5)."""
+"""The last epoch of a finished bounded job, on untimed streams too (T5)."""
 
 MIN_EPOCH: Final = -(2**63)
-"""The frontier of an operator that has seen no epoch yet."""
+"""The frontier of an operator before the first epoch."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class DataMessage(Generic[K, V]):
-    """One record, never to be changed. ``timestamp`` is an int64 in the stream's unit, None on an untimed stream."""
+    """One record; do not change it. ``timestamp`` is an int64 in the stream's unit, None on an untimed stream."""
 
-    # Not a frozen dataclass, for those take three times as long to make, and this is made for every record.
+    # Not frozen: a frozen dataclass takes three times as long to create, and one is created for every record.
 
     key: K
     value: V
@@ -37,10 +37,10 @@ class DataMessage(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Nothing with a timestamp at or below ``time`` follows. `MAX_EPOCH`: nothing follows at all.
+    """No record with a timestamp at or below ``time`` follows. `MAX_EPOCH`: no record follows at all.
 
-    ``idle``: whoever sends it has nothing right now and is not to be waited for (T2). In source regions, and to their
-    exchanges.
+    ``idle``: the sender has no records right now and does not hold back event time (T2); used in source regions and
+    on their exchanges.
     """
 
     time: int
@@ -49,7 +49,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class PartOpened:
-    """A part of a source is about to be read here. ``state`` is what `PartReleased` gathered on its former worker."""
+    """This worker starts to read a part. ``state`` is what `PartReleased` gathered on its former worker."""
 
     part: str
     state: Mapping[str, Any] | None = None
@@ -57,9 +57,9 @@ class PartOpened:
 
 @dataclass(frozen=True, slots=True)
 class PartReleased:
-    """A part is given to another worker: each operator that keeps something for it adds it under its own id (R2).
+    """A part moves to another worker: each operator adds what it keeps for the part under its own id (R2).
 
-    ``state`` then goes into the `PartOpened` on the worker that takes the part.
+    ``state`` is then the state of the `PartOpened` on the worker that takes the part.
     """
 
     part: str
@@ -75,19 +75,19 @@ class PartFinished:
 
 @dataclass(frozen=True, slots=True)
 class PartQuiet:
-    """A part has had no records for ``quiet_s`` seconds of the runtime's clock, though it was asked."""
+    """A part that was polled has had no records for ``quiet_s`` seconds of the runtime's clock."""
 
     part: str
     quiet_s: float
 
 
 def every_key(key: object) -> bool:
-    """The predicate that every key passes."""
+    """Return True: the predicate that every key passes."""
     return True
 
 
 class AnyOf:
-    """The predicate that just ``keys`` pass: to be asked about them need not cost by all the keys that are held."""
+    """The predicate that only ``keys`` pass, so that operators look up these instead of testing all keys they hold."""
 
     __slots__ = ("keys",)
 
@@ -106,7 +106,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Interrogate:
-    """Asks for the keys that have state and pass ``predicate``: each operator adds its own to ``keys``."""
+    """Collects the keys that have state and pass ``predicate``: each operator adds its own to ``keys``."""
 
     predicate: Callable[[Any], bool] = every_key
     keys: set[Any] = field(default_factory=set, hash=False)
@@ -116,8 +116,8 @@ class Interrogate:
 class Collect:
     """Takes the state of ``keys``: each operator removes it and adds it, encoded, under its own id.
 
-    State comes in the order of ``keys``. That of a set of str differs from process to process; that of the keys of a
-    dict does not, and it is kept when a message is pickled.
+    State is in the order of ``keys``. The order of a set of str differs between processes; that of a dict's keys does
+    not, and pickling keeps it.
 
     >>> import pickle
     >>> message = Collect(dict.fromkeys(["anna", "ben"]).keys())
@@ -129,7 +129,7 @@ class Collect:
     states: dict[str, bytes] = field(default_factory=dict, hash=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self.keys, KeysView):  # of a dict, which cannot be pickled
+        if isinstance(self.keys, KeysView):  # keys of a dict cannot be pickled
             return _collect_in_order, (tuple(self.keys), self.states)
         return Collect, (self.keys, self.states)
 
@@ -140,16 +140,16 @@ def _collect_in_order(keys: tuple[Any, ...], states: dict[str, bytes]) -> Collec
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Brings state: each operator installs what stands under its own id. ``states`` is of the form of `Collect`'s."""
+    """Brings state: each operator installs the state under its own id. ``states`` has the form of `Collect.states`."""
 
     states: Mapping[str, bytes] = field(hash=False)
 
 
 class PersistenceBackend(Protocol):
-    """Where operators put their state at a barrier, encoded, under their own ids."""
+    """The store for the encoded state of operators at a barrier, by operator id."""
 
     def persist(self, operator: str, state: bytes) -> None:
-        """Take the state of one operator."""
+        """Store the state of one operator."""
         ...
 
 
@@ -157,9 +157,9 @@ class PersistenceBackend(Protocol):
 class AbsBarrier:
     """A cut through the stream (asynchronous barrier snapshot): each operator persists its state as it passes.
 
-    ``snapshot`` is its id. ``parent``: the last snapshot that was committed by this start of the job, to which what is
-    persisted may be relative (S2); None: it has to be complete. ``incarnation`` counts the starts of the job. Two are
-    equal if they cut for the same snapshot, wherever each persists: another worker has another ``backend``.
+    ``snapshot`` is its id. ``parent``: the last snapshot that this start of the job committed, to which the persisted
+    state may be relative (S2); None: it must be complete. ``incarnation`` counts the starts of the job. Equality
+    ignores ``backend``, which differs between workers.
     """
 
     snapshot: str
@@ -170,7 +170,7 @@ class AbsBarrier:
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """From here on the routing table of ``version`` holds: ``owners[slot]`` is the worker that owns a slot."""
+    """Puts the routing table of ``version`` into effect: ``owners[slot]`` is the worker that owns a slot."""
 
     version: int
     owners: Sequence[int] = field(hash=False)
@@ -178,14 +178,14 @@ class Rescale:
 
 @dataclass(frozen=True, slots=True)
 class SuspendMarker:
-    """The job is being suspended: nothing follows on this channel, and the maximum epoch does not come."""
+    """The job is being suspended: nothing follows on this channel, not even the maximum epoch."""
 
 
 StateMessage = Interrogate | Collect | Acquire | AbsBarrier | Rescale | SuspendMarker
-"""What passes every operator of a region, once."""
+"""Messages that pass every operator of a region, once."""
 
 PartMessage = PartOpened | PartReleased | PartFinished | PartQuiet
-"""What says that a part of a source came, went or has nothing. Seen in source regions only."""
+"""Messages about source parts: opened, moved, finished or quiet. Sent in source regions only."""
 
 Control = Epoch | PartMessage | StateMessage
 

@@ -1,15 +1,11 @@
-"""Rows into Arrow columns: the names are those of the first rows, the types widen as long as they can.
+"""Rows into Arrow columns, and columns that join them. `malstrom_py.data.columns_to_rows` is the inverse.
 
-Kinds of values that Arrow would quietly turn into each other, told apart before it sees them.
+The first rows name the columns; types widen as far as they can. Rule: a value's column type never depends on where
+batches are cut; a value whose type would is refused.
 
-Arrow makes dates of datetimes, drops or invents zones, makes bytes of text, numbers of bools, or refuses, depending on
-which value of a batch comes first. So a column holds one of these kinds from its first value on, and refuses the
-others; whole numbers alone may stand beside floats, and not even they where kinds are `exact`.
-
-Columns that are there already join them under the same rules, so that a stream may mix both layouts.
-
-What a value becomes never depends on where the batches are cut: what would is refused.
-`malstrom_py.data.columns_to_rows` is the way back.
+Arrow alone would make dates of datetimes, drop or invent zones, make bytes of text and numbers of bools, depending on
+the first value of a batch. So `KindCheck` fixes each column's kind at its first value and refuses other kinds; only
+ints may join floats, and not where kinds are ``exact``.
 """
 
 from __future__ import annotations
@@ -22,34 +18,42 @@ from itertools import chain
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from malstrom_py.data.schema import exact_type, only_nulls_widen, plain, plain_type, recast, wider_type
+from malstrom_py.data.schema import (
+    ColumnKind,
+    exact_type,
+    inside,
+    joined_type,
+    kind_of,
+    plain,
+    plain_type,
+    recast,
+    wider_type,
+)
 from malstrom_py.errors import MalstromError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # In this order: a bool is an Integral, a datetime a date.
-_KIND_OF: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
-    (bool, "bool"),
-    (Integral, "int"),
-    (Real, "float"),
-    (Decimal, "Decimal"),
-    (date, "date"),
-    (time, "time"),
-    (timedelta, "timedelta"),
-    (str, "str"),
-    ((bytes, bytearray, memoryview), "bytes"),
+_KIND_OF: Final[tuple[tuple[type | tuple[type, ...], ColumnKind], ...]] = (
+    (bool, ColumnKind.BOOL),
+    (Integral, ColumnKind.INT),
+    (Real, ColumnKind.FLOAT),
+    (Decimal, ColumnKind.DECIMAL),
+    (date, ColumnKind.DATE),
+    (time, ColumnKind.TIME),
+    (timedelta, ColumnKind.DURATION),
+    (str, ColumnKind.STR),
+    ((bytes, bytearray, memoryview), ColumnKind.BYTES),
 )
-_NAIVE: Final = "datetime without a zone"
-_ZONED: Final = "datetime with a zone"
+_KINDS_OF_VALUES: Final = {ColumnKind.NAIVE, ColumnKind.ZONED, *(kind for _, kind in _KIND_OF)}
 
 
-class Kinds:
-    """The kind of each column, and of each field and list inside it, as far as it matters.
+class KindCheck:
+    """Checks that each column, and each field and list inside it, keeps one kind.
 
-    ``error`` makes the error that is raised of its message. ``exact``: ints and floats are two kinds, Decimals of
-    different places are, so are dicts of different fields, and an int has 64 bits: for whom batches are gone before
-    the next one comes, so that nothing can be widened later.
+    ``error`` makes an error of a message. ``exact`` is for steps that cannot widen earlier batches: ints and floats
+    are two kinds, Decimals with different exponents too, dicts have the same fields, and ints have 64 bits.
     """
 
     def __init__(self, error: Callable[[str], MalstromError], *, exact: bool = False) -> None:
@@ -58,10 +62,10 @@ class Kinds:
         self._known: dict[str, str] = {}
 
     def check(self, name: str, values: Sequence[Any]) -> None:
-        """The error, naming the column, if ``values`` hold two kinds, or another one than came before.
+        """Raise the error, naming the column, if ``values`` hold two kinds, or another kind than earlier values.
 
         >>> from malstrom_py.errors import SinkError
-        >>> kinds = Kinds(SinkError)
+        >>> kinds = KindCheck(SinkError)
         >>> kinds.check("day", [date(2013, 1, 1), None])
         >>> kinds.check("day", [datetime(2013, 1, 1)])
         Traceback (most recent call last):
@@ -71,9 +75,13 @@ class Kinds:
         found: set[str] = set()
         for kind in types:
             if issubclass(kind, datetime):
-                found |= {_ZONED if value.tzinfo else _NAIVE for value in values if isinstance(value, datetime)}
+                found |= {
+                    ColumnKind.ZONED if value.tzinfo else ColumnKind.NAIVE
+                    for value in values
+                    if isinstance(value, datetime)
+                }
             else:
-                found.update([told for classes, told in _KIND_OF if issubclass(kind, classes)][:1])
+                found.update([name for classes, name in _KIND_OF if issubclass(kind, classes)][:1])
         self._learn(name, _exactly(found, values) if self._exact else found)
         if any(issubclass(kind, dict) for kind in types):
             self._check_fields(name, [value for value in values if isinstance(value, dict)])
@@ -82,16 +90,13 @@ class Kinds:
             self.check(f"{name}[]", list(inner))
 
     def check_type(self, name: str, kind: pa.DataType) -> None:
-        """The same for a column of an Arrow type, which says its kind whatever it holds."""
-        import pyarrow as pa
-
-        if pa.types.is_struct(kind):
-            for field in kind:
-                self.check_type(f"{name}.{field.name}", field.type)
-        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-            self.check_type(f"{name}[]", kind.value_type)
-        else:
-            self._learn(name, _kinds_of_type(kind))
+        """Check a column of an Arrow type, which has one kind."""
+        found = kind_of(kind)
+        if found in {ColumnKind.STRUCT, ColumnKind.LIST}:
+            for place, inner in inside(kind):
+                self.check_type(f"{name}{place}", inner)
+        elif found in _KINDS_OF_VALUES:
+            self._learn(name, {found})
 
     def _learn(self, name: str, found: set[str]) -> None:
         kinds = found | ({self._known[name]} if name in self._known else set())
@@ -112,39 +117,19 @@ class Kinds:
 
 
 def _exactly(found: set[str], values: Sequence[Any]) -> set[str]:
-    """``found``, told apart further: Decimals by their places, ints by whether they fit, dicts of different fields."""
+    """Return ``found`` in finer kinds: Decimals by exponent, ints by whether they fit 64 bits, dicts by fields."""
     if "Decimal" in found:
         places = {value.as_tuple().exponent for value in values if isinstance(value, Decimal)}
         found = (found - {"Decimal"}) | {f"Decimal with exponent {exponent}" for exponent in places}
     if "int" in found and any(type(value) is int and not -(1 << 63) <= value < 1 << 63 for value in values):
         found = found | {"int beyond 64 bits"}
-    # Without the names of the fields: those of a dict that is a mapping may be data.
+    # Without the field names: the keys of a dict may be data.
     fields = {frozenset(value) for value in values if isinstance(value, dict)}
     return found | {"dict", "dict of other fields"} if len(fields) > 1 else found
 
 
-def _kinds_of_type(kind: pa.DataType) -> set[str]:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind):
-        return {_NAIVE if kind.tz is None else _ZONED}
-    tests = (
-        (pa.types.is_boolean, "bool"),
-        (pa.types.is_integer, "int"),
-        (pa.types.is_floating, "float"),
-        (pa.types.is_decimal, "Decimal"),
-        (pa.types.is_date, "date"),
-        (pa.types.is_time, "time"),
-        (pa.types.is_duration, "timedelta"),
-        (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "str"),
-        (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytes"),
-        (pa.types.is_fixed_size_binary, "bytes"),
-    )
-    return {told for is_kind, told in tests if is_kind(kind)}
-
-
 def is_unicode(text: str) -> bool:
-    r"""Whether ``text`` has an encoding: no halves of surrogate pairs, which neither Arrow nor a file's name takes.
+    r"""Return whether ``text`` can be encoded: it has no lone surrogates, which Arrow and file names refuse.
 
     >>> is_unicode("é"), is_unicode("\ud800")
     (True, False)
@@ -157,13 +142,13 @@ def is_unicode(text: str) -> bool:
 
 
 Column: TypeAlias = "list[Any] | pa.Array"
-"""What becomes one column: values of Python, or an Arrow array."""
+"""The input of one column: Python values, or an Arrow array."""
 
 _LISTED_MAX: Final = 10
 
 
 def fields_of(values: list[Any]) -> list[dict[str, Any]]:
-    """Each value as its fields: a dict is them, a dataclass or namedtuple has them, anything else is ``value``.
+    """Return the fields of each value: of a dict, dataclass or namedtuple its own, of anything else ``value``.
 
     >>> fields_of([{"a": 1}, 2])
     [{'a': 1}, {'value': 2}]
@@ -187,13 +172,13 @@ def _fields(value: Any) -> dict[str, Any]:
 class RowColumns:
     """Turns the rows of one stream into record batches of one schema.
 
-    A field that a row lacks is None. Types widen: a column that held only None takes any type, whole numbers become
-    floats, structs get more fields; anything else is an error, made of its message by ``error``. ``schema`` is the
-    widest so far (None before the first row), and `widened` brings an earlier record batch to it.
+    A field that a row lacks is None. Types widen: a column of None only takes any type, ints become floats, structs
+    get more fields; anything else raises what ``error`` makes of the message. ``schema`` is the widest so far (None
+    before the first row), and `widened` casts an earlier record batch to it.
 
-    ``exact`` is for whom batches are gone before the next one comes: what could only be told by widening later is
-    refused, wherever the batches are cut: ints beside floats, Decimals of different places, rows and structs of
-    different fields. ``names``: only these fields are looked at; a row that lacks one has None there.
+    ``exact`` is for steps that cannot widen earlier batches: ints beside floats, Decimals with different exponents,
+    and rows or structs with different fields are refused. ``names``: only these fields are read; a row that lacks one
+    has None there.
 
     >>> from malstrom_py.errors import SinkError
     >>> columns = RowColumns(SinkError)
@@ -213,7 +198,7 @@ class RowColumns:
         self._exact = exact
         self._names = names
         self._schema: pa.Schema | None = None
-        self._kinds = Kinds(error, exact=exact)
+        self._kinds = KindCheck(error, exact=exact)
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -221,10 +206,10 @@ class RowColumns:
         return self._schema
 
     def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
-        """``values`` as columns (see `fields_of`), after `schema` has widened to hold them.
+        """Return ``values`` as columns (see `fields_of`) and widen `schema` to hold them.
 
-        ``leading`` are columns of their own that stand before those of the values, each as long as ``values``; the
-        same names must be given with every call. No values make no columns until there were some.
+        ``leading`` are columns placed before those of the values, each as long as ``values``; give the same names at
+        every call. Before the first values, no values give no columns.
         """
         if not values:
             return self._no_rows()
@@ -239,9 +224,9 @@ class RowColumns:
         return self._joined(known, lambda name: leading[name] if name in leading else [row.get(name) for row in rows])
 
     def admit(self, columns: pa.RecordBatch, *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
-        """``columns`` as `convert` would give them, after `schema` has widened to hold them: no row is made.
+        """Return ``columns`` as `convert` would, and widen `schema` to hold them; no row is made.
 
-        Ways to store the same values otherwise (dictionaries, views) are undone, zones become UTC.
+        Dictionaries and views become plain columns, zones become UTC.
         """
         import pyarrow as pa
 
@@ -256,7 +241,7 @@ class RowColumns:
         return self._joined(known, lambda name: there[name] if name in there else pa.nulls(len(columns)))
 
     def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """``batch`` with the wider types of ``schema``."""
+        """Return ``batch`` cast to the wider types of ``schema``."""
         import pyarrow as pa
 
         if batch.schema.equals(schema):
@@ -273,12 +258,12 @@ class RowColumns:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _chosen(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Each row's fields of ``names``; the error if no row so far has had one of them, for that is a mistake."""
+        """Return each row's fields of ``names``; raise the error if none of the first rows has one of them."""
         names = self._names or ()
         if self._schema is None and (missing := set(names).difference(*rows)):
-            there = len(set().union(*rows))  # the keys of a dict may be values, so they are counted
+            there = len(set().union(*rows))  # counted only: the keys of a dict may be data
             raise self._error(
-                f"an expression names columns that are not there: {_listed(missing)}; the rows have {there} others"
+                f"an expression names columns that do not exist: {_listed(missing)}; the rows have {there} others"
             )
         return [{name: row.get(name) for name in names} for row in rows]
 
@@ -298,13 +283,13 @@ class RowColumns:
         return pa.RecordBatch.from_pylist([], schema=pa.schema([]) if self._schema is None else self._schema)
 
     def _known(self, names: Collection[Any], leading: Mapping[str, Column]) -> pa.Schema:
-        """The schema so far; at first ``names`` without types. The error unless it has all of ``names``."""
+        """Return the schema so far, at first ``names`` without types; raise the error if it lacks one of ``names``."""
         import pyarrow as pa
 
         if self._schema is None:
             check_names(names, self._error)
             if not (all_names := [*leading, *names]):
-                raise self._error("the values have no fields, so there is no column to write: give them some")
+                raise self._error("the values have no fields, so no column can be written: give them some")
             return pa.schema([(name, pa.null()) for name in all_names])
         known = self._schema.names
         if extra := set(names).difference(known):
@@ -333,9 +318,9 @@ class RowColumns:
 
         try:
             array = pa.array(column)
-            found = exact_type(plain_type(array.type)) if self._exact else array.type
-            wider = wider_type(known, found)
-            if self._exact and not (only_nulls_widen(known, wider) and only_nulls_widen(found, wider)):
+            exact = joined_type(known, exact_type(plain_type(array.type))) if self._exact else None
+            wider = exact if self._exact else wider_type(known, array.type)
+            if wider is None:
                 raise pa.ArrowInvalid("another type than before")
             return array if array.type == wider else pa.array(column, type=wider)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -359,7 +344,7 @@ class RowColumns:
 
 
 def check_names(names: Iterable[object], error: Callable[[str], MalstromError]) -> None:
-    """The error unless every field is named by a str: 1 and "1" would be one column."""
+    """Raise the error unless every field name is a str: 1 and "1" would be one column."""
     for name in names:
         if not isinstance(name, str):
             raise error(f"a column is named by a {type(name).__name__}: columns are named by str")

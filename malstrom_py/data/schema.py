@@ -1,17 +1,160 @@
-"""Arrow types: the plain form of each, and the type that holds what two of them hold."""
+"""The lattice of column types: the kind of each Arrow type, its plain and stored forms, and what two types join to.
+
+Every place that maps column types (rows, files, Spark, snapshots) asks `kind_of` and walks nested types with `inside`.
+
+Three rules compare two types of one column. `wider_type` widens as far as Arrow can. `joined_type` gives types to
+columns of nulls and digits to decimals, and widens nothing else. `accepts` returns whether values may be cast.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import cache
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _DECIMAL_BITS: Final = 128
+_DIGITS_MAX: Final = 38
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """``kind`` without the ways to store the same values otherwise: dictionaries, views, runs. Zones become UTC.
+class ColumnKind(StrEnum):
+    """The kind of a column's values, regardless of width and layout. The text is the kind's name in errors."""
+
+    NULL = "None"
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    DECIMAL = "Decimal"
+    DATE = "date"
+    TIME = "time"
+    NAIVE = "datetime without a zone"
+    ZONED = "datetime with a zone"
+    DURATION = "timedelta"
+    STR = "str"
+    BYTES = "bytes"
+    LIST = "list"
+    STRUCT = "struct"
+    MAP = "map"
+    ENCODED = "encoded"
+    OTHER = "other"
+
+
+_ARROW_IDS: Final = {
+    ColumnKind.NULL: "NA",
+    ColumnKind.BOOL: "BOOL",
+    ColumnKind.INT: "INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64",
+    ColumnKind.FLOAT: "HALF_FLOAT FLOAT DOUBLE",
+    ColumnKind.DECIMAL: "DECIMAL32 DECIMAL64 DECIMAL128 DECIMAL256",
+    ColumnKind.DATE: "DATE32 DATE64",
+    ColumnKind.TIME: "TIME32 TIME64",
+    ColumnKind.NAIVE: "TIMESTAMP",
+    ColumnKind.DURATION: "DURATION",
+    ColumnKind.STR: "STRING LARGE_STRING STRING_VIEW",
+    ColumnKind.BYTES: "BINARY LARGE_BINARY BINARY_VIEW FIXED_SIZE_BINARY",
+    ColumnKind.LIST: "LIST LARGE_LIST FIXED_SIZE_LIST LIST_VIEW LARGE_LIST_VIEW",
+    ColumnKind.STRUCT: "STRUCT",
+    ColumnKind.MAP: "MAP",
+    ColumnKind.ENCODED: "DICTIONARY RUN_END_ENCODED",
+}
+
+
+@cache
+def _kinds() -> dict[int, ColumnKind]:
+    from pyarrow import lib
+
+    return {getattr(lib, f"Type_{name}"): kind for kind, names in _ARROW_IDS.items() for name in names.split()}
+
+
+def kind_of(type_: pa.DataType) -> ColumnKind:
+    """Return the kind of the values of ``type_``.
+
+    >>> import pyarrow as pa
+    >>> kind_of(pa.uint8()), kind_of(pa.timestamp("s", "UTC")), kind_of(pa.list_view(pa.int8()))
+    (<ColumnKind.INT: 'int'>, <ColumnKind.ZONED: 'datetime with a zone'>, <ColumnKind.LIST: 'list'>)
+    """
+    kind = _kinds().get(type_.id, ColumnKind.OTHER)
+    return ColumnKind.ZONED if kind is ColumnKind.NAIVE and type_.tz is not None else kind
+
+
+def type_of(kind: ColumnKind) -> pa.DataType:
+    """Return the Arrow type of Python values of ``kind``, which is not nested.
+
+    >>> type_of(ColumnKind.INT), type_of(ColumnKind.NAIVE)
+    (DataType(int64), TimestampType(timestamp[us]))
+    """
+    return _types()[kind]
+
+
+@cache
+def _types() -> dict[ColumnKind, pa.DataType]:
+    import pyarrow as pa
+
+    return {
+        ColumnKind.NULL: pa.null(),
+        ColumnKind.BOOL: pa.bool_(),
+        ColumnKind.INT: pa.int64(),
+        ColumnKind.FLOAT: pa.float64(),
+        ColumnKind.DATE: pa.date32(),
+        ColumnKind.TIME: pa.time64("us"),
+        ColumnKind.NAIVE: pa.timestamp("us"),
+        ColumnKind.ZONED: pa.timestamp("us", "UTC"),
+        ColumnKind.DURATION: pa.duration("us"),
+        ColumnKind.STR: pa.string(),
+        ColumnKind.BYTES: pa.binary(),
+    }
+
+
+def inside(type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    """Return the types directly inside ``type_``, each with its place in a column's path.
+
+    >>> import pyarrow as pa
+    >>> inside(pa.map_(pa.string(), pa.int64())), inside(pa.int64())
+    ([('[key]', DataType(string)), ('[value]', DataType(int64))], [])
+    """
+    match kind_of(type_):
+        case ColumnKind.STRUCT:
+            return [(f".{field.name}", field.type) for field in type_]
+        case ColumnKind.LIST:
+            return [("[]", type_.value_type)]
+        case ColumnKind.MAP:
+            return [("[key]", type_.key_type), ("[value]", type_.item_type)]
+    return []
+
+
+def with_inside(type_: pa.DataType, types: Sequence[pa.DataType]) -> pa.DataType:
+    """Return ``type_`` with ``types`` directly inside it, in the order of `inside`. Views of lists become lists."""
+    import pyarrow as pa
+
+    match kind_of(type_):
+        case ColumnKind.STRUCT:
+            return pa.struct([(field.name, inner) for field, inner in zip(type_, types, strict=True)])
+        case ColumnKind.MAP:
+            return pa.map_(*types)
+        case ColumnKind.LIST if isinstance(type_, pa.FixedSizeListType):
+            return pa.list_(types[0], type_.list_size)
+        case ColumnKind.LIST if isinstance(type_, pa.LargeListType | pa.LargeListViewType):
+            return pa.large_list(types[0])
+        case ColumnKind.LIST:
+            return pa.list_(types[0])
+    return type_
+
+
+def map_inside(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return ``type_`` with ``change`` applied to the types directly inside it."""
+    return with_inside(type_, [change(inner) for _, inner in inside(type_)])
+
+
+def contains(type_: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether ``is_wanted`` holds for ``type_`` or for a type at any depth inside it."""
+    return is_wanted(type_) or any(contains(inner, is_wanted) for _, inner in inside(type_))
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return ``type_`` without dictionaries, views and run-end encoding, and with zones as UTC.
 
     >>> import pyarrow as pa
     >>> plain_type(pa.list_(pa.dictionary(pa.int32(), pa.string_view())))
@@ -21,39 +164,20 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     """
     import pyarrow as pa
 
-    types = pa.types
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
-    if types.is_timestamp(kind):
-        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
-    if types.is_string_view(kind):
-        return pa.string()
-    if types.is_binary_view(kind):
-        return pa.binary()
-    return _plain_nested(kind) if types.is_nested(kind) else kind
+    kind = kind_of(type_)
+    if kind is ColumnKind.ENCODED:
+        return plain_type(type_.value_type)
+    if kind is ColumnKind.ZONED:
+        return pa.timestamp(type_.unit, "UTC")
+    if pa.types.is_string_view(type_) or pa.types.is_binary_view(type_):
+        return type_of(kind)
+    return map_inside(type_, plain_type)
 
 
-def _plain_nested(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
+def stored_type(type_: pa.DataType, *, times: bool = True) -> pa.DataType:
+    """Return the layout of ``type_`` in files: no large, view or fixed-size layouts, times of day in microseconds.
 
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([(field.name, plain_type(field.type)) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(plain_type(kind.value_type), kind.list_size)
-    if types.is_large_list(kind) or types.is_large_list_view(kind):
-        return pa.large_list(plain_type(kind.value_type))
-    if types.is_list(kind) or types.is_list_view(kind):
-        return pa.list_(plain_type(kind.value_type))
-    return kind
-
-
-def stored_type(kind: pa.DataType, *, times: bool = True) -> pa.DataType:
-    """``kind`` in the one form in which files hold it: no large, view or fixed-size layouts, times in microseconds.
-
-    Without ``times`` those stay as they are: of two types that are alike then, each holds the values of the other.
+    Without ``times``, times of day keep their unit; two types that are then equal hold the same values.
 
     >>> import pyarrow as pa
     >>> stored_type(pa.large_list(pa.large_string())), stored_type(pa.time64("ns"))
@@ -61,110 +185,30 @@ def stored_type(kind: pa.DataType, *, times: bool = True) -> pa.DataType:
     """
     import pyarrow as pa
 
-    types = pa.types
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_binary_view(kind):
-        return pa.binary()
-    if times and types.is_time(kind):
-        return pa.time64("us")
-    if types.is_struct(kind):
-        return pa.struct([(field.name, stored_type(field.type, times=times)) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(stored_type(kind.key_type, times=times), stored_type(kind.item_type, times=times))
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if is_list or types.is_list_view(kind) or types.is_large_list_view(kind):
-        return pa.list_(stored_type(kind.value_type, times=times))
-    return kind
+    match kind_of(type_):
+        case ColumnKind.STR | ColumnKind.BYTES as kind if not pa.types.is_fixed_size_binary(type_):
+            return type_of(kind)
+        case ColumnKind.TIME if times:
+            return type_of(ColumnKind.TIME)
+        case ColumnKind.LIST:
+            return pa.list_(stored_type(type_.value_type, times=times))
+    return map_inside(type_, lambda inner: stored_type(inner, times=times))
 
 
-def plain(column: pa.Array) -> pa.Array:
-    """``column`` in its `plain_type`. pyarrow.ArrowException: it cannot be made so."""
-    import pyarrow as pa
-    import pyarrow.compute
-
-    pc: Any = pyarrow.compute  # its functions are made while it is imported, so that no checker knows them
-    kind = plain_type(column.type)
-    if column.type == kind:
-        return column
-    if pa.types.is_run_end_encoded(column.type):
-        return plain(pc.run_end_decode(column))
-    return recast(column, kind)
-
-
-def recast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """``column`` with its values in another type. pyarrow.ArrowException: it does not hold them."""
+def in_microseconds(type_: pa.DataType) -> pa.DataType:
+    """Return timestamps, times of day and durations in microseconds, the unit of Python; other types unchanged."""
     import pyarrow as pa
 
-    if column.type == kind:
-        return column
-    if _has_list_of_none(column.type) or _has_list_view(column.type):
-        # Arrow casts a list of nulls that stays one, and views of lists that are null, into broken arrays.
-        return pa.array(column.to_pylist(), kind)
-    return column.cast(kind)
+    match kind_of(type_):
+        case ColumnKind.NAIVE | ColumnKind.ZONED:
+            return pa.timestamp("us", type_.tz)
+        case ColumnKind.TIME | ColumnKind.DURATION as kind:
+            return type_of(kind)
+    return type_
 
 
-def _has_list_of_none(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    types = pa.types
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return bool(types.is_null(kind.value_type)) or _has_list_of_none(kind.value_type)
-    return bool(types.is_struct(kind)) and any(_has_list_of_none(field.type) for field in kind)
-
-
-def _has_list_view(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    types = pa.types
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
-        return True
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _has_list_view(kind.value_type)
-    return bool(types.is_struct(kind)) and any(_has_list_view(field.type) for field in kind)
-
-
-def wider_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """The plain type that holds the values of both. pyarrow.ArrowException: there is none.
-
-    >>> import pyarrow as pa
-    >>> wider_type(pa.int64(), pa.float32())
-    DataType(double)
-    """
-    import pyarrow as pa
-
-    found = plain_type(found)
-    if known == found:
-        return known
-    both = [pa.schema([("", known)]), pa.schema([("", found)])]
-    return pa.unify_schemas(both, promote_options="permissive").field(0).type
-
-
-def for_polars(columns: pa.RecordBatch) -> pa.RecordBatch:
-    """``columns`` with what Polars would misread or refuse in another type of the same values: small decimals in 128
-    bits, zones that are offsets in UTC."""
-    import pyarrow as pa
-
-    changed = [
-        (index, kind) for index, field in enumerate(columns.schema) if (kind := _of_polars(field.type)) is not None
-    ]
-    for index, kind in changed:
-        columns = columns.set_column(index, pa.field(columns.schema[index].name, kind), columns[index].cast(kind))
-    return columns
-
-
-def _of_polars(kind: pa.DataType) -> pa.DataType | None:
-    import pyarrow as pa
-
-    if pa.types.is_decimal(kind) and kind.bit_width < _DECIMAL_BITS:
-        return pa.decimal128(kind.precision, kind.scale)
-    if pa.types.is_timestamp(kind) and kind.tz is not None and kind.tz[:1] in {"+", "-"}:
-        return pa.timestamp(kind.unit, "UTC")
-    return None
-
-
-def exact_type(kind: pa.DataType) -> pa.DataType:
-    """``kind`` as that of a column of which one batch is all that is known: a decimal has as many digits as there are.
+def exact_type(type_: pa.DataType) -> pa.DataType:
+    """Return ``type_`` with all decimals as wide as possible, so that the type does not depend on one batch's digits.
 
     >>> import pyarrow as pa
     >>> exact_type(pa.list_(pa.decimal128(3, 2)))
@@ -172,33 +216,143 @@ def exact_type(kind: pa.DataType) -> pa.DataType:
     """
     import pyarrow as pa
 
-    types = pa.types
-    if types.is_decimal(kind):
-        return pa.decimal128(38, kind.scale)
-    if types.is_list(kind):
-        return pa.list_(exact_type(kind.value_type))
-    if types.is_struct(kind):
-        return pa.struct([(field.name, exact_type(field.type)) for field in kind])
-    return kind
+    if kind_of(type_) is ColumnKind.DECIMAL:
+        return pa.decimal128(_DIGITS_MAX, type_.scale)
+    return map_inside(type_, exact_type)
 
 
-def only_nulls_widen(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether ``wide`` differs from ``narrow`` only where that was of no type yet.
+def wider_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    """Return the plain type that holds the values of both. pyarrow.ArrowException: no type does.
 
     >>> import pyarrow as pa
-    >>> only_nulls_widen(pa.null(), pa.int64()), only_nulls_widen(pa.int64(), pa.float64())
-    (True, False)
+    >>> wider_type(pa.int64(), pa.float32())
+    DataType(double)
+    """
+    found = plain_type(found)
+    return known if known == found else _unified(known, found)
+
+
+def widens_to(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether ``wanted``, in any layout, holds all values of ``found``."""
+    import pyarrow as pa
+
+    wanted = stored_type(wanted, times=False)
+    try:
+        return bool(_unified(wanted, stored_type(found, times=False)) == wanted)
+    except pa.ArrowException:
+        return False
+
+
+def _unified(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    both = [pa.schema([("", known)]), pa.schema([("", found)])]
+    return pa.unify_schemas(both, promote_options="permissive").field(0).type
+
+
+def joined_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
+    """Return the type of a column that was of both plain types; None if more than nulls and digits differ.
+
+    >>> import pyarrow as pa
+    >>> joined_type(pa.null(), pa.int64()), joined_type(pa.int64(), pa.float64())
+    (DataType(int64), None)
     """
     import pyarrow as pa
 
-    types = pa.types
-    if types.is_null(narrow):
+    kind, other = kind_of(known), kind_of(found)
+    if known == found or other is ColumnKind.NULL:
+        return known
+    if kind is ColumnKind.NULL:
+        return found
+    if kind is not other:
+        return None
+    if kind is ColumnKind.DECIMAL:
+        scale = max(known.scale, found.scale)
+        digits = max(known.precision - known.scale, found.precision - found.scale) + scale
+        return pa.decimal128(digits, scale) if digits <= _DIGITS_MAX else None
+    if kind is ColumnKind.LIST and not (isinstance(known, pa.ListType) and isinstance(found, pa.ListType)):
+        return None
+    mine, theirs = inside(known), dict(inside(found))
+    if not mine or theirs.keys() != dict(mine).keys():
+        return None
+    joined = [joined_type(inner, theirs[place]) for place, inner in mine]
+    return None if any(inner is None for inner in joined) else with_inside(known, joined)
+
+
+def accepts(known: pa.DataType, found: pa.DataType) -> bool:
+    """Return whether values of ``found`` are of the kind of ``known``, whose width the cast checks.
+
+    Ints go into floats and decimals, and structs into structs with more fields.
+
+    >>> import pyarrow as pa
+    >>> accepts(pa.float32(), pa.int64()), accepts(pa.int64(), pa.float32())
+    (True, False)
+    """
+    kind, other = kind_of(known), kind_of(found)
+    if other is ColumnKind.NULL:
         return True
-    if types.is_struct(narrow) and types.is_struct(wide):
-        names = {field.name for field in narrow}
-        return names == {field.name for field in wide} and all(
-            only_nulls_widen(narrow.field(name).type, wide.field(name).type) for name in names
-        )
-    if types.is_list(narrow) and types.is_list(wide):
-        return only_nulls_widen(narrow.value_type, wide.value_type)
-    return bool(narrow == wide)
+    if other is not kind:
+        return other is ColumnKind.INT and kind in {ColumnKind.FLOAT, ColumnKind.DECIMAL}
+    mine, theirs = dict(inside(known)), dict(inside(found))
+    return theirs.keys() <= mine.keys() and all(starmap(accepts, ((mine[at], theirs[at]) for at in theirs)))
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """Return ``column`` in its `plain_type`. pyarrow.ArrowException: the cast fails."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
+    type_ = plain_type(column.type)
+    if column.type == type_:
+        return column
+    if pa.types.is_run_end_encoded(column.type):
+        return plain(pc.run_end_decode(column))
+    return recast(column, type_)
+
+
+def recast(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return ``column`` cast to ``type_``. pyarrow.ArrowException: ``type_`` does not hold its values."""
+    import pyarrow as pa
+
+    if column.type == type_:
+        return column
+    if contains(column.type, _casts_wrongly):
+        return pa.array(column.to_pylist(), type_)
+    return column.cast(type_)
+
+
+def _casts_wrongly(type_: pa.DataType) -> bool:
+    """Return whether Arrow's cast of ``type_`` may break arrays: lists of nulls only, and views of null lists."""
+    import pyarrow as pa
+
+    if kind_of(type_) is not ColumnKind.LIST:
+        return False
+    is_view = pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
+    return is_view or kind_of(type_.value_type) is ColumnKind.NULL
+
+
+def for_polars(columns: pa.RecordBatch) -> pa.RecordBatch:
+    """Return ``columns`` with the types that Polars misreads or refuses changed to others of the same values.
+
+    Small decimals get 128 bits; zones that are offsets become UTC.
+    """
+    import pyarrow as pa
+
+    changed = [
+        (index, type_) for index, field in enumerate(columns.schema) if (type_ := _of_polars(field.type)) is not None
+    ]
+    for index, type_ in changed:
+        columns = columns.set_column(index, pa.field(columns.schema[index].name, type_), columns[index].cast(type_))
+    return columns
+
+
+def _of_polars(type_: pa.DataType) -> pa.DataType | None:
+    import pyarrow as pa
+
+    kind = kind_of(type_)
+    if kind is ColumnKind.DECIMAL and type_.bit_width < _DECIMAL_BITS:
+        return pa.decimal128(type_.precision, type_.scale)
+    if kind is ColumnKind.ZONED and type_.tz[:1] in {"+", "-"}:
+        return pa.timestamp(type_.unit, "UTC")
+    return None

@@ -1,6 +1,6 @@
-"""Event time: units, conversions at the edges, and the merging of frontiers. Inside, a time is an int64.
+"""Event time: units, conversions, and the merging of frontiers. Inside a job, a time is an int64.
 
-Rule: wall clocks have no place here; what depends on one takes the runtime's clock.
+Rule: this module reads no wall clock; callers pass the time of the runtime's clock.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from malstrom_py.errors import PlanError, own_words
 Unit = Literal["s", "ms", "us", "ns"]
 
 PER_SECOND: Final[dict[str, int]] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-"""How many of a unit a second has."""
+"""Units per second."""
 
 NAIVE: Final = (
-    "a naive datetime says no moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc); of a file that is "
+    "a naive datetime is not a moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc); of a file that is "
     'read, sources.Files(..., timezone="UTC") does'
 )
-"""What is said of a time without a zone."""
+"""The error text for a datetime without a zone."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def check_unit(unit: str, step: str) -> Unit:
-    """``unit`` if it is one of s, ms, us, ns, else `PlanError` naming ``step``."""
+    """Return ``unit`` if it is s, ms, us or ns; else raise `PlanError` naming ``step``."""
     if unit not in get_args(Unit):
         raise PlanError(f"step {step!r}: unit {unit!r} is not one of 's', 'ms', 'us', 'ns'")
     return unit  # type: ignore[return-value]  # narrowed by the check above
 
 
 def to_time(moment: object, unit: Unit) -> int:
-    """A moment as int64 in ``unit``: an int as it is, an aware datetime converted (rounded down).
+    """Return a moment as int64 in ``unit``: an int unchanged, an aware datetime converted (rounded down).
 
-    Raises TypeError for anything else, naive datetimes and None among them, ValueError outside int64.
+    Raises TypeError for anything else, such as a naive datetime or None, and ValueError outside int64.
 
     >>> to_time(datetime(2013, 1, 1, tzinfo=UTC), "ms")
     1356998400000
@@ -50,14 +50,14 @@ def to_time(moment: object, unit: Unit) -> int:
         raise own_words(TypeError("the timestamp is None: filter such records out first, or set on_error="))
     else:
         time = _index(moment)
-    # MIN_EPOCH and MAX_EPOCH themselves mean "no epoch yet" and "the end", so no record may carry them.
+    # MIN_EPOCH and MAX_EPOCH mean "no epoch yet" and "the end", so no record may have them.
     if not MIN_EPOCH < time < MAX_EPOCH:
         raise own_words(ValueError(f"the timestamp does not fit an int64 in unit {unit!r}"))
     return time
 
 
 def to_span(span: timedelta | int, unit: Unit) -> int:
-    """A length of time as a whole number of ``unit``; a timedelta is rounded up so that no bound shrinks.
+    """Return a span as a whole number of ``unit``; a timedelta is rounded up so that no bound shrinks.
 
     >>> to_span(timedelta(hours=24), "ms")
     86400000
@@ -69,7 +69,7 @@ def to_span(span: timedelta | int, unit: Unit) -> int:
 
 
 def from_clock(now_s: float, unit: Unit) -> int:
-    """What a clock says, in seconds since 1970, as int64 in ``unit`` (to the microsecond, then rounded down).
+    """Return a clock's seconds since 1970 as int64 in ``unit`` (to the microsecond, then rounded down).
 
     >>> from_clock(1.5, "ms")
     1500
@@ -90,21 +90,21 @@ def _scale(microseconds: int, unit: Unit) -> int:
 
 
 def _index(moment: object) -> int:
-    # True and False are ints to Python, but as moments they are mistakes. What has __index__: numpy's integers, say.
+    # bool is an int in Python, but a mistake as a moment. __index__ admits numpy's integers.
     if isinstance(moment, bool) or not isinstance(moment, SupportsIndex):
         kind = type(moment).__name__
-        said = f"a timestamp is an int in the step's unit or an aware datetime, got {kind}"
+        message = f"a timestamp is an int in the step's unit or an aware datetime, got {kind}"
         if isinstance(moment, str):
-            said += ": parse it, with datetime.fromisoformat(text) for instance, which needs an offset such as Z in it"
-        raise own_words(TypeError(said))
+            message += ": parse it, with datetime.fromisoformat(text) for instance; the text needs an offset such as Z"
+        raise own_words(TypeError(message))
     return operator.index(moment)
 
 
 class Frontier:
-    """The largest epoch seen, merged (minimum) over a number of inputs. Never goes back.
+    """The largest epoch of each of several inputs, merged as their minimum. It never decreases.
 
-    T2: an *idle* input holds back nobody. Where all inputs are idle or finished, at least one of them idle, so is what
-    they are merged into.
+    T2: an *idle* input does not hold back the minimum. If all inputs are idle or finished, and at least one is idle,
+    the merged frontier is idle.
 
     >>> frontier = Frontier(2)
     >>> frontier.advance(0, 5), frontier.advance(1, 3), frontier.advance(1, 9)
@@ -122,7 +122,7 @@ class Frontier:
         self.idle = False
 
     def advance(self, index: int, time: int, *, idle: bool = False) -> int | None:
-        """Input ``index`` has reached ``time``: the merged frontier if that moved it, or changed its being idle."""
+        """Record that input ``index`` reached ``time``; return the merged frontier if its time or idleness changed."""
         inputs = self._inputs
         if time <= inputs[index] and idle is self._idle[index]:
             return None
@@ -136,12 +136,12 @@ class Frontier:
         return merged
 
     def active(self) -> int | None:
-        """The minimum over the inputs that are neither idle nor finished; None if there is none such."""
+        """Return the minimum over inputs that are neither idle nor finished; None if there are none."""
         active = [time for time, idle in zip(self._inputs, self._idle, strict=True) if not idle and time != MAX_EPOCH]
         return min(active, default=None)
 
     def inputs(self) -> list[int]:
-        """The largest epoch of each input."""
+        """Return the largest epoch of each input."""
         return list(self._inputs)
 
     def _merged_with_idle(self, index: int, idle: bool) -> int | None:

@@ -13,7 +13,7 @@ Part = NewType("Part", str)
 V_co = TypeVar("V_co", covariant=True)
 
 
-class Columns(Protocol):
+class ArrowColumns(Protocol):
     """An Arrow ``RecordBatch``, by its shape: Arrow brings no types, and an Any here would swallow those of rows."""
 
     @property
@@ -30,7 +30,7 @@ class Columns(Protocol):
 class SourcePart(Protocol[V_co]):
     """One part while it is read. Single-threaded: nothing here is called twice at once."""
 
-    def poll(self, rows_max: int) -> Sequence[V_co] | Columns | None:
+    def poll(self, rows_max: int) -> Sequence[V_co] | ArrowColumns | None:
         """At most about ``rows_max`` next rows; None when there is nothing right now. Must not block.
 
         A list is taken over: never change it afterwards. None (or nothing) is asked again after the

@@ -25,6 +25,7 @@ from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.files.partitions import told_by
@@ -77,15 +78,16 @@ def partition_value(text: str | None, kind: pa.DataType) -> Any:
     >>> partition_value("2013-01-01", pa.date32()), partition_value("7", pa.int64()), partition_value(None, pa.string())
     (datetime.date(2013, 1, 1), 7, None)
     """
-    import pyarrow as pa
-
     if text is None:
         return None
-    if pa.types.is_date(kind):
-        return date.fromisoformat(text)
-    if pa.types.is_boolean(kind):
-        return _TRUTHS[text]
-    return int(text) if pa.types.is_integer(kind) else text
+    match kind_of(kind):
+        case ColumnKind.DATE:
+            return date.fromisoformat(text)
+        case ColumnKind.BOOL:
+            return _TRUTHS[text]
+        case ColumnKind.INT:
+            return int(text)
+    return text
 
 
 def _type(texts: Sequence[str | None]) -> pa.DataType:
@@ -241,21 +243,11 @@ def _polled(path: Path, format: str, rows_max: int, types: Mapping[str, ColumnTy
 
 
 def _csv_type(kind: pa.DataType) -> ColumnType:
-    """As what a column is read that is to be a ``kind``."""
-    import pyarrow as pa
+    """Return the csv type in which a column of ``kind`` is read: text, then cast, where csv has no such type."""
+    from malstrom_py.sources.files.csv import COLUMN_TYPES
 
-    is_a = pa.types
-    if is_a.is_integer(kind):
-        return "int64"
-    if is_a.is_floating(kind):
-        return "float64"
-    if is_a.is_boolean(kind):
-        return "bool"
-    if is_a.is_date(kind):
-        return "date"
-    if is_a.is_timestamp(kind):
-        return "timestamp" if kind.tz is None else "timestamp_utc"
-    return "str"
+    found = kind_of(kind)
+    return next((name for name, one in COLUMN_TYPES.items() if one is found is not ColumnKind.TIME), "str")
 
 
 def _array(path: Path, name: str, rows: Sequence[Mapping[str, Any]], kind: pa.DataType | None) -> pa.Array:

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.data.rows_to_columns import is_unicode
+from malstrom_py.data.schema import ColumnKind, type_of
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import summary
@@ -46,12 +47,12 @@ STATE: Final = "state"
 JSON: Final = "json"
 
 _KINDS: Final = {
-    bool: "bool",
-    int: "int64",
-    float: "float64",
-    str: "string",
-    bytes: "binary",
-    dt.date: "date32",
+    bool: ColumnKind.BOOL,
+    int: ColumnKind.INT,
+    float: ColumnKind.FLOAT,
+    str: ColumnKind.STR,
+    bytes: ColumnKind.BYTES,
+    dt.date: ColumnKind.DATE,
 }
 """Kinds of values that have a type of Arrow, which gives them back as they are."""
 
@@ -71,8 +72,8 @@ class Kinds:
 
     @property
     def kind(self) -> str:
-        """The name of a type of Arrow, or "json"; "string" if there is no value."""
-        return next(iter(self.seen)) if len(self.seen) == 1 else JSON if self.seen else "string"
+        """The name of a `ColumnKind`, or "json"; "str" if there is no value."""
+        return next(iter(self.seen)) if len(self.seen) == 1 else JSON if self.seen else ColumnKind.STR.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,9 @@ def columns_of(entries: Iterable[tuple[Any, Any]]) -> Columns:
     """The columns for ``entries`` of key and state, all of which are looked at.
 
     >>> columns_of([("ant", {"n": 1, "mean": 0.5}), ("bee", {"n": 2, "mean": None})]).kinds
-    {'key': 'string', 'n': 'int64', 'mean': 'float64'}
+    {'key': 'str', 'n': 'int', 'mean': 'float'}
     >>> columns_of([(("ant", 1), 5), (("bee", 2), 6)]).kinds, columns_of([(1, {"n": 1}), (2, 7)]).kinds
-    ({'key': 'json', 'state': 'int64'}, {'key': 'int64', 'state': 'json'})
+    ({'key': 'json', 'state': 'int'}, {'key': 'int', 'state': 'json'})
     """
     key, state, fields = Kinds(), Kinds(), dict[str, Kinds]()
     are_dicts: bool | None = None
@@ -136,18 +137,9 @@ def arrow_schema(columns: Columns) -> pa.Schema:
     """The schema of `batch_of`."""
     import pyarrow as pa
 
-    types = {
-        "bool": pa.bool_(),
-        "int64": pa.int64(),
-        "float64": pa.float64(),
-        "string": pa.string(),
-        "binary": pa.binary(),
-        "date32": pa.date32(),
-        "moment": pa.timestamp("us", "UTC"),
-        "local": pa.timestamp("us"),
-        JSON: pa.string(),
-    }
-    return pa.schema([(name, types[kind]) for name, kind in columns.kinds.items()])
+    return pa.schema(
+        [(name, pa.string() if kind == JSON else type_of(ColumnKind(kind))) for name, kind in columns.kinds.items()]
+    )
 
 
 def json_text(value: Any) -> str:
@@ -166,12 +158,12 @@ def json_text(value: Any) -> str:
 def _kind_of(value: object) -> str:
     kind = type(value)
     if kind is dt.datetime:
-        return "local" if value.tzinfo is None else "moment"  # type: ignore[attr-defined]
+        return (ColumnKind.NAIVE if value.tzinfo is None else ColumnKind.ZONED).value  # type: ignore[attr-defined]
     if kind is int and value not in _INT64:
         return JSON
     if kind is str and not is_unicode(value):  # type: ignore[arg-type]
         return JSON
-    return _KINDS.get(kind, JSON)
+    return _KINDS[kind].value if kind in _KINDS else JSON
 
 
 def _in_kind(value: Any, kind: str) -> Any:

@@ -14,28 +14,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from malstrom_py.data.schema import ColumnKind, inside, kind_of, plain_type, type_of
 from malstrom_py.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_PLAIN: Final = {
-    "boolean": "bool",
-    "tinyint": "int8",
-    "smallint": "int16",
-    "int": "int32",
-    "bigint": "int64",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "binary": "binary",
-    "date": "date32[day]",
-    "timestamp": "timestamp[us, tz=UTC]",
-    "timestamp_ntz": "timestamp[us]",
-    "void": "null",
+_DIGITS_MAX: Final = 38
+
+_ARROW_OF: Final = {
+    "BooleanType": "bool",
+    "ByteType": "int8",
+    "ShortType": "int16",
+    "IntegerType": "int32",
+    "LongType": "int64",
+    "FloatType": "float",
+    "DoubleType": "double",
+    "StringType": "string",
+    "BinaryType": "binary",
+    "DateType": "date32[day]",
+    "TimestampType": "timestamp[us, tz=UTC]",
+    "TimestampNTZType": "timestamp[us]",
+    "DayTimeIntervalType": "duration[us]",
+    "NullType": "null",
 }
-"""Types without parameters, by what Spark calls them in SQL."""
+"""Types without parameters: Spark's class -> Arrow's name."""
+
+_SPARK_OF: Final = {arrow: spark for spark, arrow in _ARROW_OF.items()}
 
 _REMEDIES: Final = {
     "YearMonthIntervalType": "an interval of months is no length of time: cast it to int or string",
@@ -67,8 +73,6 @@ def arrow_type(kind: Any, path: str, *, error: type[Exception] = SourceError) ->
 
     if isinstance(kind, types.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, types.DayTimeIntervalType):
-        return pa.duration("us")
     if isinstance(kind, types.StringType | types.CharType | types.VarcharType):  # whatever its collation
         return pa.string()
     if isinstance(kind, types.ArrayType):
@@ -79,18 +83,10 @@ def arrow_type(kind: Any, path: str, *, error: type[Exception] = SourceError) ->
     if isinstance(kind, types.StructType):
         fields = [(field.name, arrow_type(field.dataType, f"{path}.{field.name}", error=error)) for field in kind]
         return pa.struct(fields)
-    name = None if isinstance(kind, types.UserDefinedType) else _PLAIN.get(kind.simpleString())
+    name = _ARROW_OF.get(type(kind).__name__)
     if name is None:
         raise error(_refusal(kind, path))
-    return _named(name)
-
-
-def _named(name: str) -> pa.DataType:
-    import pyarrow as pa
-
-    if name.startswith("timestamp"):
-        return pa.timestamp("us", "UTC" if "UTC" in name else None)
-    return pa.date32() if name.startswith("date") else pa.type_for_alias(name)
+    return pa.timestamp("us", "UTC") if kind == types.TimestampType() else pa.type_for_alias(name)
 
 
 def _refusal(kind: Any, path: str) -> str:
@@ -101,35 +97,6 @@ def _refusal(kind: Any, path: str) -> str:
     else:
         remedy = _REMEDIES.get(type(kind).__name__, "cast it to string")
     return f"column {path!r} is of the Spark type {kind.simpleString()}, which cannot be carried: {remedy}"
-
-
-_PLAIN_OF_ARROW: Final = {
-    "bool": "BooleanType",
-    "int8": "ByteType",
-    "int16": "ShortType",
-    "int32": "IntegerType",
-    "int64": "LongType",
-    "uint8": "ShortType",
-    "uint16": "IntegerType",
-    "uint32": "LongType",
-    "halffloat": "FloatType",
-    "float": "FloatType",
-    "double": "DoubleType",
-    "string": "StringType",
-    "large_string": "StringType",
-    "string_view": "StringType",
-    "time32[s]": "StringType",
-    "time32[ms]": "StringType",
-    "time64[us]": "StringType",
-    "time64[ns]": "StringType",
-    "binary": "BinaryType",
-    "large_binary": "BinaryType",
-    "binary_view": "BinaryType",
-    "date32[day]": "DateType",
-    "date64[ms]": "DateType",
-    "null": "NullType",
-}
-"""Types without parameters."""
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -143,47 +110,55 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
     spark = StructType()
     for field in schema:
-        spark.add(field.name, _type(field.type, field.name))
+        spark.add(field.name, _type(plain_type(field.type), field.name))
     return spark
 
 
+def spark_form(kind: pa.DataType) -> pa.DataType | None:
+    """Return the Arrow type in which Spark reads a column of ``kind``, which is not nested; None if it has no type.
+
+    Unsigned ints become the next larger ones, for Spark's are signed.
+    """
+    import pyarrow as pa
+
+    match kind_of(kind):
+        case ColumnKind.NAIVE | ColumnKind.ZONED | ColumnKind.STR | ColumnKind.BYTES | ColumnKind.DATE as found:
+            return type_of(found)
+        case ColumnKind.DECIMAL if kind.precision <= _DIGITS_MAX and 0 <= kind.scale <= kind.precision:
+            return pa.decimal128(kind.precision, kind.scale)
+        case ColumnKind.NULL | ColumnKind.BOOL | ColumnKind.INT | ColumnKind.FLOAT:
+            wider = {
+                pa.uint8(): pa.int16(),
+                pa.uint16(): pa.int32(),
+                pa.uint32(): pa.int64(),
+                pa.uint64(): pa.decimal128(20, 0),
+                pa.float16(): pa.float32(),
+            }
+            return wider.get(kind, kind)
+    return None
+
+
 def _type(kind: pa.DataType, path: str) -> Any:
-    import pyarrow as pa
     from pyspark.sql import types
 
-    if pa.types.is_dictionary(kind):
-        return _type(kind.value_type, path)
-    if pa.types.is_nested(kind):
-        return _nested(kind, path)
-    if pa.types.is_timestamp(kind):
-        return types.TimestampNTZType() if kind.tz is None else types.TimestampType()
-    if pa.types.is_duration(kind):
-        return types.DayTimeIntervalType()
-    if pa.types.is_fixed_size_binary(kind):
-        return types.BinaryType()
-    if pa.types.is_uint64(kind):
-        return types.DecimalType(20, 0)
-    if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
-        return types.DecimalType(kind.precision, kind.scale)
-    name = _PLAIN_OF_ARROW.get(str(kind))
-    if name is None:
-        raise _refused(kind, path)
-    return getattr(types, name)()
-
-
-def _nested(kind: pa.DataType, path: str) -> Any:
-    import pyarrow as pa
-    from pyspark.sql import types
-
-    if pa.types.is_map(kind):
-        return types.MapType(_type(kind.key_type, f"{path}[key]"), _type(kind.item_type, f"{path}[value]"))
-    if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return types.StructType([types.StructField(f.name, _type(f.type, f"{path}.{f.name}")) for f in fields])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return types.ArrayType(_type(kind.value_type, f"{path}[]"))
-    raise _refused(kind, path)
-
-
-def _refused(kind: pa.DataType, path: str) -> SourceError:
-    return SourceError(f"column {path!r} is {kind} in Arrow, which Spark has no type for: make it another in the job")
+    within = [_type(inner, f"{path}{place}") for place, inner in inside(kind)]
+    match kind_of(kind):
+        case ColumnKind.STRUCT:
+            return types.StructType(list(map(types.StructField, [field.name for field in kind], within)))
+        case ColumnKind.MAP:
+            return types.MapType(*within)
+        case ColumnKind.LIST:
+            return types.ArrayType(*within)
+        case ColumnKind.TIME:
+            return types.StringType()
+        case ColumnKind.DURATION as found:
+            form = type_of(found)
+        case _:
+            form = spark_form(kind)
+    if form is None:
+        raise SourceError(
+            f"column {path!r} is {kind} in Arrow, which Spark has no type for: make it another in the job"
+        )
+    if kind_of(form) is ColumnKind.DECIMAL:
+        return types.DecimalType(form.precision, form.scale)
+    return getattr(types, _SPARK_OF[str(form)])()

@@ -18,6 +18,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.rows_to_columns import is_unicode
+from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import PlanError, SinkError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 """What Hive calls the partition of None."""
 
 _NAME_BYTES_MAX: Final = 255
+_PARTITION_KINDS: Final = {ColumnKind.STR, ColumnKind.INT, ColumnKind.BOOL, ColumnKind.DATE, ColumnKind.NULL}
 _ESCAPED: Final = {code: f"%{code:02X}" for code in [*range(0x20), 0x7F, *map(ord, "\"#%'*/:=?\\{[]^")]}
 _ESCAPE: Final = re.compile("%([0-9A-Fa-f]{2})")
 
@@ -127,11 +129,7 @@ def split(names: Sequence[str], columns: Sequence[pa.Array]) -> Iterator[tuple[s
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    import pyarrow as pa
-
-    types = pa.types
-    is_text = types.is_string(kind) or types.is_large_string(kind)
-    if not (is_text or types.is_integer(kind) or types.is_boolean(kind) or types.is_date(kind) or types.is_null(kind)):
+    if kind_of(kind) not in _PARTITION_KINDS:
         raise SinkError(
             f"column {name!r} holds {kind}, and output is partitioned by str, int, bool or date: "
             f"make it one of them in a map step"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.schema import stored_type
+from malstrom_py.data.schema import in_microseconds, stored_type
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.encoding import GROUP_BYTES, GROUP_ROWS, HELD_BYTES_MAX, Columns, Converter, Piece
 from malstrom_py.sinks.files.partitions import split
@@ -132,11 +132,7 @@ class CsvEncoder(_TableEncoder):
 
         if pa.types.is_floating(kind):
             return pa.float64()
-        if pa.types.is_timestamp(kind):
-            return pa.timestamp("us", kind.tz)
-        if pa.types.is_time(kind):
-            return pa.time64("us")
-        return pa.duration("us") if pa.types.is_duration(kind) else super()._type_in_file(kind)
+        return in_microseconds(super()._type_in_file(kind))
 
     def _write_table(self, folder: str, table: pa.Table) -> None:
         import pyarrow as pa

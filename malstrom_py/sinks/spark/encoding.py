@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.rows_to_columns import Column, Kinds, fields_of
-from malstrom_py.data.schema import plain, recast
+from malstrom_py.data.rows_to_columns import Column, KindCheck, fields_of
+from malstrom_py.data.schema import ColumnKind, accepts, contains, kind_of, plain, recast
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.tables import ParquetEncoder
@@ -32,7 +32,7 @@ class GivenColumns:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._kinds = Kinds(SinkError)
+        self._kinds = KindCheck(SinkError)
 
     def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
         """See `RowColumns.convert`."""
@@ -69,15 +69,15 @@ class GivenColumns:
     def _array(self, field: pa.Field, column: Column) -> pa.Array:
         import pyarrow as pa
 
-        if isinstance(column, list) and pa.types.is_map(field.type):
+        if isinstance(column, list) and _is_map(field.type):
             column = [list(value.items()) if isinstance(value, dict) else value for value in column]
         elif isinstance(column, list):
             self._kinds.check(field.name, column)
         try:
-            if isinstance(column, list) and _has_map(field.type):
+            if isinstance(column, list) and contains(field.type, _is_map):
                 return pa.array(column, field.type)
             found = pa.array(column) if isinstance(column, list) else plain(column)
-            if not _fits(found.type, field.type):
+            if not accepts(field.type, found.type):
                 raise pa.ArrowInvalid("another kind of value")
             return pa.array(column, field.type) if isinstance(column, list) else recast(found, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -91,56 +91,8 @@ class GivenColumns:
             ) from None
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_map(kind):
-        return True
-    return any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
-
-
-def _fits(found: pa.DataType, known: pa.DataType) -> bool:
-    """Whether values of ``found`` are of the kind of ``known``: its width decides when they are cast."""
-    import pyarrow as pa
-
-    types = pa.types
-    if found == known or types.is_null(found):
-        return True
-    if types.is_list(known):
-        is_list = types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found)
-        return bool(is_list) and _fits(found.value_type, known.value_type)
-    if types.is_struct(known):
-        names = {field.name: field.type for field in known}
-        return bool(types.is_struct(found)) and all(
-            field.name in names and _fits(field.type, names[field.name]) for field in found
-        )
-    if types.is_map(known):
-        return bool(types.is_map(found)) and _fits(found.key_type, known.key_type)
-    if types.is_timestamp(known):
-        return bool(types.is_timestamp(found)) and (found.tz is None) == (known.tz is None)
-    if types.is_integer(found):
-        return bool(types.is_integer(known) or types.is_floating(known) or types.is_decimal(known))
-    alike = (
-        (types.is_floating, types.is_floating),
-        (types.is_decimal, types.is_decimal),
-        (types.is_string, _is_text),
-        (types.is_binary, _is_bytes),
-        (types.is_date, types.is_date),
-    )
-    return any(is_known(known) and is_found(found) for is_known, is_found in alike)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    types = pa.types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+def _is_map(kind: pa.DataType) -> bool:
+    return kind_of(kind) is ColumnKind.MAP
 
 
 class SparkEncoder(ParquetEncoder):

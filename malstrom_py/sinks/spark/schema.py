@@ -19,17 +19,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.data.schema import plain_type, recast
+from malstrom_py.data.schema import (
+    ColumnKind,
+    inside,
+    joined_type,
+    kind_of,
+    map_inside,
+    plain_type,
+    recast,
+    stored_type,
+    with_inside,
+)
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.files.partitions import told_by
 from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.files.staging import sink_errors, sync
-from malstrom_py.spark.types import arrow_schema
+from malstrom_py.spark.types import arrow_schema, spark_form
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DIGITS_MAX: Final = 38
 _LISTED_MAX: Final = 10
 
 
@@ -46,52 +55,14 @@ def schema_for_spark(schema: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
     _check_names([field.name for field in schema], "columns")
-    return pa.schema([(field.name, _spark_type(field.name, field.type)) for field in schema])
+    return pa.schema([(field.name, _spark_type(field.name, stored_type(field.type, times=False))) for field in schema])
 
 
 def without_nulls(kind: pa.DataType) -> pa.DataType:
-    """``kind`` as it stands in a file: what is of no type is of str, for Spark reads no nulls."""
+    """Return the type of ``kind`` in a file: null types become str, for Spark reads no nulls."""
     import pyarrow as pa
 
-    types = pa.types
-    if types.is_null(kind):
-        return pa.string()
-    if types.is_struct(kind):
-        return pa.struct([(field.name, without_nulls(field.type)) for field in kind])
-    if types.is_list(kind):
-        return pa.list_(without_nulls(kind.value_type))
-    if types.is_map(kind):
-        return pa.map_(without_nulls(kind.key_type), without_nulls(kind.item_type))
-    return kind
-
-
-def joined_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
-    """The one type of a column that was of both, which are types of `schema_for_spark`; None if it has drifted.
-
-    >>> import pyarrow as pa
-    >>> joined_type(pa.null(), pa.int64()), joined_type(pa.int64(), pa.float64())
-    (DataType(int64), None)
-    """
-    import pyarrow as pa
-
-    types = pa.types
-    if known == found or types.is_null(found):
-        return known
-    if types.is_null(known):
-        return found
-    if types.is_decimal(known) and types.is_decimal(found):
-        scale = max(known.scale, found.scale)
-        digits = max(known.precision - known.scale, found.precision - found.scale) + scale
-        return pa.decimal128(digits, scale) if digits <= _DIGITS_MAX else None
-    if types.is_list(known) and types.is_list(found):
-        inner = joined_type(known.value_type, found.value_type)
-        return None if inner is None else pa.list_(inner)
-    if types.is_map(known) and types.is_map(found):
-        key, item = joined_type(known.key_type, found.key_type), joined_type(known.item_type, found.item_type)
-        return None if key is None or item is None else pa.map_(key, item)
-    if types.is_struct(known) and types.is_struct(found):
-        return _joined_struct(known, found)
-    return None
+    return pa.string() if kind_of(kind) is ColumnKind.NULL else map_inside(kind, without_nulls)
 
 
 def joined_schema(known: pa.Schema, found: pa.Schema, *, of_known: str, of_found: str) -> pa.Schema:
@@ -137,61 +108,17 @@ def given_schema(schema: Any) -> pa.Schema:
     return pa.schema([(field.name, without_nulls(field.type)) for field in found])
 
 
-def _joined_struct(known: pa.StructType, found: pa.StructType) -> pa.DataType | None:
-    import pyarrow as pa
-
-    if {field.name for field in known} != {field.name for field in found}:
-        return None
-    kinds = [(field.name, joined_type(field.type, found.field(field.name).type)) for field in known]
-    return None if any(kind is None for _, kind in kinds) else pa.struct(kinds)
-
-
-def _spark_type(name: str, kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    types = pa.types
-    if types.is_struct(kind) and kind.num_fields:
-        _check_names([field.name for field in kind], f"fields of column {name!r}")
-        return pa.struct([(field.name, _spark_type(f"{name}.{field.name}", field.type)) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(_spark_type(f"{name} (key)", kind.key_type), _spark_type(f"{name} (value)", kind.item_type))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(_spark_type(f"{name}[]", kind.value_type))
-    found = _plain_spark_type(kind)
+def _spark_type(path: str, kind: pa.DataType) -> pa.DataType:
+    if within := inside(kind):
+        if kind_of(kind) is ColumnKind.STRUCT:
+            _check_names([field.name for field in kind], f"fields of column {path!r}")
+        return with_inside(kind, [_spark_type(f"{path}{place}", inner) for place, inner in within])
+    found = spark_form(kind)
     if found is None:
         raise SinkError(
-            f"column {name!r} holds {kind}, for which Spark has no type: make it text or a number in a map step"
+            f"column {path!r} holds {kind}, for which Spark has no type: make it text or a number in a map step"
         )
     return found
-
-
-def _plain_spark_type(kind: pa.DataType) -> pa.DataType | None:
-    import pyarrow as pa
-
-    types = pa.types
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", None if kind.tz is None else "UTC")
-    if types.is_decimal(kind):
-        fits = kind.precision <= _DIGITS_MAX and 0 <= kind.scale <= kind.precision
-        return pa.decimal128(kind.precision, kind.scale) if fits else None
-    if types.is_large_string(kind):
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return pa.binary()
-    # Spark's numbers have a sign.
-    wider = {
-        pa.uint8(): pa.int16(),
-        pa.uint16(): pa.int32(),
-        pa.uint32(): pa.int64(),
-        pa.uint64(): pa.decimal128(20, 0),
-        pa.float16(): pa.float32(),
-        pa.date64(): pa.date32(),
-    }
-    is_known = (
-        types.is_signed_integer(kind)
-        or kind in {pa.null(), pa.bool_(), pa.float32(), pa.float64(), pa.date32(), pa.string(), pa.binary()}
-    )  # fmt: skip
-    return wider.get(kind, kind if is_known else None)
 
 
 def _check_names(names: Sequence[str], what: str) -> None:

@@ -26,7 +26,7 @@ from malstrom_py.sources.files.listing import (
     section_of,
 )
 from malstrom_py.sources.files.options import checked_options
-from malstrom_py.sources.files.reading import TYPES_FILES, LazyPart, OpenedFile, Reading, Types, source_errors
+from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, LazyPart, OpenedFile, Types, source_errors
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -161,7 +161,7 @@ class Files(Generic[V_co]):
         known = options.format or format_of_patterns(self._patterns)
         if follow and known is None:
             raise PlanError("sources.Files: what the files will be is not known with follow=True: pass format=")
-        self._reading = Reading(options.with_format(known), Path.cwd())
+        self._reading = FileReader(options.with_format(known), Path.cwd())
         self._watched = watched_folders(self._patterns, self._reading.base) if follow else []
         self._types = Types()
         # By which the types are to be found, if they could not be when the parts were listed.
@@ -254,7 +254,7 @@ class Files(Generic[V_co]):
     def _know_format(self, files: Sequence[str]) -> None:
         if self._reading.options.format is None:
             options = self._reading.options.with_format(format_of_parts([Part(file) for file in files]))
-            self._reading = Reading(options, self._reading.base)
+            self._reading = FileReader(options, self._reading.base)
 
     def _check_format(self, part: Part, state: Any) -> None:
         known = self._reading.options.format

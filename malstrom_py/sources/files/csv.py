@@ -29,10 +29,11 @@ import io
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from malstrom_py.data.schema import ColumnKind, in_microseconds, type_of
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.sources.files.frames import Framer, Malformed, Run, text_of
+from malstrom_py.sources.files.frames import BadRecord, Framer, Run, text_of
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream
 from malstrom_py.sources.files.zones import NoSuchTime, zoned
 
@@ -117,28 +118,25 @@ def split_lines(frame: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 ColumnType = Literal["bool", "date", "float64", "int64", "str", "time", "timestamp", "timestamp_utc"]
-COLUMN_TYPES: Final[tuple[ColumnType, ...]] = get_args(ColumnType)
+COLUMN_TYPES: Final[Mapping[ColumnType, ColumnKind]] = {
+    "bool": ColumnKind.BOOL,
+    "date": ColumnKind.DATE,
+    "float64": ColumnKind.FLOAT,
+    "int64": ColumnKind.INT,
+    "str": ColumnKind.STR,
+    "time": ColumnKind.TIME,
+    "timestamp": ColumnKind.NAIVE,
+    "timestamp_utc": ColumnKind.ZONED,
+}
 
 
-def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type of a name in `COLUMN_TYPES`.
+def arrow_type(name: ColumnType) -> pa.DataType:
+    """Return the Arrow type of a name in `COLUMN_TYPES`.
 
     >>> arrow_type("timestamp_utc")
     TimestampType(timestamp[us, tz=UTC])
     """
-    import pyarrow as pa
-
-    types = {
-        "bool": pa.bool_(),
-        "date": pa.date32(),
-        "float64": pa.float64(),
-        "int64": pa.int64(),
-        "str": pa.string(),
-        "time": pa.time64("us"),
-        "timestamp": pa.timestamp("us"),
-        "timestamp_utc": pa.timestamp("us", "UTC"),
-    }
-    return types[name]
+    return type_of(COLUMN_TYPES[name])
 
 
 def check_types(types: object) -> dict[str, ColumnType]:
@@ -148,7 +146,7 @@ def check_types(types: object) -> dict[str, ColumnType]:
     if not isinstance(types, Mapping) or not all(isinstance(name, str) for name in types):
         raise PlanError('sources.Files: types is a dict, column -> type, for instance types={"zip": "str"}')
     for name, kind in types.items():
-        if kind not in COLUMN_TYPES:
+        if kind not in tuple(COLUMN_TYPES):
             shown = repr(kind) if isinstance(kind, str) else f"a {type(kind).__name__}"
             raise PlanError(f"sources.Files: the type of {name!r} is one of {', '.join(COLUMN_TYPES)}, got {shown}")
     return dict(types)
@@ -221,7 +219,7 @@ class CsvDecoder:
             return self._runs(frame)
         found: list[Run] = []
         for lines, is_whole in split_lines(frame):
-            found += self._runs(lines) if is_whole else [Malformed(QUOTES_FLAW, text_of(lines))]
+            found += self._runs(lines) if is_whole else [BadRecord(QUOTES_FLAW, text_of(lines))]
         return found
 
     def _runs(self, frame: bytes) -> list[Run]:
@@ -248,7 +246,7 @@ class CsvDecoder:
             except (pa.ArrowInvalid, NoSuchTime) as error:
                 if len(spans) == 1:
                     why = str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
-                    yield Malformed(why, text_of(part))
+                    yield BadRecord(why, text_of(part))
                     continue
                 # Only a hint: every piece is read by itself, wherever the cuts are.
                 match = _ROW.search(str(error))
@@ -359,9 +357,10 @@ def _readable(frame: bytes, one_line: bool) -> bytes:
 
 
 def _usable_types(found: pa.Schema) -> pa.Schema:
+    """Return ``found`` with all times in microseconds: later values may have fractions."""
     import pyarrow as pa
 
-    return pa.schema([(field.name, _usable(field.type)) for field in found])
+    return pa.schema([(field.name, in_microseconds(field.type)) for field in found])
 
 
 def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
@@ -382,17 +381,6 @@ def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: 
     texts = _read(frame, names, as_text, skip_malformed=True)
     as_written = {name for name in numbers if number_like_text(texts[name])}
     return pa.schema([(field.name, pa.string() if field.name in as_written else field.type) for field in found])
-
-
-def _usable(found: pa.DataType) -> pa.DataType:
-    """``found``, but times may have fractions further on."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(found):
-        return pa.timestamp("us", found.tz)
-    if pa.types.is_time(found):
-        return pa.time64("us")
-    return found
 
 
 def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip_malformed: bool = False) -> pa.Table:

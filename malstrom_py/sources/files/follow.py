@@ -39,7 +39,7 @@ from malstrom_py.sources.files.listing import (
     matching_of,
     section_of,
 )
-from malstrom_py.sources.files.reading import TYPES_FILES, OpenedFile, Reading, Types, is_missing, source_errors
+from malstrom_py.sources.files.reading import TYPES_FILES, FileReader, OpenedFile, Types, is_missing, source_errors
 from malstrom_py.sources.files.streams import why_unreadable
 
 
@@ -126,7 +126,7 @@ class FollowPart:
     def __init__(
         self,
         watched: WatchedFolder,
-        reading: Reading,
+        reading: FileReader,
         *,
         types: Types,
         find_types: Callable[[list[str]], Types],

@@ -69,7 +69,7 @@ def _behind_line_end(file: IO[bytes], offset: int, line_end: re.Pattern[bytes]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class BadRecord:
     """One record that could not be read: ``why`` in words without its content, and what was read."""
 
     why: str
@@ -79,7 +79,7 @@ class Malformed:
         return 1
 
 
-Run: TypeAlias = "Malformed | list[Any] | pa.RecordBatch | ColumnBatch"
+Run: TypeAlias = "BadRecord | list[Any] | pa.RecordBatch | ColumnBatch"
 
 
 class Cursor:
@@ -106,7 +106,7 @@ class Cursor:
     def take(self, rows_max: int, where: str, rows_before: int) -> Any:
         """The next rows of one run, at most ``rows_max``; a malformed record is raised, the cursor past it."""
         run = self._runs[0]
-        if isinstance(run, Malformed):
+        if isinstance(run, BadRecord):
             self._advance(1)
             raise MalformedRecord(f"{where}, record {rows_before + 1}: {run.why}.", record=run.record)
         start, size = self._start, min(rows_max, len(run) - self._start)
@@ -144,7 +144,7 @@ Cut = Callable[[bytes, bool], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RecordFrame:
     """Whole records from ``offset`` up to ``end``. With ``flaw``: one unreadable record, ``data`` its beginning."""
 
     offset: int
@@ -164,7 +164,7 @@ class Framer:
         self._damage: BaseException | None = None
         self.offset = stream.offset
 
-    def next_frame(self, size: int | None = None) -> Frame | None:
+    def next_frame(self, size: int | None = None) -> RecordFrame | None:
         """The next frame, of about ``size`` bytes, at least 16 KiB and at most 1 MiB unless a record is larger.
 
         None at the end of the file. Damage is raised behind the last whole record.
@@ -198,13 +198,13 @@ class Framer:
             self._buffer += chunk
             self._ended = not chunk
 
-    def _take(self, size: int, flaw: str | None = None) -> Frame:
-        frame = Frame(self.offset, self.offset + size, bytes(self._buffer[:size]), flaw)
+    def _take(self, size: int, flaw: str | None = None) -> RecordFrame:
+        frame = RecordFrame(self.offset, self.offset + size, bytes(self._buffer[:size]), flaw)
         del self._buffer[:size]
         self.offset = frame.end
         return frame
 
-    def _take_flaw(self, window: bytes) -> Frame:
+    def _take_flaw(self, window: bytes) -> RecordFrame:
         """The first line as a record of its own, so that the lines behind it have their chance."""
         line = window.find(b"\n") + 1
         if line or len(window) < RECORD_BYTES_MAX:
@@ -218,7 +218,7 @@ class Framer:
                 break
         self.offset += line
         del self._buffer[:line]
-        return Frame(start, self.offset, head, f"a line is longer than {RECORD_BYTES_MAX >> 20} MiB")
+        return RecordFrame(start, self.offset, head, f"a line is longer than {RECORD_BYTES_MAX >> 20} MiB")
 
 
 class FramedPart:
@@ -284,7 +284,7 @@ class FramedPart:
                 raise file_changed(self._name)
             self._finished = True
             return False
-        runs = self._decode(frame.data) if frame.flaw is None else [Malformed(frame.flaw, text_of(frame.data))]
+        runs = self._decode(frame.data) if frame.flaw is None else [BadRecord(frame.flaw, text_of(frame.data))]
         self._begin, self._end = frame.offset, frame.end
         self._record_bytes = len(frame.data) // max(1, sum(map(len, runs)))
         self._cursor = Cursor(runs)

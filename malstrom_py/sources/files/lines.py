@@ -9,7 +9,7 @@ from __future__ import annotations
 from json import JSONDecoder
 from typing import Any, Final
 
-from malstrom_py.sources.files.frames import Malformed, Run, text_of
+from malstrom_py.sources.files.frames import BadRecord, Run, text_of
 
 _NO_TEXT: Final = "not valid UTF-8 text"
 _decode_json: Final = JSONDecoder().decode
@@ -29,7 +29,7 @@ def text_runs(frame: bytes) -> list[Run]:
         for line in _byte_lines(frame):
             record = text_of(line)
             if isinstance(record, bytes):
-                runs.append(Malformed(_NO_TEXT, record))
+                runs.append(BadRecord(_NO_TEXT, record))
             else:
                 _append(runs, line.decode().removesuffix("\r"))
         return runs
@@ -52,22 +52,22 @@ def _json_runs_one_by_one(frame: bytes) -> list[Run]:
         if not line.strip():
             continue
         row = _json_row(line)
-        if isinstance(row, Malformed):
+        if isinstance(row, BadRecord):
             runs.append(row)
         else:
             _append(runs, row)
     return runs
 
 
-def _json_row(line: bytes) -> dict[str, Any] | Malformed:
+def _json_row(line: bytes) -> dict[str, Any] | BadRecord:
     try:
         row = _decode_json(line.decode())
     except UnicodeDecodeError:
-        return Malformed(_NO_TEXT, text_of(line))
+        return BadRecord(_NO_TEXT, text_of(line))
     except (ValueError, RecursionError):
-        return Malformed("not valid JSON (one object per line is expected)", text_of(line))
+        return BadRecord("not valid JSON (one object per line is expected)", text_of(line))
     if not isinstance(row, dict):
-        return Malformed(f"a JSON {type(row).__name__}, where one object per line is expected", text_of(line))
+        return BadRecord(f"a JSON {type(row).__name__}, where one object per line is expected", text_of(line))
     return row
 
 

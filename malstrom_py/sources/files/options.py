@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from malstrom_py.data.schema import in_microseconds
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources.files.csv import ColumnType, check_types
 from malstrom_py.sources.files.listing import COMPRESSIONS, FORMATS, FileFormat
@@ -34,12 +35,8 @@ def without_nanoseconds(found: pa.DataType) -> pa.DataType:
     import pyarrow as pa
     from pyarrow import types
 
-    if types.is_timestamp(found) and found.unit == "ns":
-        return pa.timestamp("us", found.tz)
-    if types.is_duration(found) and found.unit == "ns":
-        return pa.duration("us")
-    if types.is_time64(found) and found.unit == "ns":
-        return pa.time64("us")
+    if getattr(found, "unit", None) == "ns":
+        return in_microseconds(found)
     if types.is_list(found) or types.is_list_view(found):
         return pa.list_(found.value_field.with_type(without_nanoseconds(found.value_type)))
     if types.is_large_list(found) or types.is_large_list_view(found):

@@ -35,9 +35,9 @@ from threading import BoundedSemaphore
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import ColumnBatch
-from malstrom_py.data.schema import recast, stored_type
+from malstrom_py.data.schema import recast, stored_type, widens_to
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.files.frames import Cursor, Malformed, Run
+from malstrom_py.sources.files.frames import BadRecord, Cursor, Run
 from malstrom_py.sources.files.options import adapted, check_columns
 from malstrom_py.sources.files.streams import file_changed, file_replaced
 from malstrom_py.sources.files.zones import NoSuchTime, has_naive, zoned
@@ -507,7 +507,7 @@ class ParquetPart:
         except (pa.ArrowInvalid, NoSuchTime) as error:
             if len(batch) == 1:
                 lossy = f"a value does not fit its column's type ({self._lossy(batch)})"
-                return [Malformed(str(error) if isinstance(error, NoSuchTime) else lossy, _as_text(batch))]
+                return [BadRecord(str(error) if isinstance(error, NoSuchTime) else lossy, _as_text(batch))]
             middle = len(batch) // 2
             return self._converted(batch.slice(0, middle)) + self._converted(batch.slice(middle))
 
@@ -525,17 +525,9 @@ class ParquetPart:
 
 def _check_types(path: str, found: pa.Schema, first: str, expected: pa.Schema) -> None:
     """`SourceError` unless each column's type is the expected one, another layout of it, or widens to it."""
-    import pyarrow as pa
-
     for field in expected:
         kind = found.field(field.name).type
-        try:
-            held, given = stored_type(field.type, times=False), stored_type(kind, times=False)
-            both = [pa.schema([(field.name, held)]), pa.schema([(field.name, given)])]
-            fits = pa.unify_schemas(both, promote_options="permissive").field(0).type == held
-        except pa.ArrowException:
-            fits = False
-        if not fits:
+        if not widens_to(kind, field.type):
             raise SourceError(
                 f"column {field.name!r} is {kind} in {path} and {field.type} in {first}: "
                 f"give the files the same types, or read them as sources of their own."

@@ -113,7 +113,7 @@ def is_missing(error: SourceError) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FileReader:
     """Reads files as ``options`` say, whose ``format`` is known by now; names are seen from ``base``."""
 
     options: Options

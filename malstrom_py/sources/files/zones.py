@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.columns_to_rows import is_within_datetime
+from malstrom_py.data.schema import ColumnKind, inside, kind_of
 from malstrom_py.errors import PlanError, SourceError
 
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ def _holds_naive(name: str, kind: pa.DataType) -> bool:
 
     if _is_naive(kind):
         return True
-    inside = True in {_holds_naive(name, kind.field(index).type) for index in range(kind.num_fields)}
-    if inside and not (pa.types.is_struct(kind) or _is_list(kind)):
+    found = True in {_holds_naive(name, inner) for _, inner in inside(kind)}
+    if found and not isinstance(kind, pa.StructType | pa.ListType | pa.LargeListType):
         raise SourceError(
             f"column {name!r} has times without a zone in a {kind}: timezone= is for those of columns, structs and "
             f"lists; leave it out, and decide in a step"
         )
-    return inside
+    return found
 
 
 def _zoned(column: pa.Array, name: str, timezone: str) -> pa.Array:
@@ -99,14 +100,14 @@ def _zoned(column: pa.Array, name: str, timezone: str) -> pa.Array:
         return _in_utc(column, name, timezone)
     if not _holds_naive(name, kind):
         return column
-    if pa.types.is_struct(kind):
+    if isinstance(kind, pa.StructType):
         fields = [_zoned(field, name, timezone) for field in column.flatten()]
         names = [kind.field(index).name for index in range(kind.num_fields)]
         return pa.StructArray.from_arrays(fields, names, mask=column.is_null())
     compute: Any = pyarrow.compute
     ends = compute.cumulative_sum(compute.fill_null(compute.list_value_length(column), 0))
     offsets = pa.concat_arrays([pa.array([0], ends.type), ends])
-    lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    lists = pa.LargeListArray if isinstance(kind, pa.LargeListType) else pa.ListArray
     return lists.from_arrays(offsets, _zoned(column.flatten(), name, timezone), mask=column.is_null())
 
 
@@ -137,12 +138,4 @@ def _assumed(column: pa.Array, timezone: str, **where_changed: str) -> pa.Array:
 
 
 def _is_naive(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_timestamp(kind)) and kind.tz is None
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    return kind_of(kind) is ColumnKind.NAIVE

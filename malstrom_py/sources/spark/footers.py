@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.data.schema import plain_type, stored_type
+from malstrom_py.data.schema import (
+    ColumnKind,
+    contains,
+    inside,
+    kind_of,
+    map_inside,
+    plain_type,
+    stored_type,
+    widens_to,
+    with_inside,
+)
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.options import adapted
 from malstrom_py.sources.spark.pin import PinnedFile, constant, is_told_by_text, partition_values
@@ -31,21 +41,21 @@ class ReadOtherwiseError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class InspectedFile:
     """A file, and how many rows there are in it, those of row groups that are left out included."""
 
     file: PinnedFile
     rows: int
 
 
-def look_at(
+def inspect_files(
     paths: Sequence[str],
     schema: pa.Schema,
     *,
     keep: Any = None,
     told: Collection[str] = (),
     is_case_sensitive: bool = False,
-) -> list[Looked]:
+) -> list[InspectedFile]:
     """Pin ``paths`` for the columns of ``schema``, without the row groups that hold nothing ``keep`` would be true for.
 
     ``told``: columns that names of folders may tell. ``is_case_sensitive``: whether Spark tells ``a`` from ``A``.
@@ -58,7 +68,7 @@ def look_at(
         return list(threads.map(lambda path: _look(path, schema, keep, told, is_case_sensitive), paths))
 
 
-def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str], is_case_sensitive: bool) -> Looked:
+def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str], is_case_sensitive: bool) -> InspectedFile:
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
@@ -78,7 +88,7 @@ def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str], is_cas
         raise SourceError(f"{path} is no whole Parquet file: replace it") from error
     _check(path, metadata, found, schema, values, str if is_case_sensitive else str.lower)
     groups = _groups(fragment, metadata, found, schema, keep)
-    return Looked(PinnedFile(path, status.st_size, status.st_mtime_ns, groups, values), metadata.num_rows)
+    return InspectedFile(PinnedFile(path, status.st_size, status.st_mtime_ns, groups, values), metadata.num_rows)
 
 
 def _told_of(path: str, values: Mapping[str, str | None], schema: pa.Schema) -> Any:
@@ -123,7 +133,7 @@ def _tells_of_floats(keep: Any, schema: pa.Schema) -> bool:
     """Whether ``keep`` asks for columns with floating numbers, of whose NaN statistics say nothing."""
     import pyarrow as pa
 
-    others = [field for field in schema if not _has_floats(field.type)]
+    others = [field for field in schema if not contains(field.type, _is_float)]
     if len(others) == len(schema):
         return False
     try:
@@ -133,11 +143,8 @@ def _tells_of_floats(keep: Any, schema: pa.Schema) -> bool:
     return False
 
 
-def _has_floats(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    inside = (kind.field(index).type for index in range(kind.num_fields))
-    return pa.types.is_floating(kind) or any(map(_has_floats, inside))
+def _is_float(kind: pa.DataType) -> bool:
+    return kind_of(kind) is ColumnKind.FLOAT
 
 
 def _check(
@@ -188,58 +195,27 @@ def _has_int96(metadata: pq.FileMetaData, name: str) -> bool:
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType, int96: bool) -> bool:
-    """Whether values of the type ``found`` become ``wanted`` without a loss, or any other difference from Spark."""
-    import pyarrow as pa
-
-    given = stored_type(plain_type(found), times=False)
-    held = stored_type(wanted, times=False)
-    if int96:
-        given = _in_utc(given)
-    given, held = _bare(_as_lengths(given, held)), _bare(held)
-    if given == held:
-        return True
-    if pa.types.is_nested(given) or pa.types.is_nested(held):
-        return False
-    try:
-        both = [pa.schema([("", held)]), pa.schema([("", given)])]
-        return bool(pa.unify_schemas(both, promote_options="permissive").field(0).type == held)
-    except pa.ArrowException:
-        return False
+    """Return whether values of ``found`` become ``wanted`` without a loss, or any other difference from Spark."""
+    given, held = stored_type(plain_type(found), times=False), stored_type(wanted, times=False)
+    given = _as_durations(_in_utc(given) if int96 else given, held)
+    return given == held or (not inside(given) and not inside(held) and widens_to(given, held))
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with moments in place of local times: such as are stored in 96 bits are moments."""
+    """Return ``kind`` with zoned timestamps in place of naive ones: timestamps stored in 96 bits are instants."""
     import pyarrow as pa
 
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp(kind.unit, "UTC")
-    return _nested(kind, [_in_utc(kind.field(index).type) for index in range(kind.num_fields)])
+    return pa.timestamp(kind.unit, "UTC") if kind_of(kind) is ColumnKind.NAIVE else map_inside(kind, _in_utc)
 
 
-def _as_lengths(kind: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """``kind`` with lengths of time where these are ``wanted``: Spark stores their microseconds."""
+def _as_durations(kind: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """Return ``kind`` with durations in place of int64 where ``wanted`` has them: Spark stores their microseconds."""
     import pyarrow as pa
 
-    if pa.types.is_duration(wanted) and pa.types.is_int64(kind):
+    if kind_of(wanted) is ColumnKind.DURATION and kind == pa.int64():
         return wanted
-    if kind.id != wanted.id or kind.num_fields != wanted.num_fields:
+    mine, theirs = inside(kind), inside(wanted)
+    if kind.id != wanted.id or len(mine) != len(theirs):
         return kind
-    inside = [_as_lengths(kind.field(index).type, wanted.field(index).type) for index in range(kind.num_fields)]
-    return _nested(kind, inside)
-
-
-def _bare(kind: pa.DataType) -> pa.DataType:
-    """``kind`` without what it says of nulls, and without the names that items of lists and maps have in files."""
-    return _nested(kind, [_bare(kind.field(index).type) for index in range(kind.num_fields)])
-
-
-def _nested(kind: pa.DataType, inside: list[pa.DataType]) -> pa.DataType:
-    """``kind`` with other types in it, in order."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind):
-        names = [kind.field(index).name for index in range(kind.num_fields)]
-        return pa.struct(list(zip(names, inside, strict=True)))
-    if pa.types.is_map(kind):
-        return pa.map_(*(inside[0].field(index).type for index in range(2)))
-    return pa.list_(inside[0]) if pa.types.is_list(kind) else kind
+    pairs = zip(mine, theirs, strict=True)
+    return with_inside(kind, [_as_durations(inner, other) for (_, inner), (_, other) in pairs])

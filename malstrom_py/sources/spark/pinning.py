@@ -26,9 +26,9 @@ from urllib.parse import unquote, urlsplit
 
 from malstrom_py.errors import InternalError, PlanError, SourceError
 from malstrom_py.local_files import RunLock, locked
-from malstrom_py.sources.spark.footers import Looked, ReadOtherwiseError, look_at
+from malstrom_py.sources.spark.footers import InspectedFile, ReadOtherwiseError, inspect_files
 from malstrom_py.sources.spark.pin import Pin, new_pin
-from malstrom_py.sources.spark.query import Asked, Bound, bounded
+from malstrom_py.sources.spark.query import Bound, SparkQuery, bounded
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.session import make_own, own_folder, spark_session
 from malstrom_py.spark.types import arrow_schema
@@ -166,7 +166,7 @@ _CALENDARS: Final = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.p
 _NOTHING: Final = "_no_column"
 
 
-def pinned(asked: Asked, job: str, after: Bound | None = None) -> tuple[Pin, PinFolder | None, Bound | None]:
+def pinned(asked: SparkQuery, job: str, after: Bound | None = None) -> tuple[Pin, PinFolder | None, Bound | None]:
     """The pin, and the folder that was made for it, held; None if the files are the user's own. And with ``since`` the
     bound up to which rows are pinned, from the bound ``after`` of an earlier run on.
 
@@ -205,10 +205,10 @@ def pinned(asked: Asked, job: str, after: Bound | None = None) -> tuple[Pin, Pin
 
 
 def _of_files(
-    asked: Asked, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any, is_case_sensitive: bool
+    asked: SparkQuery, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any, is_case_sensitive: bool
 ) -> Pin:
     paths = [_local(uri) for uri in uris]
-    looked = look_at(paths, schema, keep=asked.keep, told=found.names, is_case_sensitive=is_case_sensitive)
+    looked = inspect_files(paths, schema, keep=asked.keep, told=found.names, is_case_sensitive=is_case_sensitive)
     return new_pin("files", schema, names, [one.file for one in looked], None)
 
 
@@ -220,7 +220,7 @@ def _local(uri: str) -> str:
 
 
 def _staged(
-    asked: Asked, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
+    asked: SparkQuery, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
 ) -> tuple[Pin, PinFolder]:
     folder = new_folder(asked.staging or _default_staging(), job, keep=asked.keep_staging)
     try:
@@ -242,7 +242,7 @@ def _default_staging() -> Path:
     return folder
 
 
-def _write(asked: Asked, session: Any, frame: Any, schema: pa.Schema, folder: PinFolder) -> Any:
+def _write(asked: SparkQuery, session: Any, frame: Any, schema: pa.Schema, folder: PinFolder) -> Any:
     """Have Spark write the rows of ``frame``; returns what will tell how many there were."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -281,9 +281,9 @@ def _carried(frame: Any, schema: pa.Schema) -> Any:
     return frame.selectExpr(*(columns or [f"CAST(NULL AS BOOLEAN) AS {_NOTHING}"]))
 
 
-def _look(files: Sequence[str], schema: pa.Schema, asked: Asked) -> list[Looked]:
+def _look(files: Sequence[str], schema: pa.Schema, asked: SparkQuery) -> list[InspectedFile]:
     try:
-        return look_at(files, schema, keep=asked.keep, is_case_sensitive=True)
+        return inspect_files(files, schema, keep=asked.keep, is_case_sensitive=True)
     except ReadOtherwiseError as error:
         raise SourceError(f"the rows that Spark has staged cannot be read: {error}") from error
 
@@ -312,7 +312,7 @@ def _check_names(needed: Sequence[str], names: Sequence[str], known_as: Callable
         raise SourceError("there are no columns, so there are no rows that could be read")
 
 
-def _chosen(asked: Asked, names: Sequence[str]) -> Sequence[str]:
+def _chosen(asked: SparkQuery, names: Sequence[str]) -> Sequence[str]:
     chosen = names if asked.columns is None else asked.columns
     missing = [name for name in chosen if name not in names]
     if missing:

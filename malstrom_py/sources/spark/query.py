@@ -37,7 +37,7 @@ _LISTING: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SparkQuery:
     """Just one of ``df``, ``table``, ``sql`` and what ``format`` with ``paths`` or ``options`` reads.
 
     ``filter`` is for Spark to evaluate, ``keep`` (of Arrow) for the workers.
@@ -107,7 +107,7 @@ def checked(
     keep_staging: object,
     session: object,
     since: object = None,
-) -> Asked:
+) -> SparkQuery:
     """What the user asks for; `PlanError` for the first argument that is wrong by itself."""
     _check_one(df=df, table=table, sql=sql, path=path, format=format)
     if df is not None and not _is_of_spark(df, "DataFrame"):
@@ -124,7 +124,7 @@ def checked(
     if not isinstance(keep_staging, bool):
         raise PlanError(f"sources.Spark: keep_staging is True or False, got {keep_staging!r}")
     by_workers = _is_of_arrow(filter)
-    return Asked(
+    return SparkQuery(
         df=df,
         table=table if isinstance(table, str) else None,
         sql=sql if isinstance(sql, str) else None,

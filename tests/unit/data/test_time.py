@@ -81,7 +81,7 @@ def test_numbers_of_numpy_become_ints(kind: Any) -> None:
         ("2013-01-01", r"got str: parse it, with datetime\.fromisoformat"),
         (np.datetime64(0, "s"), "got datetime64"),
         (timedelta(1), "got timedelta"),
-        (datetime(2013, 1, 1), "a naive datetime says no moment in time: make it aware"),  # noqa: DTZ001  on purpose
+        (datetime(2013, 1, 1), "a naive datetime is not a moment in time: make it aware"),  # noqa: DTZ001  on purpose
     ],
 )
 def test_what_is_no_moment_is_refused(moment: Any, why: str) -> None:

@@ -1,4 +1,4 @@
-"""`Kinds`: what Arrow would quietly mix is refused, whatever comes first, at any depth."""
+"""`KindCheck`: what Arrow would quietly mix is refused, whatever comes first, at any depth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from malstrom_py.data.rows_to_columns import Kinds
+from malstrom_py.data.rows_to_columns import KindCheck
 from malstrom_py.errors import PlanError
 
 DAY, AT = dt.date(2013, 1, 1), dt.datetime(2013, 1, 1)  # noqa: DTZ001
@@ -19,7 +19,7 @@ ZONED = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
 
 
 def check_all(batches: list[list[Any]]) -> None:
-    kinds = Kinds(PlanError)
+    kinds = KindCheck(PlanError)
     for values in batches:
         kinds.check("n", values)
 
@@ -45,7 +45,7 @@ def test_two_kinds_are_refused_in_one_column_and_taken_in_two(one: Any, other: A
     for batches in ([[one, other]], [[one], [other]], [[None], [one], [None, other]]):
         with pytest.raises(PlanError, match=r"column 'n' holds .* and .*: make them alike"):
             check_all(batches)
-    kinds = Kinds(PlanError)
+    kinds = KindCheck(PlanError)
     kinds.check("n", [one])
     kinds.check("m", [other])
 
@@ -56,7 +56,7 @@ def test_two_kinds_are_refused_in_one_column_and_taken_in_two(one: Any, other: A
 )
 def test_kinds_inside_lists_and_dicts_are_told_apart_too(values: list[Any], column: str) -> None:
     with pytest.raises(PlanError, match=f"column '{column}' holds"):
-        Kinds(PlanError).check("n", values)
+        KindCheck(PlanError).check("n", values)
 
 
 def test_whole_numbers_go_with_floats() -> None:
@@ -66,7 +66,7 @@ def test_whole_numbers_go_with_floats() -> None:
 
 
 def test_the_type_of_a_column_says_its_kind_whatever_it_holds() -> None:
-    kinds = Kinds(PlanError)
+    kinds = KindCheck(PlanError)
     kinds.check_type("n", pa.struct([("m", pa.list_(pa.int8())), ("none", pa.null())]))
     kinds.check("n", [{"m": [1], "none": "a"}])
     with pytest.raises(PlanError, match=r"column 'n\.m\[\]' holds int and str"):
@@ -85,7 +85,7 @@ def test_the_type_of_a_column_says_its_kind_whatever_it_holds() -> None:
         (pa.large_binary(), b"a"),
         (pa.binary(1), b"a"),
     ):
-        kinds = Kinds(PlanError)
+        kinds = KindCheck(PlanError)
         kinds.check_type("n", kind)
         kinds.check("n", [value])
         with pytest.raises(PlanError, match="column 'n' holds"):
@@ -93,4 +93,4 @@ def test_the_type_of_a_column_says_its_kind_whatever_it_holds() -> None:
 
 
 def test_other_values_are_left_to_arrow() -> None:
-    Kinds(PlanError).check("n", [None, object(), uuid.uuid4()])
+    KindCheck(PlanError).check("n", [None, object(), uuid.uuid4()])

@@ -303,7 +303,7 @@ def test_a_naive_time_says_what_to_do() -> None:
     from datetime import datetime
 
     error = failure(lambda s: s.assign_timestamps("at", "t"), [{"t": datetime(2024, 1, 1)}])  # noqa: DTZ001
-    assert "a naive datetime says no moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc)" in str(error)
+    assert "a naive datetime is not a moment in time: make it aware, e.g. .replace(tzinfo=timezone.utc)" in str(error)
     assert 'sources.Files(..., timezone="UTC")' in str(error)
 
 

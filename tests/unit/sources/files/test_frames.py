@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from malstrom_py.sources.files import frames
 from malstrom_py.sources.files.csv import cut_records
-from malstrom_py.sources.files.frames import Cut, Frame, Framer
+from malstrom_py.sources.files.frames import Cut, Framer, RecordFrame
 from malstrom_py.sources.files.lines import cut_lines
 from malstrom_py.sources.files.streams import ByteStream
 from tests.unit.sources.reading import file_with
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def frames_of(path: Path, *, cut: Cut = cut_lines, offset: int = 0) -> list[Frame]:
+def frames_of(path: Path, *, cut: Cut = cut_lines, offset: int = 0) -> list[RecordFrame]:
     stream = ByteStream(path)
     stream.skip_to(offset)
     framer = Framer(stream, cut)
@@ -82,7 +82,7 @@ def test_frames_of_any_sizes_have_the_same_records(tmp_path: Path) -> None:
     content = b"".join(b"%d,%s\n" % (n, b"x" * (n % 3000)) for n in range(2000))
     path = file_with(tmp_path, "a.txt", content)
     for size in (0, 100_000, 1 << 30):
-        framer, found = Framer(ByteStream(path), cut_lines), list[Frame]()
+        framer, found = Framer(ByteStream(path), cut_lines), list[RecordFrame]()
         while (frame := framer.next_frame(size)) is not None:
             found.append(frame)
         framer.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malstrom_py.sources.files.frames import Malformed
+from malstrom_py.sources.files.frames import BadRecord
 from malstrom_py.sources.files.lines import json_runs, text_runs
 
 
@@ -13,7 +13,7 @@ def test_text_lines_come_without_their_ends_and_blank_ones_count() -> None:
 
 
 def test_a_line_that_is_no_utf8_stands_between_the_others() -> None:
-    assert text_runs(b"a\nb\xff\r\nc\r\n") == [["a"], Malformed("not valid UTF-8 text", b"b\xff"), ["c"]]
+    assert text_runs(b"a\nb\xff\r\nc\r\n") == [["a"], BadRecord("not valid UTF-8 text", b"b\xff"), ["c"]]
 
 
 def test_json_lines_keep_their_own_fields_and_types() -> None:
@@ -39,6 +39,6 @@ def test_json_lines_keep_their_own_fields_and_types() -> None:
 def test_what_is_no_json_object_is_malformed(line: bytes, why: str) -> None:
     first, bad, last = json_runs(b'{"n": 1}\n' + line + b'\n{"n": 2}\n')
     assert (first, last) == ([{"n": 1}], [{"n": 2}])
-    assert isinstance(bad, Malformed)
+    assert isinstance(bad, BadRecord)
     assert why in bad.why
     assert bad.record in {line, line.decode(errors="replace")}

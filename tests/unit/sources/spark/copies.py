@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from malstrom_py.sources.spark import Spark
-from malstrom_py.sources.spark.footers import look_at
+from malstrom_py.sources.spark.footers import inspect_files
 from malstrom_py.sources.spark.pin import Pin, new_pin
 
 
@@ -18,7 +18,7 @@ def pin_over(
     paths: Sequence[Path], schema: pa.Schema, *, names: Sequence[str] = (), keep: Any = None, told: Sequence[str] = ()
 ) -> Pin:
     """The pin of files, for rows of ``names``, or all of ``schema``."""
-    looked = look_at([str(path) for path in paths], schema, keep=keep, told=told)
+    looked = inspect_files([str(path) for path in paths], schema, keep=keep, told=told)
     return new_pin("files", schema, names or schema.names, [one.file for one in looked], None)
 
 

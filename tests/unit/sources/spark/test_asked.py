@@ -10,12 +10,12 @@ import pytest
 
 from malstrom_py import sources
 from malstrom_py.errors import PlanError
-from malstrom_py.sources.spark.query import Asked
+from malstrom_py.sources.spark.query import SparkQuery
 from tests.ids import shown
 
 
-def asked(**given: Any) -> Asked:
-    result: Asked = sources.Spark(**given)._asked
+def asked(**given: Any) -> SparkQuery:
+    result: SparkQuery = sources.Spark(**given)._asked
     return result
 
 

@@ -12,20 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sources.spark.footers import ReadOtherwiseError, look_at
+from malstrom_py.sources.spark.footers import ReadOtherwiseError, inspect_files
 from tests.unit.sources.spark.copies import parquet
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
 
 def groups_of(path: Path, schema: pa.Schema, keep: Any = None, told: tuple[str, ...] = ()) -> tuple[int, ...]:
-    (looked,) = look_at([str(path)], schema, keep=keep, told=told)
+    (looked,) = inspect_files([str(path)], schema, keep=keep, told=told)
     return looked.file.groups
 
 
 def test_a_file_is_pinned_with_its_size_time_rows_and_row_groups(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", {"n": range(100), "other": ["x"] * 100}, row_group_size=30)
-    (looked,) = look_at([str(path)], NUMBERS)
+    (looked,) = inspect_files([str(path)], NUMBERS)
     assert (looked.rows, looked.file.groups, looked.file.values) == (100, (0, 1, 2, 3), {})
     assert (looked.file.size, looked.file.mtime_ns) == (path.stat().st_size, path.stat().st_mtime_ns)
 
@@ -158,7 +158,7 @@ def test_names_that_spark_takes_for_the_same_are_left_to_it(tmp_path: Path) -> N
     both = parquet(tmp_path / "b.parquet", {"n": [1], "N": [1]})
     with pytest.raises(ReadOtherwiseError, match="has columns whose names are alike"):
         groups_of(both, NUMBERS)
-    assert look_at([str(both)], NUMBERS, is_case_sensitive=True)[0].rows == 1
+    assert inspect_files([str(both)], NUMBERS, is_case_sensitive=True)[0].rows == 1
     streets = {"straße": [1], "strasse": [2]}
     assert groups_of(parquet(tmp_path / "c.parquet", streets), pa.table(streets).schema) == (0,)
 
@@ -177,6 +177,6 @@ def test_folders_that_tell_of_a_column_of_the_file_or_of_an_odd_type_are_left_to
 def test_what_is_no_parquet_or_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("text")
     with pytest.raises(SourceError, match=r"a\.parquet is no whole Parquet file: replace it"):
-        look_at([str(tmp_path / "a.parquet")], NUMBERS)
+        inspect_files([str(tmp_path / "a.parquet")], NUMBERS)
     with pytest.raises(SourceError, match=r"b\.parquet cannot be read: No such file or directory"):
-        look_at([str(tmp_path / "b.parquet")], NUMBERS)
+        inspect_files([str(tmp_path / "b.parquet")], NUMBERS)
