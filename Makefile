@@ -53,7 +53,7 @@ demo-spark: java $(VENV)/.demo-spark
 # Spark brings no Java. Asked before it is installed, by what is in the clone and needs nothing else.
 java: $(PY)
 	@$(PY) -c "import os, runpy, sys; java = runpy.run_path('malstrom_py/spark/java.py')['find_java'](os.environ); \
-		sys.exit(None if java.fits else f'No Java for Spark: {java.said}. {java.what_to_do}')"
+		sys.exit(None if java.fits else f'No Java for Spark: {java.description}. {java.what_to_do}')"
 
 test: lint types seeds
 	@$(PY) -m pytest --numprocesses $(PROCESSES) --durations 15 --durations-min 10

@@ -106,7 +106,7 @@ def start_spark(folder: Path) -> SparkSession:
     """A Spark in this process, with two threads; its tables stand in ``folder``."""
     java = find_java(os.environ)
     if not java.fits:
-        sys.exit(f"This demo needs Spark, and Spark needs Java: {java.said}. {java.what_to_do}")
+        sys.exit(f"This demo needs Spark, and Spark needs Java: {java.description}. {java.what_to_do}")
     try:
         from pyspark.sql import SparkSession
     except ImportError:

@@ -54,7 +54,7 @@ def needs_java(item: pytest.Item) -> bool:
 def last_line(left_out: int, java: Java) -> str:
     """What is said at the end.
 
-    >>> last_line(7, Java(fits=False, said="not found", what_to_do="Install it"))
+    >>> last_line(7, Java(fits=False, description="not found", what_to_do="Install it"))
     'Left out: the tests that start Spark (7). Java: not found. Install it.'
     """
-    return f"Left out: the tests that start Spark ({left_out}). Java: {java.said}. {java.what_to_do}."
+    return f"Left out: the tests that start Spark ({left_out}). Java: {java.description}. {java.what_to_do}."

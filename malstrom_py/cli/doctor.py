@@ -175,9 +175,9 @@ def examine_java(environ: Mapping[str, str]) -> Finding:
     """Whether there is a Java that Spark runs on."""
     found = find_java(environ)
     if found.fits:
-        return Finding("ok", "Java", f"{found.said}, needed by Spark")
+        return Finding("ok", "Java", f"{found.description}, needed by Spark")
     managers = (line for manager, line in _JAVA_BY.items() if shutil.which(manager, path=environ.get("PATH")))
-    return Finding("missing", "Java", found.said, f"{found.what_to_do}: {next(managers, _JAVA_ELSEWHERE)}")
+    return Finding("missing", "Java", found.description, f"{found.what_to_do}: {next(managers, _JAVA_ELSEWHERE)}")
 
 
 def _version_of(python: str) -> str | None:

@@ -122,7 +122,7 @@ def record_output(root: Path, context: CommitContext, output: StepOutput) -> Non
     """Record durably what ``context`` has made visible in ``root``, again at will. OSError: it cannot be, and nothing
     has changed.
     """
-    known = recorded(root, context.job)
+    known = find_record(root, context.job)
     path = root / RECORDS / f"{context.job}.json"
     if known is None or (known.final and known.snapshot != context.snapshot):
         if known is not None and _is_of_old(known, context, output):
@@ -141,7 +141,7 @@ def record_output(root: Path, context: CommitContext, output: StepOutput) -> Non
         raise
 
 
-def recorded(root: Path, job: str) -> JobOutput | None:
+def find_record(root: Path, job: str) -> JobOutput | None:
     """What ``job`` has left in ``root``; None if nothing is recorded, or nothing that anybody can read.
 
     Raises:
@@ -160,7 +160,7 @@ def begin_record(root: Path, job: str, committed: Sequence[SnapshotId]) -> None:
     """A run of ``job`` begins: it goes on from the last of the ``committed`` snapshots, and adds to what is recorded,
     if that is of one of them; without any it begins anew, and adds nothing to it. OSError: that cannot be noted.
     """
-    known = recorded(root, job)
+    known = find_record(root, job)
     if known is None or (committed and known.snapshot not in committed):
         return
     if known.final == bool(committed):

@@ -1,6 +1,6 @@
-"""Spark at both ends of a job: sessions, types, and what Spark reads of a job. Imports pyspark only when it is used.
+"""Spark support: sessions, types, and the data source that reads the output of jobs. Imports pyspark only when used.
 
-Rule: what is here works with classic and with Connect sessions, so nothing of it knows RDDs, the JVM or SparkContext.
+Rule: this package works with classic and Connect sessions, so it uses neither RDDs nor the JVM nor SparkContext.
 """
 
 from __future__ import annotations
@@ -8,35 +8,40 @@ from __future__ import annotations
 from typing import Any
 
 from malstrom_py.spark.failures import spark_errors
-from malstrom_py.spark.session import check_reads_jobs, spark_session
+from malstrom_py.spark.session import check_data_source_installed, spark_session
 
 __all__ = ["register"]
 
 
 def register(spark: Any) -> None:
-    """Have ``spark`` read what jobs leave: ``spark.read.format("malstrom").load(folder)``.
+    """Register the data source "malstrom" with a session: ``spark.read.format("malstrom").load(folder)``.
 
-    ``folder`` is that of `sinks.Files` or `sinks.Spark`, with the record ``_malstrom/<job>.json`` of the job's last
-    commit there. Options: ``job``, needed if several have written there; ``step``, needed if several steps of it have;
-    ``what``: ``"output"``, the rows in exactly the files that the record names, or ``"result"``, the counts of the run
-    as one row for each step. Formats csv, json and parquet.
+    It reads the output of a job. ``folder`` is the folder of `sinks.Files` or `sinks.Spark`, with the output record
+    ``_malstrom/<job>.json`` of the job's last commit. Formats: csv, json and parquet. Options:
 
-    Columns of partitions come last; they are whole numbers, dates or truth values if the names of all their folders
-    are, else text. Unsigned numbers become the next larger type, times of day text. A schema that is given
-    (``.schema(…)``) may leave out columns and ask for types that hold the same values.
+    - ``job``: required if several jobs have written to the folder; ``step``: required if several steps of the job have;
+    - ``what``: ``"output"``, the rows of exactly the files that the record names, or ``"result"``, the counts of the
+      run, one row per step.
 
-    Snapshots are read by the same name: ``.option("snapshots", uri)``, or ``.load(uri)`` of a folder that has some.
-    Options: ``job``; ``read``: ``"snapshots"``, one row each, ``"positions"`` of sources, or ``"state"``, the keys of
-    ``step`` with their state; ``snapshot``, an id, else the newest; ``store.<option>`` for an object store.
+    Partition columns come last. A partition column has integers, dates or booleans if all its folder names do, else
+    strings. Unsigned integers get the next larger type, times of day become strings. An explicit schema
+    (``.schema(…)``) may leave out columns and may ask for any type that holds the same values.
 
-    It goes with the session, classic or Connect. malstrom-py must be installed where Spark runs functions of Python.
+    It also reads snapshots: ``.option("snapshots", uri)``, or ``.load(uri)`` of a folder of snapshots. Options:
 
-    SparkError: the session has ended, or its Python is of another version, or has no malstrom-py. Reading raises
-    Spark's AnalysisException or PythonException with a `SourceError` in it: no record, several jobs, a file that is
-    missing or has changed.
+    - ``job``; ``snapshot``: an id, by default the newest; ``store.<option>``: options of an object store;
+    - ``read``: ``"snapshots"``, one row each; ``"positions"`` of sources; or ``"state"``, the keys of ``step`` with
+      their state.
+
+    The registration lasts as long as the session, classic or Connect. malstrom-py must be installed where Spark runs
+    Python functions.
+
+    SparkError: the session has ended, or its Python has another version or lacks malstrom-py. Reading raises Spark's
+    AnalysisException or PythonException with a `SourceError` in it: no record, several jobs, a file that is missing or
+    has changed.
     """
     with spark_session(spark) as session, spark_errors("register the data source 'malstrom'"):
         from malstrom_py.spark.data_source import JobOutputSource
 
-        check_reads_jobs(session)
+        check_data_source_installed(session)
         session.dataSource.register(JobOutputSource)

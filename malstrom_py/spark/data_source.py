@@ -1,9 +1,7 @@
-"""``spark.read.format("malstrom")``: what a job has left in a folder, and its snapshots, as a data source of Spark.
+"""The data source ``spark.read.format("malstrom")``: the output of a job, its counts, and its snapshots.
 
-The counts of a finished job as rows, one for each step.
-
-Rule: this runs in the Python processes of Spark, so it needs neither a session nor a JVM, and malstrom-py has to be
-installed where they run.
+Rule: the data source runs in Spark's Python processes. It needs neither a session nor a JVM, and malstrom-py must be
+installed there.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.output_record import JobOutput
-from malstrom_py.spark.output_files import OutputFiles, Portion, batches_of, check_readable, output_of, step_of
-from malstrom_py.spark.snapshot_source import AskedSnapshots, is_about_snapshots
+from malstrom_py.spark.output_files import FileSplit, OutputFiles, batches_of, check_readable, output_of, step_of
+from malstrom_py.spark.snapshot_source import SnapshotQuery, asks_for_snapshots
 from malstrom_py.spark.types import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -28,11 +26,11 @@ COUNTS: Final = (
     "ports map<string, bigint>, filtered bigint, late bigint, ahead bigint, skipped bigint, dead_letters bigint, "
     "rows_made bigint, columns_made bigint, keys bigint, epoch bigint"
 )
-"""The columns, as Spark writes them."""
+"""The schema of the counts, in Spark's DDL."""
 
 
 def counts_of(output: JobOutput) -> list[dict[str, Any]]:
-    """Column -> value for each step, in the order of the plan.
+    """Return one row of counts per step, column -> value, in the order of the plan.
 
     >>> steps = {"in": {"kind": "source", "rows_in": 3, "ports": {"out": 3}, "late": 0}}
     >>> [row] = counts_of(JobOutput("docs", "s1", {"job": "docs", "duration_s": 0.5, "steps": steps}, {}))
@@ -40,7 +38,7 @@ def counts_of(output: JobOutput) -> list[dict[str, Any]]:
     ('in', 3, 0, None)
     """
     if output.result is None:
-        raise SourceError(f"job {output.job!r} has left no counts with its output: what='output' is there to be read")
+        raise SourceError(f"job {output.job!r} has left no counts with its output: read what='output' instead")
     names = [column.split()[0] for column in COUNTS.replace("map<string, bigint>", "map").split(", ")]
     known = {"job": output.job, "snapshot": output.snapshot, "duration_s": output.result["duration_s"]}
     return [
@@ -53,27 +51,27 @@ _OPTIONS: Final = {"path", "job", "step", "what"}
 
 
 class JobOutputSource(DataSource):
-    """What a job has left: see `malstrom_py.spark.register`."""
+    """The data source: see `malstrom_py.spark.register`."""
 
     @classmethod
     def name(cls) -> str:
         return "malstrom"
 
     def schema(self) -> StructType | str:
-        if is_about_snapshots(self.options):
-            return AskedSnapshots(self.options).schema()
-        asked = _Asked(self.options)
-        return COUNTS if asked.what == "result" else spark_schema(asked.files().schema())
+        if asks_for_snapshots(self.options):
+            return SnapshotQuery(self.options).schema()
+        query = _OutputQuery(self.options)
+        return COUNTS if query.what == "result" else spark_schema(query.files().schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if is_about_snapshots(self.options):
-            return AskedSnapshots(self.options).reader(schema)
-        asked = _Asked(self.options)
-        return _CountsReader(asked.output, schema) if asked.what == "result" else _FilesReader(asked.files(), schema)
+        if asks_for_snapshots(self.options):
+            return SnapshotQuery(self.options).reader(schema)
+        query = _OutputQuery(self.options)
+        return _CountsReader(query.output, schema) if query.what == "result" else _FilesReader(query.files(), schema)
 
 
-class _Asked:
-    """What the options ask for."""
+class _OutputQuery:
+    """The options of a query for a job's output, checked."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         if unknown := sorted(set(options) - _OPTIONS):
@@ -91,25 +89,24 @@ class _Asked:
 
 
 class _FilesReader(DataSourceReader):
-    """A portion of a file in each task, as columns."""
+    """Reads one split of a file per task, as columns."""
 
     def __init__(self, files: OutputFiles, schema: StructType) -> None:
-        self._schema: pa.Schema = _as_asked(schema)
-        self._portions = files.portions()
-        if self._portions:
-            there = files.schema()
-            check_readable({field.name: field.type for field in there}, self._schema)
+        self._schema: pa.Schema = _requested_schema(schema)
+        self._splits = files.splits()
+        if self._splits:
+            check_readable({field.name: field.type for field in files.schema()}, self._schema)
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(portion) for portion in self._portions] or [InputPartition(None)]
+        return [InputPartition(split) for split in self._splits] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        portion: Portion | None = partition.value
-        return iter(()) if portion is None else batches_of(portion, self._schema)
+        split: FileSplit | None = partition.value
+        return iter(()) if split is None else batches_of(split, self._schema)
 
 
 class _CountsReader(DataSourceReader):
-    """One row for each step."""
+    """Reads the counts, one row per step."""
 
     def __init__(self, output: JobOutput, schema: StructType) -> None:
         self._rows = counts_of(output)
@@ -121,9 +118,10 @@ class _CountsReader(DataSourceReader):
         return (tuple(row[name] for name in self._names) for row in self._rows)
 
 
-def _as_asked(schema: StructType) -> pa.Schema:
-    """``schema`` in Arrow, exactly as Spark compares it with what is read."""
+def _requested_schema(schema: StructType) -> pa.Schema:
+    """Return ``schema`` in Arrow, with the nullability that Spark compares with the batches it gets."""
     import pyarrow as pa
 
     fields = arrow_schema(schema)
-    return pa.schema([field.with_nullable(asked.nullable) for field, asked in zip(fields, schema.fields, strict=True)])
+    pairs = zip(fields, schema.fields, strict=True)
+    return pa.schema([field.with_nullable(requested.nullable) for field, requested in pairs])

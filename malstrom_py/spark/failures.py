@@ -1,7 +1,7 @@
-"""What Spark raises, as errors of ours: one line of what Spark said, and never a stack of Java.
+"""Translation of Spark's exceptions into errors of this library: one line of Spark's message, never a Java stack trace.
 
-Rule: a Spark that has gone away, or whose session was stopped, is a `SparkError` wherever that is noticed; anything
-else is of the class that the caller names. Messages of Spark that quote data give way to their condition.
+Rule: a lost connection or a stopped session is always a `SparkError`; any other failure is of the class that the caller
+names. A message of Spark that quotes data is replaced by its error condition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from malstrom_py.errors import MalstromError, SparkError
 
-_ROOMS: Final = ("grpc", "py4j", "pyspark")
+_SPARK_PACKAGES: Final = ("grpc", "py4j", "pyspark")
 _LINE_MAX: Final = 500
 _GONE: Final = re.compile(
     r"NO_ACTIVE_(OR_DEFAULT_)?SESSION|SESSION_(CLOSED|NOT_FOUND|CHANGED)|RETRIES_EXCEEDED|StatusCode\.UNAVAILABLE"
@@ -40,18 +40,19 @@ _WHAT_TO_DO: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What an error tells: in a line, and whether Spark is gone."""
+class SparkFailure:
+    """Spark's message in one line, and whether the connection to Spark is lost."""
 
-    said: str
-    gone: bool
+    message: str
+    is_gone: bool
 
 
 @contextmanager
 def spark_errors(what: str, otherwise: type[MalstromError] = SparkError) -> Iterator[None]:
-    r"""Raise what pyspark, py4j and gRPC raise inside as `SparkError` if Spark is gone, else as ``otherwise``.
+    r"""Turn errors of pyspark, py4j and gRPC into `SparkError` if the connection is lost, else into ``otherwise``.
 
-    ``what`` was being done, and begins the message. What others raise inside, a user's function for instance, passes.
+    The message begins with ``what``, the operation that failed. Errors from elsewhere, such as a user's function, are
+    not changed.
 
     >>> from pyspark.errors import AnalysisException
     >>> with spark_errors("table 'planes'", SparkError):
@@ -63,33 +64,33 @@ def spark_errors(what: str, otherwise: type[MalstromError] = SparkError) -> Iter
     try:
         yield
     except Exception as error:
-        told = told_of(error)
-        if told is None:
+        failure = describe_failure(error)
+        if failure is None:
             raise
-        if told.gone:
-            raise SparkError(f"{what}: Spark has gone away: {told.said.rstrip('.')}. {_WHAT_TO_DO}") from error
-        raise otherwise(f"{what}: {told.said}") from error
+        if failure.is_gone:
+            raise SparkError(f"{what}: Spark has gone away: {failure.message.rstrip('.')}. {_WHAT_TO_DO}") from error
+        raise otherwise(f"{what}: {failure.message}") from error
 
 
-def told_of(error: Exception) -> Told | None:
-    """What ``error`` tells about Spark; None if it is not Spark's."""
-    room = type(error).__module__.partition(".")[0]
-    if room not in _ROOMS and not (room == "builtins" and _passed_through_spark(error.__traceback__)):
+def describe_failure(error: Exception) -> SparkFailure | None:
+    """Describe an error that Spark raised; None if the error is not Spark's."""
+    package = type(error).__module__.partition(".")[0]
+    if package not in _SPARK_PACKAGES and not (package == "builtins" and _passed_through_spark(error.__traceback__)):
         return None
     try:
         text = str(error)
-    except Exception:  # it asks the JVM, which is not there any more
-        return Told(type(error).__name__, gone=True)
-    if room == "builtins" and not isinstance(error, ConnectionError | TimeoutError | EOFError):
-        # What pyspark stumbles over when its session has been stopped.
-        return Told("its session has been stopped", gone=True) if "'NoneType'" in text else None
-    # Py4J's own errors that are no errors of Java: the line to the JVM is broken.
-    gone = room in ("builtins", "py4j") and type(error).__name__ != "Py4JJavaError"
-    return Told(_line(type(error).__name__, text), gone or _GONE.search(text) is not None)
+    except Exception:  # The text of a Py4J error comes from the JVM, which has ended.
+        return SparkFailure(type(error).__name__, is_gone=True)
+    if package == "builtins" and not isinstance(error, ConnectionError | TimeoutError | EOFError):
+        # pyspark fails on its own None when the session has been stopped.
+        return SparkFailure("its session has been stopped", is_gone=True) if "'NoneType'" in text else None
+    # A Py4J error that is not a Java error means a broken connection to the JVM.
+    gone = package in ("builtins", "py4j") and type(error).__name__ != "Py4JJavaError"
+    return SparkFailure(_line(type(error).__name__, text), gone or _GONE.search(text) is not None)
 
 
 def _line(name: str, text: str) -> str:
-    """One line of what Spark said."""
+    """Return one line of Spark's message."""
     if name in _QUOTES_DATA:
         condition = _CONDITION.search(text)
         return f"{condition[1] if condition else name} (Spark's own message quotes data: it is the cause of this error)"
@@ -104,7 +105,7 @@ def _line(name: str, text: str) -> str:
 
 def _passed_through_spark(frames: TracebackType | None) -> bool:
     while frames is not None:
-        if str(frames.tb_frame.f_globals.get("__name__")).partition(".")[0] in _ROOMS:
+        if str(frames.tb_frame.f_globals.get("__name__")).partition(".")[0] in _SPARK_PACKAGES:
             return True
         frames = frames.tb_next
     return False

@@ -1,4 +1,4 @@
-"""The Java that Spark would run on: that of JAVA_HOME, else the first on the path. Looked at, not started for work."""
+"""Detection of the Java that Spark would run on: that of JAVA_HOME, else the first on the path."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _WHAT_TO_DO: Final = f"Spark needs Java {' or '.join(map(str, FIT))}; install on
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """What was found. ``said``: version and place, or that there is none."""
+    """The Java that was found. ``description``: its version and path, or why there is none."""
 
     fits: bool
-    said: str
+    description: str
     what_to_do: str = _WHAT_TO_DO
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """The Java that ``environ`` leads to."""
+    """Return the Java that the variables ``environ`` select."""
     for java, found_by in _javas(environ):
         version = _version(java)
         if version is None:
-            return Java(fits=False, said=f"{java} ({found_by}) does not tell its version")
-        return Java(fits=version[0] in FIT, said=f"{version[1]} at {java} ({found_by})")
+            return Java(fits=False, description=f"{java} ({found_by}) does not print its version")
+        return Java(fits=version[0] in FIT, description=f"{version[1]} at {java} ({found_by})")
     home = environ.get("JAVA_HOME")
-    said = f"there is no bin/java in JAVA_HOME ({home}), and none on the path" if home else "not found"
-    return Java(fits=False, said=said)
+    description = f"JAVA_HOME ({home}) has no bin/java, and the path has none" if home else "not found"
+    return Java(fits=False, description=description)
 
 
-def major_of(said: str) -> tuple[int, str] | None:
-    """The version in what ``java -version`` said, as (major, all of it); None if there is none.
+def major_of(printed: str) -> tuple[int, str] | None:
+    """Parse the output of ``java -version`` into (major version, full version); None if it holds no version.
 
     >>> major_of('openjdk version "17.0.15" 2025-04-15'), major_of('java version "1.8.0_412"')
     ((17, '17.0.15'), (8, '1.8.0_412'))
     """
-    found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+    found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', printed)
     return (int(found[2]), found[1]) if found else None
 
 

@@ -1,18 +1,11 @@
-"""The files that one step of a job has left, as Spark is to read them.
+"""The output files of one step as Spark reads them: schema, splits for Spark's tasks, and record batches.
 
-The columns that the folders of partitioned output stand for, read back from their names, ``column=value``.
-
-Rule: a column has the type that all its values have (whole numbers, dates, truth values), else it is text: how a folder
-is called is all that is known.
-
-The formats of files that jobs write, as columns of the types that are asked for.
-
-Rule: a value is never bent: what does not go into its type without loss is an error that says which column, not which
-value.
-
-The files that one step of a job has left, as Spark is to read them: their columns, and the portions of its tasks.
-
-Rule: exactly the files that the job's record names are read; what is pinned when a query is planned is what it reads.
+Rules:
+- A query reads exactly the files that the job's output record names. It records size and modification time of each file
+  when it is planned, and fails if a file has changed since.
+- A partition column (``column=value`` in folder names) is of integers, dates or booleans if all its values are, else of
+  strings: the folder names are the only source of its type.
+- A value is converted without loss or not at all: the error names the column, never the value.
 """
 
 from __future__ import annotations
@@ -28,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.local_files import local_path
-from malstrom_py.sinks.files.partitions import told_by
+from malstrom_py.sinks.files.partitions import parse_folder
 from malstrom_py.sinks.output_record import BY_SPARK, JobOutput, StepOutput, jobs_in, read_output
 
 if TYPE_CHECKING:
@@ -42,22 +35,22 @@ _TRUTHS: Final = {"true": True, "false": False}
 
 
 def partition_texts(file: str) -> dict[str, str | None]:
-    """What the folders of ``file``, relative to the output's, are called by: column -> text, None for None.
+    """Parse the folders of ``file`` (relative to the output folder) into column -> text; a null partition is None.
 
     >>> partition_texts("day=2013-01-01/to=a%2Fb/out-1.parquet"), partition_texts("out-1.parquet")
     ({'day': '2013-01-01', 'to': 'a/b'}, {})
     """
     texts: dict[str, str | None] = {}
     for folder in file.split("/")[:-1]:
-        told = told_by(folder)
-        if told is None:
-            raise SourceError(f"the file {file!r} is not in a folder of a partition: it is no output of a job")
-        texts[told[0]] = told[1]
+        parsed = parse_folder(folder)
+        if parsed is None:
+            raise SourceError(f"the file {file!r} is not in a partition folder: it is not the output of a job")
+        texts[parsed[0]] = parsed[1]
     return texts
 
 
 def partition_schema(files: Sequence[Mapping[str, str | None]]) -> pa.Schema:
-    """The columns of the partitions, by what is known of each file.
+    """Return the partition columns, given the folder texts of each file.
 
     >>> partition_schema([{"day": "2013-01-01", "to": "7"}, {"day": None, "to": "EWR"}])
     day: date32[day]
@@ -67,12 +60,12 @@ def partition_schema(files: Sequence[Mapping[str, str | None]]) -> pa.Schema:
 
     names = list(files[0]) if files else []
     if any(list(file) != names for file in files):
-        raise SourceError("the files are not partitioned by the same columns: they are no output of one job")
+        raise SourceError("the files are not partitioned by the same columns: they are not the output of one job")
     return pa.schema([(name, _type([file[name] for file in files])) for name in names])
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> Any:
-    """The value that ``text`` stands for in a column of type ``kind``.
+    """Parse the folder text of a partition column of type ``kind``.
 
     >>> import pyarrow as pa
     >>> partition_value("2013-01-01", pa.date32()), partition_value("7", pa.int64()), partition_value(None, pa.string())
@@ -110,27 +103,27 @@ def _is_date(text: str) -> bool:
         return False
 
 
-_PORTION_BYTES: Final = 128 << 20
+_SPLIT_BYTES: Final = 128 << 20
 
 
-class FileKind(Protocol):
-    """How files of one format are read."""
+class FileFormat(Protocol):
+    """Reads the files of one format."""
 
     def schema(self, paths: Sequence[Path]) -> pa.Schema:
-        """The columns of all the files together."""
+        """Return one schema for all the files."""
         ...
 
     def ranges(self, path: Path) -> list[tuple[int, int]]:
-        """The portions of a file that are read by themselves."""
+        """Return the ranges of a file that can be read independently."""
         ...
 
     def batches(self, path: Path, start: int, stop: int, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one portion, in the columns of ``schema``."""
+        """Read the rows of one range, in the columns of ``schema``."""
         ...
 
 
 class ParquetFiles:
-    """Read by row groups; files may differ in how wide their types are."""
+    """Reads row groups; the files may differ in the width of their types."""
 
     def schema(self, paths: Sequence[Path]) -> pa.Schema:
         import pyarrow as pa
@@ -142,13 +135,13 @@ class ParquetFiles:
         try:
             return pa.unify_schemas(schemas, promote_options="permissive")
         except pa.ArrowException as error:
-            raise SourceError(f"the files of the output have other columns or types each: {error}") from None
+            raise SourceError(f"the output files do not have one schema: {error}") from None
 
     def ranges(self, path: Path) -> list[tuple[int, int]]:
         from malstrom_py.sources.files.parquet import row_group_runs
 
         with _opened(path) as file:
-            return row_group_runs(file.metadata, _PORTION_BYTES)
+            return row_group_runs(file.metadata, _SPLIT_BYTES)
 
     def batches(self, path: Path, start: int, stop: int, schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -163,7 +156,7 @@ class ParquetFiles:
 
 
 class CsvFiles:
-    """The types are found by the first rows, as `sources.Files` finds them, unless a schema is given."""
+    """Infers the types from the first rows, as `sources.Files` does, unless a schema is given."""
 
     def schema(self, paths: Sequence[Path]) -> pa.Schema:
         from malstrom_py.sources import Files
@@ -186,7 +179,7 @@ class CsvFiles:
 
 
 class JsonFiles:
-    """Lines may differ in their fields: all of them are read to find the columns, unless a schema is given."""
+    """Reads all lines to find the columns, because their fields may differ, unless a schema is given."""
 
     def schema(self, paths: Sequence[Path]) -> pa.Schema:
         import pyarrow as pa
@@ -199,7 +192,7 @@ class JsonFiles:
                 try:
                     found = pa.unify_schemas([found, here], promote_options="permissive")
                 except pa.ArrowException as error:
-                    raise SourceError(f"{path}: give a schema, for lines differ in types: {error}") from None
+                    raise SourceError(f"{path}: the types of its lines differ: {error}. Give a schema") from None
         return found
 
     def ranges(self, path: Path) -> list[tuple[int, int]]:
@@ -211,7 +204,7 @@ class JsonFiles:
             yield _cast(path, columns, len(rows), schema)
 
 
-FILE_KINDS: Final[Mapping[str, FileKind]] = {"csv": CsvFiles(), "json": JsonFiles(), "parquet": ParquetFiles()}
+FILE_FORMATS: Final[Mapping[str, FileFormat]] = {"csv": CsvFiles(), "json": JsonFiles(), "parquet": ParquetFiles()}
 
 
 def _opened(path: Path) -> Any:
@@ -221,11 +214,13 @@ def _opened(path: Path) -> Any:
     try:
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{path} is no whole Parquet file ({type(error).__name__}): run the job again") from error
+        raise SourceError(
+            f"{path} is not a complete Parquet file ({type(error).__name__}): run the job again"
+        ) from error
 
 
 def _polled(path: Path, format: str, rows_max: int, types: Mapping[str, ColumnType] | None) -> Iterator[Any]:
-    """What `sources.Files` gives of one file."""
+    """Read one file with `sources.Files`."""
     from malstrom_py.sources import Files
 
     asked: dict[str, Any] = {"types": types} if types else {}
@@ -237,7 +232,7 @@ def _polled(path: Path, format: str, rows_max: int, types: Mapping[str, ColumnTy
             if rows is not None and len(rows):
                 yield rows
     except MalformedRecord as error:
-        raise SourceError(f"{error}; give a schema if other types are meant") from error
+        raise SourceError(f"{error}; give a schema if the types are wrong") from error
     finally:
         part.close()
 
@@ -251,7 +246,7 @@ def _csv_type(kind: pa.DataType) -> ColumnType:
 
 
 def _array(path: Path, name: str, rows: Sequence[Mapping[str, Any]], kind: pa.DataType | None) -> pa.Array:
-    """The column ``name`` of ``rows``, of the type ``kind`` if the values are that already."""
+    """Build the column ``name`` of ``rows``, with type ``kind`` if the values have that type already."""
     import pyarrow as pa
 
     values = [row.get(name) for row in rows]
@@ -270,7 +265,7 @@ def _array(path: Path, name: str, rows: Sequence[Mapping[str, Any]], kind: pa.Da
 
 
 def _cast(path: Path, columns: Mapping[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """``columns``, those that are missing as nulls, in the types of ``schema``."""
+    """Cast ``columns`` to ``schema``; missing columns are null."""
     import pyarrow as pa
 
     arrays = []
@@ -290,8 +285,8 @@ _BATCH_ROWS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """What one task reads: the records of ``file`` from ``start`` to ``stop``, in units of its format."""
+class FileSplit:
+    """The part of a file that one task reads: from ``start`` to ``stop`` in units of the format (row groups)."""
 
     root: Path
     file: str
@@ -303,88 +298,89 @@ class Portion:
 
 
 def output_of(path: str, job: str | None) -> tuple[Path, JobOutput]:
-    """What ``job``, which may be left out if it is the only one, has left in the folder ``path``."""
+    """Read the output record of ``job`` in the folder ``path``; None selects the only job that has one."""
     root = local_path(path, 'spark.read.format("malstrom")')
     if job is None:
         jobs = jobs_in(root)
         if not jobs:
             raise SourceError(f"no job has left a record in {root}: give the folder that a sink with a path wrote to")
         if len(jobs) > 1:
-            raise SourceError(f"several jobs have written to {root}: say which by option job: {', '.join(jobs)}")
+            raise SourceError(f"several jobs have written to {root}: choose one with option job: {', '.join(jobs)}")
         job = jobs[0]
     return root, read_output(root, job)
 
 
 def step_of(output: JobOutput, step: str | None) -> StepOutput:
-    """What ``step``, which may be left out if it is the only one, has left."""
+    """Return the output of ``step``; None selects the only step that has some."""
     steps = sorted(output.outputs)
     if step is None and len(steps) == 1:
         step = steps[0]
     if step is None:
-        raise SourceError(f"job {output.job!r} has written by several steps: say which by option step: {_all(steps)}")
+        raise SourceError(
+            f"several steps of job {output.job!r} have written here: choose one with option step: {_all(steps)}"
+        )
     if step not in output.outputs:
-        raise SourceError(f"no step {step!r} of job {output.job!r} has written here: those that have are {_all(steps)}")
+        raise SourceError(f"no step {step!r} of job {output.job!r} has written here; the steps are {_all(steps)}")
     return output.outputs[step]
 
 
 class OutputFiles:
-    """The files of one step in ``root``."""
+    """The output files of one step in ``root``."""
 
     def __init__(self, root: Path, output: StepOutput) -> None:
         if output.format.startswith(BY_SPARK):
             raise SourceError(
-                f"Spark has written this output, with options of its own: read it by "
+                f"Spark has written this output, with its own options: read it with "
                 f"spark.read.format({output.format.removeprefix(BY_SPARK)!r})"
             )
-        if output.format not in FILE_KINDS:
+        if output.format not in FILE_FORMATS:
             raise SourceError(
-                f"the output is {output.format}, and known here are {_all(sorted(FILE_KINDS))}: "
-                f"read it by spark.read.format({output.format!r})"
+                f"the output is {output.format}, and this data source reads {_all(sorted(FILE_FORMATS))}: "
+                f"read it with spark.read.format({output.format!r})"
             )
         self._root = root
         self._format = output.format
-        self._kind: FileKind = FILE_KINDS[output.format]
+        self._kind: FileFormat = FILE_FORMATS[output.format]
         self._files = list(output.files)
         self._texts = [_texts_of(file) for file in self._files]
         for file in self._files:
             _stat(root, file)
 
     def schema(self) -> pa.Schema:
-        """The columns in the files, then those of the partitions."""
+        """Return the columns of the files, then the partition columns."""
         import pyarrow as pa
 
         if not self._files:
-            raise SourceError("the job has written no rows, so nothing tells the columns: give a schema")
+            raise SourceError("the job has written no rows, so its columns are unknown: give a schema")
         inside = self._kind.schema([self._root / file for file in self._files])
         return pa.schema([*inside, *partition_schema(self._texts)])
 
-    def portions(self) -> list[Portion]:
-        """What the tasks are to read."""
-        return list(self._portions())
-
-    def _portions(self) -> Iterator[Portion]:
+    def splits(self) -> list[FileSplit]:
+        """Return the splits that Spark's tasks read."""
+        splits = []
         for file in self._files:
             size, mtime_ns = _stat(self._root, file)
             for start, stop in self._kind.ranges(self._root / file):
-                yield Portion(self._root, file, self._format, size, mtime_ns, start, stop)
+                splits.append(FileSplit(self._root, file, self._format, size, mtime_ns, start, stop))
+        return splits
 
 
-def batches_of(portion: Portion, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of ``portion`` in the columns of ``schema``."""
+def batches_of(split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read the rows of ``split`` in the columns of ``schema``."""
     import pyarrow as pa
 
-    if _stat(portion.root, portion.file) != (portion.size, portion.mtime_ns):
-        raise SourceError(f"{portion.root / portion.file} has changed while it was read: read it again")
-    texts = partition_texts(portion.file)
+    if _stat(split.root, split.file) != (split.size, split.mtime_ns):
+        raise SourceError(f"{split.root / split.file} has changed while it was read: read it again")
+    texts = partition_texts(split.file)
     inside = pa.schema([field for field in schema if field.name not in texts])
-    kind = FILE_KINDS[portion.format]
-    path = portion.root / portion.file
-    for batch in kind.batches(path, portion.start, portion.stop, inside, _BATCH_ROWS):
+    kind = FILE_FORMATS[split.format]
+    path = split.root / split.file
+    for batch in kind.batches(path, split.start, split.stop, inside, _BATCH_ROWS):
         yield _with_partitions(batch, texts, schema)
 
 
 def check_readable(files: Mapping[str, pa.DataType], asked: pa.Schema) -> None:
-    """`SourceError` if a column that is ``asked`` for is not there, or can never be of the type that is asked for."""
+    """Raise `SourceError` if a requested column does not exist, or cannot be cast to the requested type."""
     import pyarrow as pa
 
     missing = [field.name for field in asked if field.name not in files]
@@ -413,7 +409,7 @@ def _with_partitions(batch: pa.RecordBatch, texts: Mapping[str, str | None], sch
 def _texts_of(file: str) -> Mapping[str, str | None]:
     parts = PurePosixPath(file).parts
     if not parts or file.startswith("/") or ".." in parts or "\0" in file:
-        raise SourceError(f"the record names a file outside of its folder ({file!r}): it is damaged")
+        raise SourceError(f"the record names a file outside of its folder ({file!r}): the record is damaged")
     return partition_texts(file)
 
 
@@ -421,7 +417,7 @@ def _stat(root: Path, file: str) -> tuple[int, int]:
     path = root / file
     try:
         if path.resolve(strict=True) != root.resolve() / file:
-            raise SourceError(f"{path} is behind a symbolic link: what a job writes is not")
+            raise SourceError(f"{path} is reached through a symbolic link: a job writes none, remove the link")
         found = path.stat()
     except OSError as error:
         raise SourceError(

@@ -1,14 +1,10 @@
-"""Spark sessions: the user's, or context, is used and never stopped; where there is none, one is made and closed.
+"""Spark sessions: finding or starting one, and checking that it is alive and runs the right Python.
 
-The folder under the temporary one in which a user's rows wait, on one machine, where no other folder is given.
-
-A call that may wait much longer than its caller, given up at a deadline.
-
-Which Python runs the functions that Spark is given: it must be of the version of this program.
-
-Rule: only Spark itself can say, so it is asked, once per session; a local session that was made here needs no asking.
-
-Rule: Spark is needed in the program that starts a job and where its sinks commit; workers know nothing of it.
+Rules:
+- A session or context of the user is used and never stopped. Without one, a session is started and closed again.
+- Spark must run Python functions in this program's Python version. Spark is asked for its version once per session,
+  unless the session is local and was started here.
+- Only the program that starts a job, or commits its sinks, needs Spark. Workers never use it.
 """
 
 from __future__ import annotations
@@ -33,29 +29,31 @@ from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.java import find_java
 
 
-def own_folder() -> Path:
-    """Where it is, or would be made."""
+def default_staging_folder() -> Path:
+    """Return the folder where this user's rows are staged by default: on this machine only, below the temporary one."""
     return Path(tempfile.gettempdir()).absolute() / f"malstrom-spark-{os.getuid()}"
 
 
-def make_own(folder: Path, error: type[MalstromError]) -> None:
-    """Make it, if it is not there; ``error`` if it is not this user's alone: another may have taken its name."""
+def make_default_staging(folder: Path, error: type[MalstromError]) -> None:
+    """Create ``folder`` if missing; raise ``error`` if other users own it or may write to it."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
     except OSError as failure:
         raise error(f"rows cannot be staged in {folder}: {failure.strerror}. Give staging=") from failure
     if folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise error(f"rows cannot be staged in {folder}: it is not this user's alone. Remove it, or give staging=")
+        raise error(
+            f"rows cannot be staged in {folder}: another user owns it or may write to it. Remove it, or give staging="
+        )
 
 
 T = TypeVar("T")
 
 
-def answer_of(ask: Callable[[], T], *, within_s: float) -> T:
-    """What ``ask`` gives back, asked in a thread that is left to itself after ``within_s`` seconds: `SparkError` then.
+def call_within(ask: Callable[[], T], *, within_s: float) -> T:
+    """Call ``ask`` in a daemon thread and return its result; raise `SparkError` after ``within_s`` seconds.
 
-    >>> answer_of(lambda: 42, within_s=5.0)
+    >>> call_within(lambda: 42, within_s=5.0)
     42
     """
     answer: Future[T] = Future()
@@ -65,7 +63,7 @@ def answer_of(ask: Callable[[], T], *, within_s: float) -> T:
     except TimeoutError:
         if answer.done():
             raise
-        raise SparkError(f"Spark did not answer within {within_s:g} s: see whether its server runs") from None
+        raise SparkError(f"Spark did not answer within {within_s:g} s: check that its server runs") from None
 
 
 def _ask(ask: Callable[[], Any], answer: Future[Any]) -> None:
@@ -79,23 +77,23 @@ _MISMATCH: Final = re.compile(r"PYTHON_VERSION_MISMATCH\].*?version:? (\d[\d.]*\
 _CHECKED: Final[WeakSet[Any]] = WeakSet()
 
 
-class _NotTold(MalstromError):
-    """Spark did not say which Python it runs."""
+class _VersionUnknown(MalstromError):
+    """Spark did not return the version of its Python."""
 
 
 def is_connect(session: Any) -> bool:
-    """Whether the session is one of Spark Connect."""
+    """Return whether the session is a Spark Connect session."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
-def check_python(session: Any) -> None:
-    """`SparkError` if Spark runs functions of Python in another version than this program. Asked once per session.
+def check_python_version(session: Any) -> None:
+    """Raise `SparkError` if Spark runs Python functions in another version than this program; once per session.
 
-    A Spark that can run none at all passes: neither sources nor sinks have it run any.
+    A Spark that cannot run Python functions passes: sources and sinks do not use any.
     """
     if session in _CHECKED:
         return
-    theirs = _asked(session)
+    theirs = _version_in_spark(session)
     if theirs not in {None, _version()}:
         where = "where its Connect server starts" if is_connect(session) else "before the session is made"
         raise SparkError(
@@ -105,55 +103,55 @@ def check_python(session: Any) -> None:
     _CHECKED.add(session)
 
 
-def trust_python(session: Any) -> None:
-    """Leave the asking out: the session runs on this machine, and was made with this very Python."""
+def skip_python_check(session: Any) -> None:
+    """Skip the check: the session is local, and was started with this Python."""
     _CHECKED.add(session)
 
 
-def check_reads_jobs(session: Any) -> None:
-    """`SparkError` if the Python that Spark runs has no malstrom-py, which the data source is a part of."""
+def check_data_source_installed(session: Any) -> None:
+    """Raise `SparkError` if Spark's Python cannot import malstrom-py, which the data source belongs to."""
 
     def probe() -> str:
         import sys
 
         try:
-            import malstrom_py.spark.data_source  # noqa: F401 - that it can be imported is the question
+            import malstrom_py.spark.data_source  # noqa: F401 - the import is the check
         except Exception as error:
             return f"{sys.executable}: {error}"
         return ""
 
     with spark_errors("ask Spark whether its Python has malstrom-py"):
-        lacking = _answer(session, probe)
-    if lacking:
+        failure = _run_in_spark(session, probe)
+    if failure:
         raise SparkError(
-            f"the Python that Spark runs cannot import malstrom-py ({lacking}): set PYSPARK_PYTHON to {sys.executable} "
-            f"before the session is made, or install malstrom-py there with what its extra spark brings, on all nodes"
+            f"the Python that Spark runs cannot import malstrom-py ({failure}): set PYSPARK_PYTHON to {sys.executable} "
+            f"before the session is made, or install malstrom-py[spark] there, on all nodes"
         )
 
 
-def _asked(session: Any) -> str | None:
-    """The version that Spark uses, as "3.11"; None if it cannot run functions of Python."""
+def _version_in_spark(session: Any) -> str | None:
+    """Return the Python version that Spark uses, as "3.11"; None if Spark cannot run Python functions."""
 
-    # Not a function of this module: where it runs, there may be no malstrom-py. Nor need there be Arrow.
+    # Not a function of this module: Spark's Python may have neither malstrom-py nor Arrow.
     def probe() -> str:
         import platform
 
         return ".".join(platform.python_version_tuple()[:2])
 
     try:
-        with spark_errors("ask Spark which Python it runs", _NotTold):
-            return _answer(session, probe)
-    except _NotTold as error:
+        with spark_errors("ask Spark which Python it runs", _VersionUnknown):
+            return _run_in_spark(session, probe)
+    except _VersionUnknown as error:
         mismatch = _MISMATCH.search(str(error.__cause__))
         return mismatch[1] if mismatch else None
 
 
-def _answer(session: Any, probe: Callable[[], str]) -> str:
-    """What ``probe`` says where Spark runs functions of Python."""
+def _run_in_spark(session: Any, probe: Callable[[], str]) -> str:
+    """Run ``probe`` in Spark's Python and return its result."""
     from pyspark.sql.functions import udf
 
-    asked = udf(probe, "string", useArrow=False)
-    answer: str = session.range(0, 1, 1, 1).select(asked().alias("answer")).collect()[0]["answer"]
+    probed = udf(probe, "string", useArrow=False)
+    answer: str = session.range(0, 1, 1, 1).select(probed().alias("answer")).collect()[0]["answer"]
     return answer
 
 
@@ -168,36 +166,35 @@ _MARK: Final = "spark.malstrom.made"
 
 @contextmanager
 def spark_session(given: Any = None) -> Iterator[Any]:
-    """A session to use inside: ``given``, else the one that this program has, else one that is closed again.
+    """Provide a session: ``given``, else the session of this program, else a new one that is closed at the end.
 
-    The JVM of one that is made stays with the program, idle, until this ends: Spark has no other way to start
-    another session in it.
+    The JVM of a new session stays idle until this program ends: without it Spark could not start another session.
 
     Raises:
         PlanError: pyspark is missing or too old.
-        SparkError: there is no Java that fits, Spark does not come up or does not answer, or its Python is of
-            another version than this.
+        SparkError: no suitable Java is installed, Spark does not start or does not answer, or its Python has another
+            version than this program.
     """
     imported_pyspark()
     session = given if given is not None else existing_session()
     if session is not None:
-        check_answers(session)
-        check_python(session)
+        check_alive(session)
+        check_python_version(session)
         yield session
         return
-    session, is_own = _made()
+    session, is_own = _start_session()
     try:
-        check_python(session)
+        check_python_version(session)
         yield session
     finally:
-        # To stop the session of a context is to stop the context, and all that others do with it.
+        # Stopping a session stops its context, which may be the user's.
         if is_own:
             with suppress(SparkError), spark_errors("close a session of Spark"):
                 session.stop()
 
 
 def existing_session() -> Any | None:
-    """The session of this program, classic or Connect; None if there is none."""
+    """Return the session of this program, classic or Connect; None if there is none."""
     imported_pyspark()
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -210,7 +207,7 @@ def existing_session() -> Any | None:
 
 
 def imported_pyspark() -> Any:
-    """pyspark, if it is there and new enough; else `PlanError`."""
+    """Import pyspark; raise `PlanError` if it is missing or too old."""
     try:
         import pyspark
     except ImportError as error:
@@ -220,41 +217,41 @@ def imported_pyspark() -> Any:
     return pyspark
 
 
-def check_answers(session: Any) -> None:
-    """`SparkError` if the session was stopped, or Spark behind it does not answer."""
+def check_alive(session: Any) -> None:
+    """Raise `SparkError` if the session was stopped, or Spark does not answer."""
     with spark_errors("ask Spark for a sign of life"):
         if is_connect(session):
-            # A client of Connect tries again for many minutes.
-            answer_of(lambda: session.range(0).schema, within_s=_ANSWER_S)
+            # A Connect client retries for many minutes.
+            call_within(lambda: session.range(0).schema, within_s=_ANSWER_S)
         else:
             _ = session.range(0)
 
 
-def _made() -> tuple[Any, bool]:
-    """A session, and whether all of it is of our making: a program may have a context of Spark without a session.
+def _start_session() -> tuple[Any, bool]:
+    """Start a session; return it, and whether its context is new too: the user may have a context without a session.
 
-    The workers of one of our making are to be of this very Python, whatever the path says.
+    A new context runs Python functions in this program's Python.
     """
     from pyspark.sql import SparkSession
 
     if not os.environ.get("SPARK_REMOTE", "").startswith("sc://"):
         java = find_java(os.environ)
         if not java.fits:
-            raise SparkError(f"Spark cannot be started: Java: {java.said}. {java.what_to_do}")
+            raise SparkError(f"Spark cannot be started: Java: {java.description}. {java.what_to_do}")
     mark = secrets.token_hex(8)
     builder = SparkSession.builder.appName("malstrom-py").config("spark.ui.enabled", "false").config(_MARK, mark)
     with _own_python(), _same_ctrl_c(), spark_errors("Spark cannot be started"):
         session = builder.getOrCreate()
-        # A context takes settings when it is made, and never again; a session takes them at any time.
+        # A context takes settings only when it is created; a session takes them at any time.
         is_own = is_connect(session) or session.sparkContext.getConf().get(_MARK) == mark
         if is_own and not is_connect(session) and str(session.conf.get("spark.master")).startswith("local"):
-            trust_python(session)
+            skip_python_check(session)
         return session, is_own
 
 
 @contextmanager
 def _own_python() -> Iterator[None]:
-    """A session that is made inside runs functions of Python in this very Python."""
+    """Make sessions that are started inside run Python functions in this Python."""
     before = os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     try:
@@ -268,7 +265,7 @@ def _own_python() -> Iterator[None]:
 
 @contextmanager
 def _same_ctrl_c() -> Iterator[None]:
-    """Spark takes Ctrl-C for itself where a session is made; that of a session that is closed again must not stay."""
+    """Restore the handler of Ctrl-C at the end: a new session replaces it, and would leave it replaced."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield

@@ -1,12 +1,10 @@
-"""``spark.read.format("malstrom")`` on snapshots: which there are, how far sources had read, and keyed state.
+"""Snapshots as a data source of Spark: a list of snapshots, the positions of sources, and keyed state.
 
-Keys and state as columns of Arrow, where they have a schema; as JSON where they have none.
-
-Rule: a column has a type of its own only if all its values are of one kind, and come back as they are; what differs, or
-is made of others, is text in JSON. So the schema depends on what is there, and not on the order in which it comes.
-
-Rule: a task reads the artefacts of one worker of the job that wrote them, whole, and compares their digests before it
-believes them. Classes of the job are not needed: what was stored says what their fields are.
+Rules:
+- A column of keys or state has an Arrow type if all its values have that one type and survive the conversion unchanged;
+  any other column is JSON text. The schema therefore depends on the values, not on their order.
+- A task reads all artefacts that one worker wrote, and verifies their digests first. The job's classes are not needed:
+  the artefacts name the fields.
 """
 
 from __future__ import annotations
@@ -54,19 +52,19 @@ _KINDS: Final = {
     bytes: ColumnKind.BYTES,
     dt.date: ColumnKind.DATE,
 }
-"""Kinds of values that have a type of Arrow, which gives them back as they are."""
+"""Python types whose values survive the conversion to an Arrow type unchanged."""
 
 _INT64: Final = range(-(2**63), 2**63)
 
 
 @dataclass(slots=True)
-class Kinds:
-    """Which kinds of values a column has been seen to have. They are of one, or the column is text in JSON."""
+class ColumnKinds:
+    """The kinds of values seen in one column. A column with more than one kind is JSON text."""
 
     seen: set[str] = field(default_factory=set)
 
     def add(self, value: object) -> None:
-        """There is such a value."""
+        """Record the kind of ``value``."""
         if value is not None:
             self.seen.add(_kind_of(value))
 
@@ -77,8 +75,8 @@ class Kinds:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of a step's state. ``fields``: field -> kind, if each state is a dict; else one column, ``state``."""
+class StateColumns:
+    """The columns of a step's state. ``fields``: field -> kind, if every state is a dict; else one column ``state``."""
 
     key: str
     fields: Mapping[str, str] | None
@@ -90,15 +88,15 @@ class Columns:
         return {KEY: self.key, **({STATE: self.state} if self.fields is None else self.fields)}
 
 
-def columns_of(entries: Iterable[tuple[Any, Any]]) -> Columns:
-    """The columns for ``entries`` of key and state, all of which are looked at.
+def columns_of(entries: Iterable[tuple[Any, Any]]) -> StateColumns:
+    """Infer the columns from all ``entries`` of key and state.
 
     >>> columns_of([("ant", {"n": 1, "mean": 0.5}), ("bee", {"n": 2, "mean": None})]).kinds
     {'key': 'str', 'n': 'int', 'mean': 'float'}
     >>> columns_of([(("ant", 1), 5), (("bee", 2), 6)]).kinds, columns_of([(1, {"n": 1}), (2, 7)]).kinds
     ({'key': 'json', 'state': 'int'}, {'key': 'int', 'state': 'json'})
     """
-    key, state, fields = Kinds(), Kinds(), dict[str, Kinds]()
+    key, state, fields = ColumnKinds(), ColumnKinds(), dict[str, ColumnKinds]()
     are_dicts: bool | None = None
     for one, value in entries:
         key.add(one)
@@ -108,15 +106,15 @@ def columns_of(entries: Iterable[tuple[Any, Any]]) -> Columns:
         are_dicts = is_dict if are_dicts is None else are_dicts and is_dict
         if are_dicts:
             for name, part in value.items():
-                fields.setdefault(name, Kinds()).add(part)
+                fields.setdefault(name, ColumnKinds()).add(part)
         state.add(value)
     if are_dicts and fields:
-        return Columns(key.kind, {name: kinds.kind for name, kinds in fields.items()})
-    return Columns(key.kind, None, state.kind)
+        return StateColumns(key.kind, {name: kinds.kind for name, kinds in fields.items()})
+    return StateColumns(key.kind, None, state.kind)
 
 
-def batch_of(entries: Sequence[tuple[Any, Any]], columns: Columns) -> pa.RecordBatch:
-    """``entries`` of key and state as ``columns``."""
+def batch_of(entries: Sequence[tuple[Any, Any]], columns: StateColumns) -> pa.RecordBatch:
+    """Convert ``entries`` of key and state into ``columns``."""
     import pyarrow as pa
 
     found: dict[str, list[Any]] = {KEY: [key for key, _ in entries]}
@@ -133,8 +131,8 @@ def batch_of(entries: Sequence[tuple[Any, Any]], columns: Columns) -> pa.RecordB
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def arrow_schema(columns: Columns) -> pa.Schema:
-    """The schema of `batch_of`."""
+def arrow_schema(columns: StateColumns) -> pa.Schema:
+    """Return the schema of `batch_of`."""
     import pyarrow as pa
 
     return pa.schema(
@@ -143,11 +141,11 @@ def arrow_schema(columns: Columns) -> pa.Schema:
 
 
 def json_text(value: Any) -> str:
-    """Any value that can be stored as text in JSON, for people and for ``from_json`` of Spark.
+    """Encode any value that a snapshot can hold as JSON, for people and for Spark's ``from_json``.
 
-    What JSON lacks is told by what comes nearest: tuples and sets are lists (sets in order), dates and times ISO 8601,
-    durations seconds, decimals and UUIDs text, bytes base64, NaN and infinities text; a dict whose keys are not all
-    text is a list of pairs.
+    Types that JSON lacks are mapped: tuples and sets to lists (sets sorted), dates and times to ISO 8601, durations to
+    seconds, decimals and UUIDs to text, bytes to base64, NaN and infinities to text, a dict with a key that is not text
+    to a list of pairs.
 
     >>> json_text({"at": dt.date(2026, 1, 2), "seen": {2, 1}}), json_text({1: (2.5, None)}), json_text(float("nan"))
     ('{"at": "2026-01-02", "seen": [1, 2]}', '[[1, [2.5, null]]]', '"nan"')
@@ -171,7 +169,7 @@ def _in_kind(value: Any, kind: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` in what JSON has."""
+    """Convert ``value`` into types of JSON."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, dict):
@@ -182,9 +180,9 @@ def _plain(value: Any) -> Any:
         return list(map(_plain, value))
     if isinstance(value, set | frozenset):
         return sorted(map(_plain, value), key=json.dumps)
-    for kinds, told in _AS_JSON:
+    for kinds, convert in _AS_JSON:
         if isinstance(value, kinds):
-            return told(value)
+            return convert(value)
     return _plain(value.tolist())  # of numpy
 
 
@@ -196,7 +194,7 @@ _AS_JSON: Final[tuple[tuple[tuple[type, ...], Callable[[Any], Any]], ...]] = (
     ((complex,), lambda value: [_plain(value.real), _plain(value.imag)]),
     ((Decimal, UUID, dt.tzinfo), str),
 )
-"""Kinds of values, and what stands for one in JSON. A datetime is a date."""
+"""Types of values, and their conversion to JSON. A datetime is a date."""
 
 
 OPTIONS: Final = ("snapshots", "path", "job", "read", "step", "snapshot")
@@ -211,8 +209,8 @@ POSITIONS_SCHEMA: Final = "job string, snapshot string, step string, part string
 _BATCH_ROWS: Final = 1 << 14
 
 
-def is_about_snapshots(options: Mapping[str, str]) -> bool:
-    """Whether the options ask for snapshots, and not for what sinks have left in a folder."""
+def asks_for_snapshots(options: Mapping[str, str]) -> bool:
+    """Return whether the options ask for snapshots instead of the output of sinks."""
     if "snapshots" in options or "read" in options:
         return True
     path = options.get("path", "")
@@ -223,90 +221,90 @@ def is_about_snapshots(options: Mapping[str, str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """What one task reads: the chain that one worker wrote of a step."""
+class StateChain:
+    """The artefacts of a step that one worker wrote, the oldest first; one task reads them."""
 
     checkpointer: StoreCheckpointer
     step: str
     artefacts: Sequence[Artefact]
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """Keys and their state; None where a key has timers only."""
+        """Read keys and their state; the state is None if a key has only timers."""
         data = [load_verified(self.checkpointer, artefact) for artefact in self.artefacts]
         for entry in entries_in(data, without_classes(), step=self.step):
             yield entry.key, entry.value
 
 
-class AskedSnapshots:
-    """What the options ask for."""
+class SnapshotQuery:
+    """The options of a query for snapshots, checked."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         known = {name for name in options if name in OPTIONS or name.startswith(STORE_OPTION)}
         if unknown := sorted(set(options) - known):
             raise SourceError(
-                f"unknown option {', '.join(unknown)}: known are {', '.join(OPTIONS)} and {STORE_OPTION}<option>"
+                f"unknown option {', '.join(unknown)}: the options are {', '.join(OPTIONS)} and {STORE_OPTION}<option>"
             )
         self.read = options.get("read", "snapshots")
         if self.read not in ("snapshots", "positions", "state"):
             raise SourceError(f"option read is 'snapshots', 'positions' or 'state', not {self.read!r}")
         uri = options.get("snapshots", options.get("path"))
         if uri is None:
-            raise SourceError("say where the snapshots are: option('snapshots', uri), or load(uri)")
-        about_store = {
+            raise SourceError("no location of snapshots: give option('snapshots', uri), or load(uri)")
+        store_options = {
             name.removeprefix(STORE_OPTION): value for name, value in options.items() if name.startswith(STORE_OPTION)
         }
-        store = Snapshots(uri, options=about_store).store()
+        store = Snapshots(uri, options=store_options).store()
         self._checkpointer = StoreCheckpointer(store, summary.find_job(store, options.get("job")))
         self._step = options.get("step")
         if self._step is not None and self.read != "state":
-            raise SourceError(f"option step says whose state is read: add option('read', 'state'), not {self.read!r}")
+            raise SourceError(f"option step selects state: use it with option('read', 'state'), not {self.read!r}")
         self._snapshot = options.get("snapshot")
 
     def manifests(self) -> list[Manifest]:
-        """The snapshots to tell of, oldest first: one, if it is named."""
+        """Return the selected snapshots, oldest first: all, or the one that is named."""
         manifests = summary.manifests_of(self._checkpointer)
         return manifests if self._snapshot is None else [self.manifest()]
 
     def manifest(self) -> Manifest:
-        """The snapshot to look into: the newest, unless another is named."""
+        """Return the snapshot to read: the one that is named, else the newest."""
         if self._snapshot is not None:
             if not is_snapshot_id(self._snapshot):
-                raise SourceError(f"option snapshot is the id of one, not {self._snapshot!r}")
+                raise SourceError(f"option snapshot is a snapshot's id, not {self._snapshot!r}")
             return self._checkpointer.load_manifest(SnapshotId(self._snapshot))
         manifests = summary.manifests_of(self._checkpointer)
         if not manifests:
             raise SourceError(f"job {self._checkpointer.job!r} has no snapshot yet in {self._checkpointer.store!r}")
         return manifests[-1]
 
-    def chains(self) -> list[Chain]:
-        """The chains of the step whose state is asked for, which may be left out if only one has any."""
+    def chains(self) -> list[StateChain]:
+        """Return the artefacts of the selected step: the one that is named, else the only one that has state."""
         manifest = self.manifest()
         stateful = [name for name, image in manifest.plan.steps.items() if image.stateful]
         step = stateful[0] if self._step is None and len(stateful) == 1 else self._step
         if step is None or step not in stateful:
-            said = "several steps keep state" if step is None else f"no step {step!r} keeps state"
+            problem = "several steps keep state" if step is None else f"no step {step!r} keeps state"
             raise SourceError(
-                f"snapshot {manifest.id} of job {manifest.job!r}: {said}: say which by option step: "
+                f"snapshot {manifest.id} of job {manifest.job!r}: {problem}; choose one with option step: "
                 f"{', '.join(stateful) or 'there is none'}"
             )
         return [
-            Chain(self._checkpointer, step, chain)
+            StateChain(self._checkpointer, step, chain)
             for (operator, _), chain in manifest.chains().items()
             if operator == step
         ]
 
-    def columns(self) -> Columns:
-        """The columns of the state: all of it is looked at."""
+    def columns(self) -> StateColumns:
+        """Infer the columns from all of the state."""
         return columns_of(entry for chain in self.chains() for entry in chain.entries())
 
     def schema(self) -> StructType | str:
-        """What the rows are like."""
+        """Return the schema of the rows."""
         if self.read == "state":
             return spark_schema(arrow_schema(self.columns()))
         return SNAPSHOTS_SCHEMA if self.read == "snapshots" else POSITIONS_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Whoever reads them."""
+        """Return the reader of the rows."""
         if self.read == "state":
             return _StateReader(self.chains(), self.columns(), schema)
         manifests = self.manifests() if self.read == "snapshots" else [self.manifest()]
@@ -315,40 +313,41 @@ class AskedSnapshots:
 
 
 class _RowsReader(DataSourceReader):
-    """A few rows, which are known when the query is planned."""
+    """Reads a few rows that are known when the query is planned."""
 
     def __init__(self, rows: list[dict[str, Any]], schema: StructType) -> None:
         self._rows = rows
         self._names = schema.names
         if rows and (unknown := [name for name in self._names if name not in rows[0]]):
-            raise SourceError(f"there is no column {', '.join(unknown)}: there are {', '.join(rows[0])}")
+            raise SourceError(f"unknown column {', '.join(unknown)}: the columns are {', '.join(rows[0])}")
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         return (tuple(row[name] for name in self._names) for row in self._rows)
 
 
 class _StateReader(DataSourceReader):
-    """The keyed state of a step: what one worker wrote in each task."""
+    """Reads the keyed state of a step: the artefacts of one worker per task."""
 
-    def __init__(self, chains: Sequence[Chain], columns: Columns, schema: StructType) -> None:
+    def __init__(self, chains: Sequence[StateChain], columns: StateColumns, schema: StructType) -> None:
         self._chains = chains
         self._columns = columns
         self._names = schema.names
         if unknown := [name for name in self._names if name not in columns.kinds]:
             raise SourceError(f"the state has no column {', '.join(unknown)}: it has {', '.join(columns.kinds)}")
-        there = spark_schema(arrow_schema(columns))
-        for asked in schema.fields:
-            if asked.dataType != there[asked.name].dataType:
+        found = spark_schema(arrow_schema(columns))
+        for requested in schema.fields:
+            kind = found[requested.name].dataType
+            if requested.dataType != kind:
                 raise SourceError(
-                    f"column {asked.name!r} of the state is {there[asked.name].dataType.simpleString()}, and is asked "
-                    f"for as {asked.dataType.simpleString()}: leave the schema out, and cast"
+                    f"column {requested.name!r} of the state is {kind.simpleString()}, and the schema has it as "
+                    f"{requested.dataType.simpleString()}: leave the schema out, and cast the column"
                 )
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(chain) for chain in self._chains] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        chain: Chain | None = partition.value
+        chain: StateChain | None = partition.value
         batch: list[tuple[Any, Any]] = []
         for entry in chain.entries() if chain is not None else ():
             batch.append(entry)

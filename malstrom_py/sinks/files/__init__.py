@@ -21,7 +21,7 @@ from malstrom_py.sinks.files.publishing import discard, hold, publish, staged_fi
 from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_errors
 from malstrom_py.sinks.files.tables import CsvEncoder, ParquetEncoder, schema_of
 from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
-from malstrom_py.sinks.output_record import StepOutput, Target, begin_record, record_output, recorded
+from malstrom_py.sinks.output_record import StepOutput, Target, begin_record, find_record, record_output
 from malstrom_py.worker_context import WorkerInfo
 
 _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
@@ -135,7 +135,7 @@ class Files:
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         with sink_errors("cannot read what is recorded in", self._root):
-            known = recorded(self._root, context.job)
+            known = find_record(self._root, context.job)
         done = frozenset[str]() if known is None else known.files_of(context.step)
         # One commit that is made by hand, whose result nobody tells, is not worth a record.
         is_alone = context.result is None and context.final and (known is None or known.final)

@@ -24,7 +24,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[C]):
+class EncodedRows(Generic[C]):
     """What one batch puts into one folder (relative to the root, empty for the root itself)."""
 
     folder: str
@@ -41,11 +41,11 @@ class Encoder(Protocol[C]):
         """How many bytes of pieces of one folder are worth a write."""
         ...
 
-    def pieces(self, batch: Batch) -> Iterable[Piece[C]]:
+    def encode(self, batch: Batch) -> Iterable[EncodedRows[C]]:
         """What ``batch`` puts into each folder. Nothing is written yet."""
         ...
 
-    def merged(self, folder: str, contents: Sequence[C]) -> Piece[C]:
+    def merge(self, folder: str, contents: Sequence[C]) -> EncodedRows[C]:
         """Several pieces of one folder as one, which takes less room."""
         ...
 
@@ -70,13 +70,13 @@ HELD_BYTES_MAX: Final = 1 << 25
 _MERGED_AT: Final = 64
 
 
-class HeldPieces(Generic[C]):
+class WriteBuffer(Generic[C]):
     """The pieces of each folder in order; `HELD_BYTES_MAX` in all.
 
     ``merge`` makes one piece of several: small ones take far more room than their bytes.
     """
 
-    def __init__(self, merge: Callable[[str, Sequence[C]], Piece[C]]) -> None:
+    def __init__(self, merge: Callable[[str, Sequence[C]], EncodedRows[C]]) -> None:
         self._merge = merge
         self._folders: dict[str, _Folder[C]] = {}
         self._bytes = 0
@@ -85,7 +85,7 @@ class HeldPieces(Generic[C]):
         """The folders that something is held for."""
         return iter(tuple(self._folders))
 
-    def add(self, piece: Piece[C], *, group_bytes: int) -> str | None:
+    def add(self, piece: EncodedRows[C], *, group_bytes: int) -> str | None:
         """Hold ``piece`` back; the folder to write now, if there is one: ``group_bytes`` are worth a write."""
         held = self._folders.get(piece.folder)
         if held is None:
@@ -114,12 +114,12 @@ class _Folder(Generic[C]):
     """Merges in two steps, so that a row is copied twice and not once per piece that comes after it."""
 
     def __init__(self) -> None:
-        self.fresh: list[Piece[C]] = []
-        self.merged: list[Piece[C]] = []
+        self.fresh: list[EncodedRows[C]] = []
+        self.merged: list[EncodedRows[C]] = []
         self.rows = 0
         self.bytes = 0
 
-    def add(self, piece: Piece[C], merge: Callable[[str, Sequence[C]], Piece[C]]) -> None:
+    def add(self, piece: EncodedRows[C], merge: Callable[[str, Sequence[C]], EncodedRows[C]]) -> None:
         self.fresh.append(piece)
         self.rows += piece.rows
         self.bytes += piece.bytes
@@ -128,7 +128,7 @@ class _Folder(Generic[C]):
             self.fresh = []
             if len(self.merged) >= _MERGED_AT:
                 self.merged = [merge(piece.folder, [one.content for one in self.merged])]
-            self.bytes = sum(one.bytes for one in self.merged)
+            self.bytes = sum(one.bytes for one in self.merge)
 
 
 class KeyRule:
@@ -168,7 +168,7 @@ class Converter(Protocol):
         ...
 
 
-class Columns:
+class BatchConverter:
     """Turns the batches of one writer, rows or columns, into record batches of one schema (see `RowColumns`).
 
     ``partition_by`` names columns that stand apart. ``rows`` makes them, a `RowColumns` if None. ``schema`` is the
@@ -198,13 +198,13 @@ class Columns:
     def _of_rows(self, batch: Batch) -> pa.RecordBatch:
         rows = fields_of(batch.values)
         leading = self._leading(batch, sum("key" in row for row in rows) if batch.keys is not None else 0)
-        check_present(self._partition_by, rows, leading)
+        check_partition_columns(self._partition_by, rows, leading)
         return self._rows.convert(rows, leading=leading)
 
     def _of_columns(self, batch: Batch, columns: pa.RecordBatch) -> pa.RecordBatch:
         names = columns.schema.names
         leading = self._leading(batch, len(batch) if "key" in names else 0)
-        check_present(self._partition_by, [dict.fromkeys(names)], leading)
+        check_partition_columns(self._partition_by, [dict.fromkeys(names)], leading)
         return self._rows.admit(columns, leading=leading)
 
     def _leading(self, batch: Batch, with_field: int) -> dict[str, Column]:
@@ -214,7 +214,7 @@ class Columns:
         return {"key": keys}
 
 
-def check_present(columns: Sequence[str], rows: Sequence[dict[str, Any]], leading: dict[str, Column]) -> None:
+def check_partition_columns(columns: Sequence[str], rows: Sequence[dict[str, Any]], leading: dict[str, Column]) -> None:
     """`SinkError` unless each of ``rows`` has each of the partition ``columns`` that is not among ``leading``."""
     for name in columns:
         if name not in leading and not all(name in row for row in rows):

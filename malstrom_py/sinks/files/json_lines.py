@@ -14,7 +14,7 @@ from uuid import UUID
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.rows_to_columns import RowColumns, check_names, fields_of
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.encoding import GROUP_BYTES, KeyRule, Piece, check_present
+from malstrom_py.sinks.files.encoding import GROUP_BYTES, EncodedRows, KeyRule, check_partition_columns
 from malstrom_py.sinks.files.partitions import split
 from malstrom_py.sinks.files.writer import RollingFiles
 
@@ -32,7 +32,7 @@ class JsonEncoder:
     def group_bytes(self) -> int:
         return GROUP_BYTES
 
-    def pieces(self, batch: Batch) -> Iterable[Piece[bytes]]:
+    def encode(self, batch: Batch) -> Iterable[EncodedRows[bytes]]:
         rows = fields_of(batch.values)
         check_names(set().union(*rows), SinkError)
         keys = batch.keys
@@ -40,7 +40,7 @@ class JsonEncoder:
             rows = [{"key": key, **row} for key, row in zip(keys, rows, strict=True)]
         return [_piece(folder, _lines(part), len(part)) for folder, part in self._by_folder(rows)]
 
-    def merged(self, folder: str, contents: Sequence[bytes]) -> Piece[bytes]:
+    def merge(self, folder: str, contents: Sequence[bytes]) -> EncodedRows[bytes]:
         content = b"".join(contents)
         return _piece(folder, content, content.count(b"\n"))
 
@@ -57,7 +57,7 @@ class JsonEncoder:
         if not names:
             yield "", rows
             return
-        check_present(names, rows, {})
+        check_partition_columns(names, rows, {})
         columns = self._partitions.convert([{name: row[name] for name in names} for row in rows])
         for folder, indices in split(names, columns.columns):
             picked = rows if indices is None else [rows[index] for index in indices.to_pylist()]
@@ -67,8 +67,8 @@ class JsonEncoder:
             yield folder, rest
 
 
-def _piece(folder: str, content: bytes, rows: int) -> Piece[bytes]:
-    return Piece(folder, content, rows, sys.getsizeof(content))
+def _piece(folder: str, content: bytes, rows: int) -> EncodedRows[bytes]:
+    return EncodedRows(folder, content, rows, sys.getsizeof(content))
 
 
 def _lines(rows: list[dict[str, Any]]) -> bytes:

@@ -2,7 +2,7 @@
 
 Names of the folders of partitioned output, as Hive and Spark write them: ``column=value``, one folder per column.
 
-`told_by` reads such a name as Spark does.
+`parse_folder` reads such a name as Spark does.
 
 A name never leads out of its folder: each has a ``=`` in it, and ``/`` is escaped. What a name cannot tell apart from
 something else (the empty text, the name that means None) is refused.
@@ -67,10 +67,10 @@ def folder_of(columns: Sequence[str], values: Sequence[Any]) -> str:
     return "/".join([_name_of(column, value) for column, value in zip(columns, values, strict=True)])
 
 
-def told_by(folder: str) -> tuple[str, str | None] | None:
+def parse_folder(folder: str) -> tuple[str, str | None] | None:
     """The column and the text that the name of a ``folder`` tells, None for None; None if it is of no partition.
 
-    >>> told_by("to=a%2Fb"), told_by("to=__HIVE_DEFAULT_PARTITION__"), told_by("flights")
+    >>> parse_folder("to=a%2Fb"), parse_folder("to=__HIVE_DEFAULT_PARTITION__"), parse_folder("flights")
     (('to', 'a/b'), ('to', None), None)
     """
     column, is_partition, text = folder.partition("=")

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.schema import in_microseconds, stored_type
 from malstrom_py.errors import SinkError
-from malstrom_py.sinks.files.encoding import GROUP_BYTES, GROUP_ROWS, HELD_BYTES_MAX, Columns, Converter, Piece
+from malstrom_py.sinks.files.encoding import (
+    GROUP_BYTES,
+    GROUP_ROWS,
+    HELD_BYTES_MAX,
+    BatchConverter,
+    Converter,
+    EncodedRows,
+)
 from malstrom_py.sinks.files.partitions import split
 from malstrom_py.sinks.files.staging import WrittenFile
 from malstrom_py.sinks.files.writer import RollingFiles
@@ -43,7 +50,7 @@ class _TableEncoder:
     def __init__(self, files: RollingFiles, partition_by: Sequence[str], rows: Converter | None = None) -> None:
         self._files = files
         self._partition_by = partition_by
-        self._columns = Columns(partition_by, rows)
+        self._columns = BatchConverter(partition_by, rows)
 
     @property
     def group_bytes(self) -> int:
@@ -51,11 +58,11 @@ class _TableEncoder:
         columns = 0 if schema is None else len(schema)
         return min(HELD_BYTES_MAX, max(GROUP_BYTES, columns * _CHUNK_BYTES))
 
-    def pieces(self, batch: Batch) -> Iterable[Piece[pa.RecordBatch]]:
+    def encode(self, batch: Batch) -> Iterable[EncodedRows[pa.RecordBatch]]:
         with self._arrow_errors():
-            return self._pieces(batch)
+            return self._encode(batch)
 
-    def _pieces(self, batch: Batch) -> list[Piece[pa.RecordBatch]]:
+    def _encode(self, batch: Batch) -> list[EncodedRows[pa.RecordBatch]]:
         partitions, columns = self._columns.convert(batch)
         self._check(columns.schema)
         if not self._partition_by:
@@ -64,7 +71,7 @@ class _TableEncoder:
         # Each folder's rows are copied: a slice would keep all of the batch alive for as long as one folder waits.
         return [_piece(folder, columns if rows is None else columns.take(rows)) for folder, rows in parts]
 
-    def merged(self, folder: str, contents: Sequence[pa.RecordBatch]) -> Piece[pa.RecordBatch]:
+    def merge(self, folder: str, contents: Sequence[pa.RecordBatch]) -> EncodedRows[pa.RecordBatch]:
         import pyarrow as pa
 
         schema = self._columns.schema
@@ -205,9 +212,9 @@ def schema_of(path: Path) -> bytes:
     return schema
 
 
-def _piece(folder: str, columns: pa.RecordBatch) -> Piece[pa.RecordBatch]:
+def _piece(folder: str, columns: pa.RecordBatch) -> EncodedRows[pa.RecordBatch]:
     rows = len(columns)
-    return Piece(folder, columns, rows, columns.nbytes + columns.num_columns * _COLUMN_BYTES)
+    return EncodedRows(folder, columns, rows, columns.nbytes + columns.num_columns * _COLUMN_BYTES)
 
 
 def _told(table: pa.Table, write: Callable[[pa.Table, pa.NativeFile], None]) -> str:

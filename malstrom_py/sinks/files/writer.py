@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.sinks.base import CommitContext
-from malstrom_py.sinks.files.encoding import Encoder, HeldPieces
+from malstrom_py.sinks.files.encoding import Encoder, WriteBuffer
 from malstrom_py.sinks.files.staging import Staging, WrittenFile, sink_errors
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ OPEN_MAX: Final = 64
 
 
 @dataclass(slots=True, eq=False)
-class OpenFile:
+class RollingFile:
     """A file that is being written. A parquet file has a ``writer``, which ends it when it is closed."""
 
     folder: str
@@ -44,14 +44,14 @@ class RollingFiles:
         self._extension = extension
         self._file_bytes_max = file_bytes_max
         self._number = 0
-        self._open: OrderedDict[str, OpenFile] = OrderedDict()
+        self._open: OrderedDict[str, RollingFile] = OrderedDict()
         self.written: list[WrittenFile] = []
 
     def __contains__(self, folder: str) -> bool:
         """Whether a file of ``folder`` is open."""
         return folder in self._open
 
-    def current(self, folder: str) -> OpenFile:
+    def current(self, folder: str) -> RollingFile:
         """The open file of ``folder``; a new one if there is none."""
         if folder in self._open:
             self._open.move_to_end(folder)
@@ -60,7 +60,7 @@ class RollingFiles:
             self.finish(next(iter(self._open)))
         path, stream = self._staging.create(self._number, self._extension)
         self._number += 1
-        self._open[folder] = file = OpenFile(folder, path, stream)
+        self._open[folder] = file = RollingFile(folder, path, stream)
         return file
 
     def roll(self, folder: str) -> None:
@@ -124,14 +124,14 @@ class FilesWriter:
         self._files = files
         self._encoder = encoder
         self._file_bytes_max = file_bytes_max
-        self._held = HeldPieces(encoder.merged)
+        self._held = WriteBuffer(encoder.merge)
 
     def write(self, batch: Batch) -> None:
         """See `SinkWriter.write`."""
         if not len(batch):
             return
         with sink_errors("cannot write to", self._root):
-            for piece in self._encoder.pieces(batch):
+            for piece in self._encoder.encode(batch):
                 group_bytes = min(self._encoder.group_bytes, self._file_bytes_max)
                 folder = self._held.add(piece, group_bytes=group_bytes)
                 if folder is not None:

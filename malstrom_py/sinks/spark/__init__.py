@@ -25,20 +25,20 @@ from malstrom_py.sinks.files.staging import Staging, remove_leftovers, sink_erro
 from malstrom_py.sinks.files.writer import FilesWriter, RollingFiles
 from malstrom_py.sinks.output_record import Target, begin_record
 from malstrom_py.sinks.spark.encoding import SparkEncoder, SparkWriter
-from malstrom_py.sinks.spark.folders import Folder, OutcomeUnknown, remove_work
+from malstrom_py.sinks.spark.folders import OutcomeUnknown, ParquetFolder, remove_work
 from malstrom_py.sinks.spark.publication import (
     Intent,
-    OverSnapshots,
     Publication,
+    PublicationLog,
     folder_of,
-    is_intended,
+    is_begun,
     locked_publication,
     publications,
     settle_pending,
 )
 from malstrom_py.sinks.spark.schema import given_schema
-from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_there
-from malstrom_py.spark.session import make_own, own_folder
+from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_staged
+from malstrom_py.spark.session import default_staging_folder, make_default_staging
 from malstrom_py.worker_context import WorkerInfo
 
 if TYPE_CHECKING:
@@ -135,13 +135,13 @@ class Spark:
             _check_function(foreach_snapshot, alone=format == "parquet" and mode == "append" and not by and not written)
         if folder is not None and staging is not None:
             raise PlanError("sinks.Spark: rows for a path are staged there, so it takes no staging=")
-        elsewhere = own_folder() if staging is None else local_path(staging, "sinks.Spark(staging=)")
+        elsewhere = default_staging_folder() if staging is None else local_path(staging, "sinks.Spark(staging=)")
         self._stages_in_own = folder is None and staging is None
-        self._target: Folder | ThroughSpark
+        self._target: ParquetFolder | ThroughSpark
         if folder is not None and format == "parquet":
             if written:
                 raise PlanError("sinks.Spark: options are for Spark's writer, and Parquet at a path is written without")
-            self._target = Folder(folder, mode, by, given)
+            self._target = ParquetFolder(folder, mode, by, given)
         else:
             self._target = ThroughSpark(
                 folder, table, format, mode, by, written, given, foreach_snapshot, session, elsewhere
@@ -170,13 +170,13 @@ class Spark:
         return SparkWriter(FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX), encoder)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        memory, replaces = OverSnapshots(self._root, context), self._target.mode != "append"
+        memory, replaces = PublicationLog(self._root, context), self._target.mode != "append"
         if self._is_done(memory, context, payloads):
             if context.final:
                 memory.shown()
             return
         if replaces and not context.final:
-            check_there(staged_files(self._root, context, payloads))
+            check_staged(staged_files(self._root, context, payloads))
             memory.wait(context.snapshot, payloads)
             return
         if replaces:
@@ -208,12 +208,12 @@ class Spark:
         with contextlib.suppress(SinkError):  # Nobody looks at it any more.
             memory.shown()
 
-    def _is_done(self, memory: OverSnapshots, context: CommitContext, payloads: Sequence[bytes]) -> bool:
+    def _is_done(self, memory: PublicationLog, context: CommitContext, payloads: Sequence[bytes]) -> bool:
         staged = staged_files(self._root, context, payloads)
         return context.snapshot in memory.noted() or self._target.is_done(context, staged)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        if is_intended(self._root, context):
+        if is_begun(self._root, context):
             return  # It may be visible in part: the next start finishes it.
         with sink_errors("cannot remove uncommitted files in", self._root):
             remove_work(folder_of(self._root, context))
@@ -226,8 +226,8 @@ class Spark:
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         self._target.start()
         if self._stages_in_own:
-            make_own(self._root, SinkError)
-        memory = OverSnapshots(self._root, context)
+            make_default_staging(self._root, SinkError)
+        memory = PublicationLog(self._root, context)
         keep: list[str] = list(committed)
         for snapshot, publication in publications(self._root, context):
             if publication is None:
@@ -249,7 +249,7 @@ class Spark:
         if self._target.mode == "append" or not any(self._is_done(memory, one, []) for one in ours):
             self._target.check()
 
-    def _finish(self, publication: Publication, intent: Intent, memory: OverSnapshots) -> None:
+    def _finish(self, publication: Publication, intent: Intent, memory: PublicationLog) -> None:
         """Finish what an earlier run of the job was about to publish."""
         if dict(intent.target) != dict(self._target.described):
             raise SinkError(
@@ -281,7 +281,7 @@ class Spark:
         self._target.publish(publication.folder, context, staged, schema, again=again)
         try:
             if isinstance(self._target, ThroughSpark) and not (context.final and self._target.path):
-                OverSnapshots(self._root, context).note(context.snapshot)
+                PublicationLog(self._root, context).note(context.snapshot)
             publication.end()
         except SinkError as error:
             raise OutcomeUnknown(f"all is visible, but that could not be noted: {error}") from error

@@ -23,7 +23,7 @@ from malstrom_py.errors import SinkError, SourceError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile, publish, visible_names
 from malstrom_py.sinks.files.staging import checked, sink_errors, sync
-from malstrom_py.sinks.output_record import StepOutput, read_output, record_output, recorded, write_durably
+from malstrom_py.sinks.output_record import StepOutput, find_record, read_output, record_output, write_durably
 from malstrom_py.sinks.spark.schema import (
     appended_schema,
     bring_to,
@@ -71,7 +71,7 @@ def swap(work: Path, target: Path, fill: Callable[[Path], None], *, replace: boo
     _make_durable(work, target)
 
 
-def give_up(work: Path) -> None:
+def restore_target(work: Path) -> None:
     """Put back what a swap that is not to be finished had put away; what then is in ``work`` nobody needs.
 
     Raises:
@@ -80,7 +80,7 @@ def give_up(work: Path) -> None:
     old = work / "old"
     if not (work / "new").exists() or not holds_something(old):
         return
-    target = target_of(work)
+    target = swapped_target(work)
     if target is None:
         raise SinkError(
             f"{old} holds all that was in a folder before an overwrite that was interrupted: move it back to where it "
@@ -96,7 +96,7 @@ def give_up(work: Path) -> None:
     sync(work)
 
 
-def target_of(work: Path) -> Path | None:
+def swapped_target(work: Path) -> Path | None:
     """What a swap in ``work`` puts away; None if none has come so far."""
     try:
         return Path(os.fsdecode((work / "target").read_bytes()))
@@ -162,13 +162,13 @@ def _make_durable(work: Path, target: Path) -> None:
 
 def remove_work(work: Path) -> None:
     """Remove what is left of a publication that is over, or that was given up."""
-    give_up(work)
+    restore_target(work)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(work)
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class ParquetFolder:
     """The folder ``path``. ``given``: the schema that was given, with the columns of ``partition_by``."""
 
     path: Path
@@ -268,7 +268,7 @@ class Folder:
             written = None if schema is None else _in_files(schema).serialize().to_pybytes()
             record_output(folder, context, StepOutput("parquet", files, written))
 
-        known = recorded(folder, context.job)
+        known = find_record(folder, context.job)
         done = frozenset[str]() if known is None else known.files_of(context.step)
         publish(folder, context, staged, prefix=_prefix(context), record=record, done=done)
 

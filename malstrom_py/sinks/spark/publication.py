@@ -39,7 +39,7 @@ from malstrom_py.sinks.files.staging import (
     sync,
 )
 from malstrom_py.sinks.output_record import Target, write_durably
-from malstrom_py.sinks.spark.folders import remove_work, target_of
+from malstrom_py.sinks.spark.folders import remove_work, swapped_target
 
 NAME: Final = "commit.json"
 _FORMAT: Final = 1
@@ -157,7 +157,7 @@ def locked_publication(root: Path, context: CommitContext) -> Iterator[Publicati
         lock.release()
 
 
-def is_intended(root: Path, context: CommitContext) -> bool:
+def is_begun(root: Path, context: CommitContext) -> bool:
     """Whether ``context``'s publication is written down."""
     return (folder_of(root, context) / NAME).exists()
 
@@ -200,7 +200,7 @@ def settle_pending(target: Target) -> None:
         for folder in _publications_in(root):
             publication = Publication(root, folder)
             if not publication.path.exists():
-                if (put_away := target_of(folder)) is not None and os.path.realpath(put_away) == place:
+                if (put_away := swapped_target(folder)) is not None and os.path.realpath(put_away) == place:
                     _clear(publication)
             elif (told := _interrupted(publication, target, place)) is not None:
                 with locked(folder) as is_over:
@@ -252,7 +252,7 @@ _NOTED_MAX: Final = 1000
 """More manifests than anybody keeps."""
 
 
-class OverSnapshots:
+class PublicationLog:
     """The memory of ``context``'s step, below ``root``."""
 
     def __init__(self, root: Path, context: CommitContext) -> None:

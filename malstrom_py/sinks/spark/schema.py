@@ -31,7 +31,7 @@ from malstrom_py.data.schema import (
     with_inside,
 )
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.files.partitions import told_by
+from malstrom_py.sinks.files.partitions import parse_folder
 from malstrom_py.sinks.files.publishing import StagedFile
 from malstrom_py.sinks.files.staging import sink_errors, sync
 from malstrom_py.spark.types import arrow_schema, spark_form
@@ -186,7 +186,7 @@ def existing_in(folder: Path) -> Existing | None:
                 except pa.ArrowException as error:
                     raise SinkError(f"{Path(here) / name} is no Parquet file that can be read: {error}") from None
                 parts = Path(here).relative_to(folder).parts
-                named = tuple(told[0] for part in parts if (told := told_by(part)) is not None)
+                named = tuple(told[0] for part in parts if (told := parse_folder(part)) is not None)
                 schema = _as_spark_reads(footer.schema.to_arrow_schema())
                 if footer.num_rows or named:
                     return Existing(schema, named)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.publishing import StagedFile
-from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, record_output, recorded
+from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, find_record, record_output
 from malstrom_py.sinks.spark.folders import OutcomeUnknown, check_folder, swap
 from malstrom_py.sinks.spark.schema import bring_to, schema_of_payloads, without_nulls
-from malstrom_py.spark.failures import spark_errors, told_of
+from malstrom_py.spark.failures import describe_failure, spark_errors
 from malstrom_py.spark.session import existing_session, spark_session
 from malstrom_py.spark.types import arrow_schema, spark_schema
 
@@ -216,13 +216,13 @@ class ThroughSpark:
 
     def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
         """Whether the record says that it is published already. Without one nobody knows."""
-        known = None if self.path is None else recorded(self.path, context.job)
+        known = None if self.path is None else find_record(self.path, context.job)
         return known is not None and known.snapshot == context.snapshot and context.step in known.outputs
 
     def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
         """Bring all to one schema, which is returned; `SinkError` if there is none, or the table is of another."""
         schema = schema_of_payloads(payloads)
-        check_there(staged)
+        check_staged(staged)
         if schema is not None:
             bring_to(schema, staged)
         if self.path is not None and self.mode != "append":
@@ -237,7 +237,7 @@ class ThroughSpark:
     ) -> None:
         """Have Spark publish ``staged``. ``again``: an earlier publication may have done so, in part or whole."""
         schema = schema if schema is not None else self.given
-        check_there(staged)
+        check_staged(staged)
         with _answered(), spark_session(self._session) as session:
             if schema is None and self.table is not None and self.mode == "overwrite":
                 schema = _schema_of_table(session, self.table)
@@ -320,7 +320,7 @@ class ThroughSpark:
             )
 
 
-def check_there(staged: Sequence[StagedFile]) -> None:
+def check_staged(staged: Sequence[StagedFile]) -> None:
     """`SinkError` unless all ``staged`` files are to be seen here."""
     lost = next((file.path for file in staged if not file.path.exists()), None)
     if lost is not None:
@@ -360,7 +360,7 @@ def _answered() -> Iterator[None]:
     except SparkError as error:
         raise OutcomeUnknown(str(error)) from error
     except Exception as error:
-        told = told_of(error)
+        told = describe_failure(error)
         if told is not None and told.gone:
             raise OutcomeUnknown(f"Spark has gone away: {told.said}") from error
         raise

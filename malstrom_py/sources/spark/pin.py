@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.errors import SourceError
-from malstrom_py.sinks.files.partitions import told_by
+from malstrom_py.sinks.files.partitions import parse_folder
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.files.listing import Section, section_of
 from malstrom_py.sources.files.options import pack_schema, unpack_schema
@@ -33,7 +33,7 @@ def partition_values(path: str, names: Collection[str]) -> dict[str, str | None]
     >>> partition_values("/t/year=2013/carrier=U%2FA/__x=1/part-0.parquet", {"year", "carrier"})
     {'year': '2013', 'carrier': 'U/A'}
     """
-    told = map(told_by, PurePath(path).parts[:-1])
+    told = map(parse_folder, PurePath(path).parts[:-1])
     return {column: text for column, text in filter(None, told) if column in names}
 
 

@@ -30,7 +30,7 @@ from malstrom_py.sources.spark.footers import InspectedFile, ReadOtherwiseError,
 from malstrom_py.sources.spark.pin import Pin, new_pin
 from malstrom_py.sources.spark.query import Bound, SparkQuery, bounded
 from malstrom_py.spark.failures import spark_errors
-from malstrom_py.spark.session import make_own, own_folder, spark_session
+from malstrom_py.spark.session import default_staging_folder, make_default_staging, spark_session
 from malstrom_py.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -237,8 +237,8 @@ def _staged(
 
 
 def _default_staging() -> Path:
-    folder = own_folder()
-    make_own(folder, SourceError)
+    folder = default_staging_folder()
+    make_default_staging(folder, SourceError)
     return folder
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.sinks.spark.publication import OverSnapshots
+from malstrom_py.sinks.spark.publication import PublicationLog
 from malstrom_py.sinks.spark.through_spark import ThroughSpark
 
 ROWS = 50
@@ -88,7 +88,7 @@ def main(remote: str, folder: str, kind: str, when: str) -> None:
 
     spark = SparkSession.builder.remote(remote).getOrCreate()
     if when == "after":
-        OverSnapshots.note = die  # type: ignore[method-assign]
+        PublicationLog.note = die  # type: ignore[method-assign]
     elif kind != "function":
         publish = ThroughSpark.publish
         target = target_of(spark, Path(folder), kind)

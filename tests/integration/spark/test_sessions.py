@@ -55,12 +55,42 @@ def test_an_error_of_others_passes(spark: Any) -> None:
 CLASSIC = """
 import os, signal, sys
 from pathlib import Path
+import malstrom_py as mp
+from malstrom_py import sinks, sources
 from malstrom_py.errors import SparkError
 from malstrom_py.spark.session import existing_session, spark_session
-from tests.integration.spark.local_spark import end_jvm, jvm_pid, spark_environ
+from tests.integration.spark.local_spark import jvm_pid, made_session, spark_environ
 
 other = os.environ["OTHER_PYTHON"]
-with spark_environ("classic", Path(os.environ["SPARK_FOLDER"])):
+folder = Path(os.environ["SPARK_FOLDER"])
+
+def use_context_of_user():
+    from pyspark import SparkContext
+    context = SparkContext("local[1]", "of the user")
+    for _ in range(2):
+        with spark_session() as session:
+            print("context:", session.range(3).count(), session.sparkContext is context)
+    print("kept:", context.appName, context.range(4).getNumPartitions(), context.getConf().get("spark.malstrom.made"))
+    context.stop()
+
+def run_job_twice():
+    ids, expected = [], []
+    job = mp.Job("again")
+    sink = sinks.Spark(
+        foreach_snapshot=lambda frame, snapshot: ids.append(frame.sparkSession.conf.get("spark.app.id")),
+        staging=folder / "staging",
+    )
+    job.source("in", sources.Memory([{"n": 1}])).sink("out", sink)
+    for _ in range(2):
+        session = made_session("classic")
+        expected.append(session.conf.get("spark.app.id"))
+        mp.run(job, progress=False)
+        session.stop()
+    print("published by:", ids == expected, len(set(ids)))
+
+with spark_environ("classic", folder):
+    use_context_of_user()
+    run_job_twice()
     del os.environ["PYSPARK_PYTHON"]
     handler = signal.getsignal(signal.SIGINT)
     with spark_session() as session:
@@ -89,6 +119,7 @@ with spark_environ("classic", Path(os.environ["SPARK_FOLDER"])):
         except SparkError as error:
             print("killed:", error)
 """
+"""It kills its JVM at the end, so it needs its own."""
 
 CONNECT = """
 import os, signal, sys
@@ -126,10 +157,15 @@ def alone(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.only_classic
-def test_a_session_is_made_and_closed_and_another_python_or_a_dead_spark_is_refused(alone: dict[str, str]) -> None:
-    told = told_by(CLASSIC, environ=alone).splitlines()
-    assert told[:3] == ["made: 3", "the same: True", "left: None None True"]
-    stopped, other, *killed = told[3:]
+def test_sessions_of_the_user_are_kept_and_own_ones_closed_and_a_wrong_or_dead_spark_is_refused(
+    alone: dict[str, str],
+) -> None:
+    context, published, made = 3, 4, 7
+    lines = told_by(CLASSIC, environ=alone).splitlines()
+    assert lines[:context] == ["context: 3 True", "context: 3 True", "kept: of the user 2 None"]
+    assert lines[context:published] == ["published by: True 2"], "a job that runs again uses the session of its run"
+    assert lines[published:made] == ["made: 3", "the same: True", "left: None None True"]
+    stopped, other, *killed = lines[made:]
     assert stopped.startswith(
         "stopped: ask Spark for a sign of life: Spark has gone away: its session has been stopped"
     )
@@ -146,60 +182,6 @@ def test_another_python_or_a_dead_server_is_refused(alone: dict[str, str]) -> No
     assert "where its Connect server starts" in other
     assert len(killed) == 2
     assert all("Spark has gone away" in line for line in killed)
-
-
-CONTEXT = """
-import os
-from pathlib import Path
-from malstrom_py.spark.session import spark_session
-from tests.integration.spark.local_spark import end_jvm, spark_environ
-
-with spark_environ("classic", Path(os.environ["SPARK_FOLDER"])):
-    from pyspark import SparkContext
-    context = SparkContext("local[1]", "of the user")
-    for _ in range(2):
-        with spark_session() as session:
-            print(session.range(3).count(), session.sparkContext is context, end=" ")
-    print(context.appName, context.range(4).getNumPartitions(), context.getConf().get("spark.malstrom.made"))
-    context.stop()
-    end_jvm()
-"""
-
-
-@pytest.mark.only_classic
-def test_a_context_of_the_user_without_a_session_goes_on(alone: dict[str, str]) -> None:
-    assert told_by(CONTEXT, environ=alone) == "3 True 3 True of the user 2 None\n"
-
-
-AFRESH = """
-import os
-from pathlib import Path
-import malstrom_py as mp
-from malstrom_py import sinks, sources
-from tests.integration.spark.local_spark import end_jvm, made_session, spark_environ
-
-ids = []
-def publish(frame, snapshot):
-    ids.append(frame.sparkSession.conf.get("spark.app.id"))
-
-with spark_environ("classic", Path(os.environ["SPARK_FOLDER"])):
-    job = mp.Job("again")
-    staging = os.environ["SPARK_FOLDER"] + "/staging"
-    job.source("in", sources.Memory([{"n": 1}])).sink("out", sinks.Spark(foreach_snapshot=publish, staging=staging))
-    theirs = []
-    for _ in range(2):
-        session = made_session("classic")
-        theirs.append(session.conf.get("spark.app.id"))
-        mp.run(job, progress=False)
-        session.stop()
-    end_jvm()
-print(ids == theirs, len(set(ids)))
-"""
-
-
-@pytest.mark.only_classic
-def test_a_job_that_runs_again_publishes_with_the_session_that_is_there_then(alone: dict[str, str]) -> None:
-    assert told_by(AFRESH, environ=alone) == "True 2\n"
 
 
 REFUSED = """

@@ -30,16 +30,15 @@ DEADLINE_S = 240
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import malstrom_py as mp
-from malstrom_py import sinks, sources
+from tests.integration.spark.test_sink_folders import run_job
 
-folder, mode, rows, killed_at = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+folder, mode, killed_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 steps = 0
 
 def counted(operation):
     def call(*args, **options):
         global steps
-        if list(Path(folder).parent.rglob("commit.json")):
+        if list(folder.parent.rglob("commit.json")):
             steps += 1
             if steps == killed_at:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -48,18 +47,15 @@ def counted(operation):
 
 for name in ("replace", "rename", "mkdir", "fsync", "unlink", "rmdir"):
     setattr(os, name, counted(getattr(os, name)))
-job = mp.Job("killed")
-numbers = job.source("in", sources.Memory([{"n": n, "t": n % 3} for n in range(rows)], parts=2))
-numbers.sink("out", sinks.Spark(folder, mode=mode, partition_by="t" if mode == "append" else None))
-mp.run(job, workers=2, progress=False)
+run_job(folder, mode, 20)
 """
 
 
-def program(folder: Path, mode: str, rows: int, killed_at: int) -> int:
-    command = [sys.executable, "-c", KILLED, str(folder), mode, str(rows), str(killed_at)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode in {0, -signal.SIGKILL}, done.stderr
-    return done.returncode
+def run_job(folder: Path, mode: Any, rows: int) -> None:
+    job = mp.Job("killed")
+    numbers = job.source("in", sources.Memory([{"n": n, "t": n % 3} for n in range(rows)], parts=2))
+    numbers.sink("out", Spark(folder, mode=mode, partition_by="t" if mode == "append" else None))
+    mp.run(job, workers=2, progress=False)
 
 
 @pytest.mark.only_classic
@@ -67,11 +63,17 @@ def program(folder: Path, mode: str, rows: int, killed_at: int) -> int:
 def test_a_program_that_is_killed_while_it_publishes_is_finished_by_its_next_start(
     mode: str, spark: Any, tmp_path: Path
 ) -> None:
-    for killed_at in (1, 4, 8, 11):
-        folder = tmp_path / str(killed_at) / "out"
-        assert program(folder, "append" if mode == "append" else "error", 10, 0) == 0
-        assert program(folder, mode, 20, killed_at) == -signal.SIGKILL
-        assert program(folder, mode, 5, 0) == 0
+    folders = {killed_at: tmp_path / str(killed_at) / "out" for killed_at in (1, 4, 8, 11)}
+    programs = []
+    for killed_at, folder in folders.items():
+        run_job(folder, "append" if mode == "append" else "error", 10)
+        command = [sys.executable, "-c", KILLED, str(folder), mode, str(killed_at)]
+        programs.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+    for program in programs:
+        _, errors = program.communicate(timeout=DEADLINE_S)
+        assert program.returncode == -signal.SIGKILL, errors
+    for folder in folders.values():
+        run_job(folder, mode, 5)
         counts = {5: 1} if mode == "overwrite" else {10: 1, 20: 1, 5: 1}
         expected = sorted(n for rows, times in counts.items() for n in [*range(rows)] * times)
         assert sorted(row.n for row in spark.read.parquet(str(folder)).collect()) == expected

@@ -15,7 +15,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark, through_spark
-from malstrom_py.sinks.spark.publication import OverSnapshots, Publication
+from malstrom_py.sinks.spark.publication import Publication, PublicationLog
 from malstrom_py.sinks.spark.through_spark import ThroughSpark
 from tests.unit.sinks.spark.publishing import Died, pre_committed, run
 from tests.unit.sinks.writing import context, everything
@@ -151,7 +151,7 @@ def test_a_program_that_dies_behind_spark_publishes_again_which_shows_only_where
 ) -> None:
     sink, payloads = begun(target)
     with monkeypatch.context() as patched:
-        patched.setattr(OverSnapshots, "note", dead)
+        patched.setattr(PublicationLog, "note", dead)
         patched.setattr(through_spark, "record_output", dead)
         with pytest.raises(Died):
             sink.commit(context(), payloads)

@@ -116,11 +116,11 @@ def test_a_schema_that_is_given_leaves_columns_out(reads: Any, folder: Path) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"read": "state"}, "several steps keep state: say which by option step: mean, seen, latest"),
+        ({"read": "state"}, "several steps keep state; choose one with option step: mean, seen, latest"),
         ({"read": "state", "step": "item"}, "no step 'item' keeps state"),
-        ({"read": "positions", "step": "mean"}, "option step says whose state is read"),
+        ({"read": "positions", "step": "mean"}, "option step selects state"),
         ({"read": "all"}, "option read is 'snapshots', 'positions' or 'state'"),
-        ({"snapshot": "yesterday"}, "option snapshot is the id of one"),
+        ({"snapshot": "yesterday"}, "option snapshot is a snapshot's id"),
         ({"snapshot": "20261122T042242123456Z-1a2b3c4d"}, "no snapshot 20261122T042242123456Z-1a2b3c4d"),
         ({"jobs": "prices"}, "unknown option jobs"),
         ({"job": "nobody"}, "has no snapshot of job 'nobody'; it has snapshots of others, prices"),

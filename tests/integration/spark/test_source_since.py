@@ -65,6 +65,8 @@ def test_a_later_run_reads_what_is_above_the_largest_value_of_the_one_before(
     written(10, 14)
     assert run(source(), tmp_path, 3).read == 4
     assert last_totals(tmp_path) == {0: 42, 1: 49}
+    if column != "n":
+        return  # The other types differ only in how the bound is written.
     nothing = run(source(), tmp_path, 2)
     assert (nothing.read, nothing.written) == (0, 0)
     written(14, 15)

@@ -49,7 +49,7 @@ def opened(folder: Path, *, job: str | None = None, step: str | None = None) -> 
 
 def read(files: OutputFiles, schema: pa.Schema | None = None) -> list[dict[str, Any]]:
     schema = files.schema() if schema is None else schema
-    rows = [row for portion in files.portions() for batch in batches_of(portion, schema) for row in batch.to_pylist()]
+    rows = [row for split in files.splits() for batch in batches_of(split, schema) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: str(row.get("n")))
 
 
@@ -87,9 +87,9 @@ def test_one_of_several_jobs_and_steps_is_chosen(tmp_path: Path) -> None:
     mp.run(two)
     assert read(opened(tmp_path, job="one")) == [{"n": 1}]
     assert read(opened(tmp_path, job="two", step="evens")) == [{"n": 2}]
-    with pytest.raises(SourceError, match=r"several jobs have written to .*: say which by option job: one, two"):
+    with pytest.raises(SourceError, match=r"several jobs have written to .*: choose one with option job: one, two"):
         opened(tmp_path)
-    with pytest.raises(SourceError, match="by several steps: say which by option step: 'evens', 'odds'"):
+    with pytest.raises(SourceError, match="choose one with option step: 'evens', 'odds'"):
         opened(tmp_path, job="two")
     with pytest.raises(SourceError, match="no step 'x' of job 'two' has written here"):
         opened(tmp_path, job="two", step="x")
@@ -101,8 +101,8 @@ def test_without_a_record_there_is_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no job has left a record in"):
         opened(tmp_path)
     write(tmp_path, [])
-    assert opened(tmp_path).portions() == []
-    with pytest.raises(SourceError, match="has written no rows, so nothing tells the columns: give a schema"):
+    assert opened(tmp_path).splits() == []
+    with pytest.raises(SourceError, match="has written no rows, so its columns are unknown: give a schema"):
         opened(tmp_path).schema()
 
 
@@ -150,13 +150,13 @@ def test_files_may_differ_in_how_wide_their_types_are(tmp_path: Path) -> None:
     assert [(row["n"], row["late"]) for row in read(files)] == [(1, None), (2, None), (3, False)]
 
 
-def test_a_file_is_read_in_portions_of_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_in_splits_of_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, [{"n": 0}])
     [file] = tmp_path.glob("out-*.parquet")
     pq.write_table(pa.table({"n": range(9)}), file, row_group_size=3)
-    monkeypatch.setattr("malstrom_py.spark.output_files._PORTION_BYTES", 1)
+    monkeypatch.setattr("malstrom_py.spark.output_files._SPLIT_BYTES", 1)
     files = opened(tmp_path)
-    assert [(portion.start, portion.stop) for portion in files.portions()] == [(0, 1), (1, 2), (2, 3)]
+    assert [(split.start, split.stop) for split in files.splits()] == [(0, 1), (1, 2), (2, 3)]
     assert [row["n"] for row in read(files)] == list(range(9))
 
 
@@ -164,12 +164,12 @@ def test_a_file_that_is_missing_cut_off_or_changed_is_refused(tmp_path: Path) ->
     write(tmp_path, [{"n": 1}])
     [file] = tmp_path.glob("out-*.parquet")
     files = opened(tmp_path)
-    schema, [portion] = files.schema(), files.portions()
+    schema, [split] = files.schema(), files.splits()
     content = file.read_bytes()
     file.write_bytes(content[:-8])
     with pytest.raises(SourceError, match="has changed while it was read"):
-        list(batches_of(portion, schema))
-    with pytest.raises(SourceError, match="is no whole Parquet file"):
+        list(batches_of(split, schema))
+    with pytest.raises(SourceError, match="is not a complete Parquet file"):
         opened(tmp_path).schema()
     file.unlink()
     with pytest.raises(SourceError, match=r"which the job has written, cannot be read .No such file or directory"):
@@ -192,7 +192,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     [file] = tmp_path.glob("out-*.parquet")
     other = file.rename(tmp_path / "elsewhere.parquet")
     file.symlink_to(other)
-    with pytest.raises(SourceError, match="is behind a symbolic link"):
+    with pytest.raises(SourceError, match="is reached through a symbolic link"):
         opened(tmp_path)
 
 

@@ -37,7 +37,7 @@ def test_values_come_back_where_their_names_tell_them(values: list[Any], kind: p
 
 
 def test_a_folder_that_is_no_partition_is_refused() -> None:
-    with pytest.raises(SourceError, match="is not in a folder of a partition"):
+    with pytest.raises(SourceError, match="is not in a partition folder"):
         partition_texts("folder/out.csv")
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.spark.snapshot_source import Columns, batch_of, columns_of, json_text
+from malstrom_py.spark.snapshot_source import StateColumns, batch_of, columns_of, json_text
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -69,7 +69,7 @@ def test_a_state_of_one_kind_has_its_type(states: list[Any], kind: str) -> None:
 
 def test_keys_are_told_by_the_same_rule() -> None:
     assert read([(("a", 1), 1), (("b", 2), 2)])[1] == [{"key": '["a", 1]', "state": 1}, {"key": '["b", 2]', "state": 2}]
-    assert columns_of([("a", 1), (2, 2)]) == Columns("json", None, "int")
+    assert columns_of([("a", 1), (2, 2)]) == StateColumns("json", None, "int")
 
 
 @pytest.mark.parametrize(

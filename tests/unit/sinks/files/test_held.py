@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.sinks.files.encoding import GROUP_ROWS, HELD_BYTES_MAX, HeldPieces, Piece
+from malstrom_py.sinks.files.encoding import GROUP_ROWS, HELD_BYTES_MAX, EncodedRows, WriteBuffer
 
 
-def piece(folder: str, content: str, *, rows: int = 1, bytes: int = 10) -> Piece[str]:
-    return Piece(folder, content, rows, bytes)
+def piece(folder: str, content: str, *, rows: int = 1, bytes: int = 10) -> EncodedRows[str]:
+    return EncodedRows(folder, content, rows, bytes)
 
 
-def merged(folder: str, contents: Sequence[str]) -> Piece[str]:
-    return Piece(folder, "".join(contents), len(contents), len("".join(contents)))
+def merged(folder: str, contents: Sequence[str]) -> EncodedRows[str]:
+    return EncodedRows(folder, "".join(contents), len(contents), len("".join(contents)))
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), max_size=300), st.integers(1, 2000))
 def test_what_is_taken_is_what_was_held_in_order(pieces: list[tuple[str, int]], group_bytes: int) -> None:
-    held, written = HeldPieces(merged), dict.fromkeys("ab", "")
+    held, written = WriteBuffer(merged), dict.fromkeys("ab", "")
     for folder, number in pieces:
         due = held.add(piece(folder, str(number)), group_bytes=group_bytes)
         if due is not None:
@@ -32,7 +32,7 @@ def test_what_is_taken_is_what_was_held_in_order(pieces: list[tuple[str, int]], 
 
 
 def test_a_folder_is_due_by_its_bytes_or_its_rows() -> None:
-    held = HeldPieces(merged)
+    held = WriteBuffer(merged)
     assert held.add(piece("a", "x", bytes=99), group_bytes=100) is None
     assert held.add(piece("b", "x", bytes=99), group_bytes=100) is None
     assert held.add(piece("a", "x", bytes=1), group_bytes=100) == "a"
@@ -41,7 +41,7 @@ def test_a_folder_is_due_by_its_bytes_or_its_rows() -> None:
 
 
 def test_beyond_the_bound_of_all_the_largest_is_due() -> None:
-    held = HeldPieces(merged)
+    held = WriteBuffer(merged)
     half = HELD_BYTES_MAX // 2
     assert held.add(piece("a", "x", bytes=half), group_bytes=HELD_BYTES_MAX) is None
     assert held.add(piece("b", "x", bytes=half - 1), group_bytes=HELD_BYTES_MAX) is None
@@ -53,7 +53,7 @@ def test_beyond_the_bound_of_all_the_largest_is_due() -> None:
 
 
 def test_many_small_pieces_become_few() -> None:
-    held = HeldPieces(merged)
+    held = WriteBuffer(merged)
     for _ in range(10_000):
         held.add(piece("a", "x"), group_bytes=HELD_BYTES_MAX)
     assert len(held.take("a")) < 128

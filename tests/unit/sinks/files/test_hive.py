@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.errors import PlanError, SinkError
-from malstrom_py.sinks.files.partitions import NULL_NAME, checked_columns, escaped, folder_of, told_by
+from malstrom_py.sinks.files.partitions import NULL_NAME, checked_columns, escaped, folder_of, parse_folder
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_no_text_leaves_its_folder_and_each_comes_back(values: list[str]) -> Non
     assert len(path.parts) == len(values)
     assert not {"..", ".", "/"} & set(path.parts)
     assert [unquote(part.partition("=")[2], errors="strict") for part in path.parts] == values
-    assert list(map(told_by, path.parts)) == list(zip(names, values, strict=True))
+    assert list(map(parse_folder, path.parts)) == list(zip(names, values, strict=True))
 
 
 @given(st.text(max_size=5), st.text(max_size=5))

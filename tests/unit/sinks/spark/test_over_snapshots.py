@@ -16,7 +16,7 @@ from malstrom_py.errors import SinkError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
-from malstrom_py.sinks.spark.publication import OverSnapshots
+from malstrom_py.sinks.spark.publication import PublicationLog
 from malstrom_py.testing.contracts import check_sink
 from malstrom_py.worker_context import WorkerId, WorkerInfo
 from tests.unit.sinks.spark.publishing import Died, dies_at, disk, fails_at, pre_committed, rows, run
@@ -201,7 +201,7 @@ def test_files_that_nobody_here_sees_are_told_at_the_first_snapshot(tmp_path: Pa
 
 
 def test_a_damaged_memory_is_told(tmp_path: Path) -> None:
-    memory = OverSnapshots(tmp_path, context())
+    memory = PublicationLog(tmp_path, context())
     memory.wait("s1", [b"{}"])
     assert memory.waiting() == {"s1": [b"{}"]}
     (path,) = tmp_path.rglob("s1.json")
@@ -211,7 +211,7 @@ def test_a_damaged_memory_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_noted_is_kept_as_long_as_its_manifest_stands(tmp_path: Path) -> None:
-    memory = OverSnapshots(tmp_path, context())
+    memory = PublicationLog(tmp_path, context())
     for snapshot in ("s1", "s2"):
         memory.note(snapshot)
     memory.recover(["s2", "s3"])
