@@ -33,7 +33,7 @@ def texts(path: Path) -> list[Box]:
     boxes = []
     for element in ET.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text"):
         words, size, x = element.text or "", float(element.attrib["font-size"]), float(element.attrib["x"])
-        width = 0.6 * size * len(words)
+        width = 0.55 * size * len(words)
         left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[element.attrib["text-anchor"]] * width
         boxes.append(Box(left, left + width, float(element.attrib["y"]), size, words))
     return boxes
