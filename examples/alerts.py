@@ -1,4 +1,4 @@
-"""Tells readings that cannot be true from the others, and prints one alert for each.
+"""Separates readings that cannot be true, and prints one alert for each.
 
 python -m examples.alerts          or          malstrom run examples.alerts
 """
@@ -16,14 +16,14 @@ LOWEST, HIGHEST = -5.0, 40.0
 
 
 def is_believable(reading: dict[str, Any]) -> bool:
-    """Whether a temperature is one of this place and season."""
+    """Whether a temperature is possible at this place and season."""
     return reading["celsius"] is not None and LOWEST <= reading["celsius"] <= HIGHEST
 
 
 def alert(reading: dict[str, Any]) -> str:
-    """One line for whoever is on duty."""
-    said = "no value" if reading["celsius"] is None else f"{reading['celsius']} °C"
-    return f"ALERT {reading['sensor']} at {reading['time']:%H:%M}: {said}"
+    """Return one line for the person on duty."""
+    value = "no value" if reading["celsius"] is None else f"{reading['celsius']} °C"
+    return f"ALERT {reading['sensor']} at {reading['time']:%H:%M}: {value}"
 
 
 def job(readings: str = str(READINGS), out: str = "demo-out/alerts") -> mp.Job:

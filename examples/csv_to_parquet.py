@@ -1,4 +1,4 @@
-"""Turns CSV files into Parquet, with the types of the columns found by themselves and malformed lines left out.
+"""Converts CSV files to Parquet, with inferred column types and without malformed lines.
 
 python -m examples.csv_to_parquet          or          malstrom run examples.csv_to_parquet
 """
@@ -14,7 +14,7 @@ READINGS = Path(__file__).parent / "input" / "readings-*.csv"
 
 
 def job(files: str = str(READINGS), out: str = "demo-out/csv_to_parquet") -> mp.Job:
-    """CSV files -> Parquet files in ``out``. Nothing shows there before all has been written."""
+    """CSV files -> Parquet files in ``out``. No file is visible there before all rows are written."""
     job = mp.Job("csv-to-parquet")
     rows = job.source("rows", sources.Files(files, null_values=["NA"]), on_error="skip")
     rows.sink("parquet", sinks.Files(out, format="parquet"))

@@ -1,4 +1,4 @@
-"""Reads orders from JSON lines of which some are broken, and keeps those for somebody to look at.
+"""Reads orders from JSON lines, some of them broken, and keeps the broken ones for a person to look at.
 
 python -m examples.dead_letters          or          malstrom run examples.dead_letters
 """
@@ -15,7 +15,7 @@ ORDERS = Path(__file__).parent / "input" / "orders.jsonl"
 
 
 def total(order: dict[str, Any]) -> dict[str, Any]:
-    """An order with what it costs; KeyError or TypeError if it is not complete."""
+    """Return an order with its total; KeyError or TypeError if it is incomplete."""
     return {"order": order["order"], "item": order["item"], "total": order["pieces"] * (order["price"] + 0.0)}
 
 

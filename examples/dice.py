@@ -17,7 +17,7 @@ THROWS = 300
 def throws(table: int, start: int) -> Iterator[tuple[int, int]]:
     """The throws at ``table`` from number ``start`` on. The same number always shows the same face.
 
-    That makes the source one that can be read again: ``start`` is all that has to be remembered of it.
+    So the source can be read again: ``start`` is its whole position.
     """
     for number in range(start, THROWS):
         yield table, random.Random(f"{table}/{number}").randint(1, 6)

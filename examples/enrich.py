@@ -1,4 +1,4 @@
-"""Says with each reading where its sensor stands: asks a directory that takes its time, many questions at once.
+"""Adds the place of the sensor to each reading: asks a slow directory, many questions at the same time.
 
 python -m examples.enrich          or          malstrom run examples.enrich
 """
@@ -19,13 +19,13 @@ PLACES = {"n1": "the north ridge", "n2": "the mill"}
 
 
 class Directory:
-    """Stands for a client of a service elsewhere: slow, too busy at first, and not all-knowing."""
+    """A fake client of a remote service: slow, overloaded at first, and without an answer for some sensors."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()
 
     async def place_of(self, sensor: str) -> str:
-        """Where ``sensor`` stands. KeyError if that is not known."""
+        """Return the place of ``sensor``. KeyError if it is unknown."""
         await asyncio.sleep(0.002)
         if sensor not in self.asked:
             self.asked.add(sensor)
@@ -33,29 +33,29 @@ class Directory:
         return PLACES[sensor]
 
     async def aclose(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
 
 directory = mp.per_worker(Directory)
 
 
 async def place_of(sensor: str) -> str:
-    """Ask this worker's own directory."""
+    """Ask the directory of this worker."""
     return await directory().place_of(sensor)
 
 
 def line(reading: dict[str, Any], place: str) -> str:
-    """One line of output."""
+    """Return one line of output."""
     return f"{reading['time']:%H:%M} at {place}: {reading['celsius']} °C"
 
 
 def job(readings: str = str(READINGS)) -> mp.Job:
-    """Readings -> one line per reading on standard output, of regret where the place is not known."""
+    """Readings -> one line per reading on standard output, or an apology where the place is unknown."""
     job = mp.Job("enrich")
     by_sensor = job.source("readings", sources.Files(readings, null_values=["NA"])).key_by("sensor", "sensor")
     placed = by_sensor.enrich("place", place_of, cache=HOUR, retries=2, combine=line, on_error="dead-letter")
     placed.sink("out", sinks.Stdout())
-    regrets = job.dead_letters("place").map("regret", lambda letter: f"nobody knows where {letter.key} is")
+    regrets = job.dead_letters("place").map("regret", lambda letter: f"unknown place: {letter.key}")
     regrets.sink("regrets", sinks.Stdout())
     return job
 

@@ -1,4 +1,4 @@
-"""Writes a file for each sensor, by a partitioned sink of its own, on three workers.
+"""Writes a file for each sensor, through a custom partitioned sink, on three workers.
 
 python -m examples.file_per_sensor          or          malstrom run examples.file_per_sensor
 """
@@ -30,7 +30,7 @@ class FilePerSensor:
 
 
 class SensorFile:
-    """One file; the position is its size, and what stands behind it was never meant to stay."""
+    """One file. The position is its size; bytes after the position are cut off."""
 
     def __init__(self, path: Path, position: int) -> None:
         path.touch()

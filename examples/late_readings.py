@@ -1,6 +1,6 @@
-"""Event time: the highest temperature of each sensor so far, and what came too late to count.
+"""Event time: the highest temperature of each sensor so far, and the readings that came too late to count.
 
-Each file is a part of its own: a reading is late only if the *same file* has gone on by more than the bound.
+Each file is one part: a reading is late only if the *same file* is already ahead by more than the bound.
 python -m examples.late_readings          or          malstrom run examples.late_readings
 """
 
@@ -18,7 +18,7 @@ READINGS = Path(__file__).parent / "input" / "readings-*.csv"
 def job(
     readings: str = str(READINGS), out: str = "demo-out/late_readings", bound: timedelta = timedelta(minutes=10)
 ) -> mp.Job:
-    """Running maxima -> standard output, readings more than ``bound`` behind -> JSON lines in ``out``."""
+    """Running maxima -> standard output, readings late by more than ``bound`` -> JSON lines in ``out``."""
     job = mp.Job("late-readings")
     rows = job.source("readings", sources.Files(readings, null_values=["NA"]))
     on_time, late = (

@@ -18,7 +18,7 @@ Clicks = list[tuple[int, str]]  # (second, page), in the order of time
 
 
 class Sessions(mp.KeyedLogic[str, dict[str, Any], dict[str, Any], Clicks]):
-    """Holds the clicks of a user until event time has passed the silence behind them."""
+    """Holds the clicks of a user until event time has passed the silence after them."""
 
     def on_data(
         self, message: mp.DataMessage[str, dict[str, Any]], key_state: Clicks | None, output: mp.Output[str, Any]

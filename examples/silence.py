@@ -1,4 +1,4 @@
-"""Tells which sensors have said nothing for twelve minutes, by timers in event time, on two workers.
+"""Reports sensors without a reading for twelve minutes, by timers in event time, on two workers.
 
 python -m examples.silence          or          malstrom run examples.silence
 """
@@ -32,7 +32,7 @@ class Silence(mp.KeyedLogic[str, Reading, str, list[int]]):
         since = time - SILENCE_S
         later = [
             second for second in key_state or [] if second > since
-        ]  # read before this timer, maybe timed behind it
+        ]  # read before this timer, maybe with a later timestamp
         if not any(second <= time for second in later):
             output.emit(
                 key,

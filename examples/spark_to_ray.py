@@ -77,7 +77,7 @@ def job(flights: sources.PartitionedSource[Flight], table: str) -> mp.Job:
 
 
 def demo(spark: SparkSession, folder: Path, seconds: float) -> bool:
-    """Run the job, rescale it meanwhile, and say whether Spark alone finds the same."""
+    """Run the job, rescale it while it runs, and return whether Spark alone finds the same."""
     console = make_console()
     flights = joined(spark, one_file(folder / "flights.parquet")).cache()
     rows = flights.count()
@@ -103,7 +103,7 @@ def demo(spark: SparkSession, folder: Path, seconds: float) -> bool:
 
 
 def start_spark(folder: Path) -> SparkSession:
-    """A Spark in this process, with two threads; its tables stand in ``folder``."""
+    """A Spark in this process, with two threads; its tables are in ``folder``."""
     java = find_java(os.environ)
     if not java.fits:
         sys.exit(f"This demo needs Spark, and Spark needs Java: {java.description}. {java.what_to_do}")

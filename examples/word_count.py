@@ -16,7 +16,7 @@ INPUT = Path(__file__).parent / "input"
 
 
 class Totals(mp.KeyedLogic[str, str, int, int]):
-    """Counts in silence, and says the counts once the maximum epoch tells that nothing follows."""
+    """Counts words, and emits the counts at the maximum epoch, after which no record follows."""
 
     def on_data(self, message: mp.DataMessage[str, str], key_state: int | None, output: mp.Output[str, int]) -> int:
         return (key_state or 0) + 1

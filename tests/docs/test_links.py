@@ -11,7 +11,17 @@ import pytest
 from tests.pages import PAGES, Link, anchors_of, headings_of, links_of, shown
 from tests.tree import ROOT
 
-OUTSIDE = {"hypothesis.readthedocs.io", "keepachangelog.com", "pola.rs", "semver.org"}
+OUTSIDE = {
+    *(
+        "github.com",
+        "hypothesis.readthedocs.io",
+        "keepachangelog.com",
+        "nightlies.apache.org",
+        "pathway.com",
+        "pola.rs",
+    ),
+    *("semver.org", "spark.apache.org"),
+}
 """Hosts that a page may link to. Nothing asks them whether the page is still there."""
 
 INDEX = ROOT / "docs" / "README.md"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import xml.etree.ElementTree as ET
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from inspect import signature
@@ -23,6 +24,7 @@ from examples import (
     enrich,
     file_per_sensor,
     late_readings,
+    picture,
     sensor_means,
     sessions,
     silence,
@@ -53,15 +55,21 @@ def json_rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in sorted(folder.glob("*.json*")) for line in file.read_text().splitlines()]
 
 
-DEMO = "spark_to_ray.py"
-"""A program rather than a job, run by test_demo_spark.py."""
+PROGRAMS = {"picture.py", "spark_to_ray.py", "svg.py"}
+"""Programs and their drawing rather than jobs; test_demo_spark.py runs the one with Spark."""
 
 
 def test_every_example_is_tested_and_short() -> None:
-    jobs = {file.name: file for file in EXAMPLES.glob("*.py") if file.name != DEMO}
+    jobs = {file.name: file for file in EXAMPLES.glob("*.py") if file.name not in PROGRAMS}
     assert {Path(module.__file__ or "").name for module in MODULES} == set(jobs)
     assert [name for name, file in jobs.items() if len(file.read_text().splitlines()) > 64] == []
-    assert len((EXAMPLES / DEMO).read_text().splitlines()) < 160
+
+
+def test_the_picture_shows_a_run_that_was_rescaled_and_lost_nothing() -> None:
+    recorded = picture.run(2_000, plan=((0.2, 4), (0.5, 2)), end_s=1.0)
+    assert recorded.is_right
+    assert [rescale.workers for rescale in recorded.rescales] == [4, 2]
+    ET.fromstring(picture.draw(recorded))
 
 
 def test_word_count_counts_every_word(tmp_path: Path) -> None:
@@ -140,7 +148,7 @@ def test_enrich_says_where_each_sensor_stands_in_the_order_of_its_readings(
         expected = [f"{time:%H:%M} at {place}: {celsius} °C" for time, celsius in own.select("time", "celsius").rows()]
         assert [line for line in told if f" at {place}: " in line] == expected
     unknown = readings.filter(pl.col("sensor") == "s1").height
-    assert told.count("nobody knows where s1 is") == result.dead_letters == unknown > 0
+    assert told.count("unknown place: s1") == result.dead_letters == unknown > 0
     assert len(told) == readings.height
 
 

@@ -1,4 +1,4 @@
-"""The numbered rules: those the page says are there have tests that bear their number; no other number is cited."""
+"""The numbered rules: each rule that code follows has a test with its number in the name; code cites no other rule."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from tests.tree import ROOT, modules
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 DEFINED = set(re.findall(r"^- \*\*([FTRS]\d+)\*\*", PAGE, flags=re.MULTILINE))
-THERE_NOW = set(re.findall(r"^\| ([FTRS]\d+) \|", PAGE, flags=re.MULTILINE))
+MISSING = set(re.findall(r"^- \*\*([FTRS]\d+)\*\* \(\[not yet\]\(not-yet\.md#", PAGE, flags=re.MULTILINE))
+"""The rules that the page marks with a link to docs/not-yet.md."""
+
+FOLLOWED = DEFINED - MISSING
 
 TESTS = "\n".join(file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py")))
 
 
-def test_the_page_defines_the_rules_it_lists() -> None:
-    assert THERE_NOW
-    assert THERE_NOW <= DEFINED
+def test_the_page_defines_rules() -> None:
+    assert len(FOLLOWED) > 25
+    assert {"F5", "R12"} == MISSING
 
 
-@pytest.mark.parametrize("rule", sorted(THERE_NOW))
-def test_a_rule_that_is_there_has_a_test_that_bears_its_number(rule: str) -> None:
+@pytest.mark.parametrize("rule", sorted(FOLLOWED))
+def test_a_rule_has_a_test_with_its_number(rule: str) -> None:
     assert re.search(rf"^def test_{rule.lower()}_\w+\(", TESTS, flags=re.MULTILINE), (
         f"no test_{rule.lower()}_… in tests/"
     )

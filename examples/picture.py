@@ -1,0 +1,267 @@
+"""The picture on the front page: ``make picture``, or ``python -m examples.picture``. It shows a job that is rescaled
+from two workers to four and back while rows arrive at a steady rate.
+
+The job really runs: a source gives rows at a fixed rate, ``key_by`` distributes them, a step counts per key, and a sink
+records which worker wrote which rows when. The program checks that each key was counted without a gap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Final
+
+import malstrom_py as mp
+from examples import svg
+from malstrom_py import sources
+from malstrom_py.data.batch import Batch
+from malstrom_py.worker_context import WorkerInfo
+
+KEYS: Final = 1_200
+PARTS: Final = 8
+ROWS_PER_S: Final = 60_000
+PLAN: Final = ((3.0, 4), (6.5, 2))
+"""At this second go to so many workers."""
+END_S: Final = 10.0
+WARM_UP_S: Final = 1.0
+BUCKET_S: Final = 0.1
+
+Row = tuple[int, float]
+"""A key, and the time at which the row was due."""
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Gives ``rows_per_s`` rows, each when it is due, from ``start_s`` to ``end_s`` of the monotonic clock."""
+
+    start_s: float
+    end_s: float
+    rows_per_s: int = ROWS_PER_S
+
+    def list_parts(self) -> Sequence[sources.Part]:
+        return [sources.Part(f"part-{number}") for number in range(PARTS)]
+
+    def build_part(self, part: sources.Part, state: Any) -> SteadyPart:
+        return SteadyPart(self, int(part.removeprefix("part-")), state or 0)
+
+
+class SteadyPart:
+    def __init__(self, source: Steady, number: int, given: int) -> None:
+        self._source = source
+        self._number = number
+        self._given = given
+        self._rate = source.rows_per_s / PARTS
+        self._rows = int((source.end_s - source.start_s) * self._rate)
+
+    def poll(self, rows_max: int) -> list[Row] | None:
+        due = min(self._rows, int((monotonic() - self._source.start_s) * self._rate))
+        until = min(due, self._given + rows_max)
+        if until <= self._given:
+            return None
+        since, self._given = self._given, until
+        return [
+            ((number * PARTS + self._number) % KEYS, self._source.start_s + number / self._rate)
+            for number in range(since, until)
+        ]
+
+    def is_finished(self) -> bool:
+        return self._given >= self._rows
+
+    def snapshot(self) -> int:
+        return self._given
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Bucket:
+    """What was written in `BUCKET_S` seconds: rows per worker, the last writer of each key, and the longest delay."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[int] = Counter()
+        self.owners: dict[int, int] = {}
+        self.longest_s = 0.0
+
+
+class Recorder:
+    """A sink that records buckets, the last count of each key, and how many counts did not follow the one before."""
+
+    def __init__(self, start_s: float) -> None:
+        self.start_s = start_s
+        self.buckets: dict[int, Bucket] = {}
+        self.counts: dict[int, int] = {}
+        self.gaps = 0
+
+    def build(self, worker: WorkerInfo) -> RecorderWriter:
+        return RecorderWriter(self, worker.worker)
+
+
+class RecorderWriter:
+    def __init__(self, recorder: Recorder, worker: int) -> None:
+        self._recorder = recorder
+        self._worker = worker
+
+    def write(self, batch: Batch) -> None:
+        recorder, now_s = self._recorder, monotonic()
+        bucket = recorder.buckets.setdefault(int((now_s - recorder.start_s) // BUCKET_S), Bucket())
+        bucket.rows[self._worker] += len(batch)
+        for key, (due_s, count) in zip(batch.keys or (), batch.values, strict=True):
+            recorder.gaps += count != recorder.counts.get(key, 0) + 1
+            recorder.counts[key] = count
+            bucket.owners[key] = self._worker
+            bucket.longest_s = max(bucket.longest_s, now_s - due_s)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def count(_: int, row: Row, seen: int) -> tuple[tuple[float, int], int]:
+    """The time at which the row was due and the number of rows of its key so far."""
+    return (row[1], seen + 1), seen + 1
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """A rescale: when it started and ended, and the number of workers after it."""
+
+    start_s: float
+    end_s: float
+    workers: int
+    keys: int
+
+
+def run(rows_per_s: int = ROWS_PER_S, *, plan: Sequence[tuple[float, int]] = PLAN, end_s: float = END_S) -> Recorded:
+    """Run the job and rescale it as planned."""
+    start_s = monotonic() + WARM_UP_S
+    recorder = Recorder(start_s)
+    job = mp.Job("picture")
+    rows = job.source("rows", Steady(start_s - WARM_UP_S, start_s + end_s, rows_per_s))
+    rows.key_by("key", lambda row: row[0]).stateful_map("count", count, default=int).sink("out", recorder)
+    handle = mp.InProcess(2, progress=False).start(job)
+    done = []
+    for at_s, workers in plan:
+        sleep(max(0.0, start_s + at_s - monotonic()))
+        began_s = monotonic() - start_s
+        report = handle.rescale(workers)
+        done.append(Rescaled(began_s, monotonic() - start_s, workers, report.keys))
+    return Recorded(handle.wait(), recorder, done, end_s)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run did."""
+
+    result: mp.RunResult
+    recorder: Recorder
+    rescales: Sequence[Rescaled]
+    end_s: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether each row was counted once and in order."""
+        return self.recorder.gaps == 0 and sum(self.recorder.counts.values()) == self.result.read
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """The buckets after the warm-up, in order."""
+        return [self.recorder.buckets.get(number, Bucket()) for number in range(round(self.end_s / BUCKET_S))]
+
+
+WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 860, 74, 24, 58, 120, 44
+
+
+def draw(recorded: Recorded) -> str:
+    """The picture as SVG: rows per second and keys, the workers one above the other, and the longest delay."""
+    buckets = recorded.buckets
+    workers = sorted({worker for bucket in buckets for worker in bucket.rows})
+    rates = [[bucket.rows[worker] / BUCKET_S for bucket in buckets] for worker in workers]
+    owned = [Counter(bucket.owners.values()) for bucket in buckets]
+    keys = [[float(of[worker]) for of in owned] for worker in workers]
+    delays = [bucket.longest_s * 1_000 for bucket in buckets]
+    read = f"{recorded.result.read:,} rows read, {recorded.result.written:,} written"
+    pieces = [
+        svg.text(LEFT, 20, "A running job is rescaled from 2 workers to 4 and back", size=16, bold=True),
+        svg.text(LEFT, 40, f"{read}: none lost, none repeated, in order for each key", colour=svg.MUTED),
+        *_panel(recorded, 0, "rows per second, by worker", rates),
+        *_panel(recorded, 1, "keys, by worker", keys),
+        *_panel(recorded, 2, "longest time from source to sink, ms", [delays], colour=svg.MUTED),
+        *_legend(workers),
+        *_captions(recorded),
+    ]
+    return svg.document(WIDTH, TOP + 3 * (PANEL + GAP), pieces)
+
+
+def _top(row: int) -> float:
+    return TOP + row * (PANEL + GAP) + 18
+
+
+def _x(recorded: Recorded, at_s: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * at_s / recorded.end_s
+
+
+def _panel(
+    recorded: Recorded, row: int, title: str, lines: Sequence[Sequence[float]], *, colour: str = ""
+) -> Iterator[str]:
+    """Axes, the time of the rescales, and ``lines`` one above the other."""
+    top, bottom = _top(row), _top(row) + PANEL
+    most = _rounded_up(max(map(sum, zip(*lines, strict=True))))
+    yield svg.text(LEFT, top - 6, title, bold=True)
+    for rescale in recorded.rescales:
+        since, until = _x(recorded, rescale.start_s), _x(recorded, rescale.end_s)
+        yield svg.rectangle((since, top), max(2.0, until - since), PANEL, colour="#f3e3bd")
+    for share in (0.0, 0.5, 1.0):
+        y = bottom - PANEL * share
+        yield svg.line((LEFT, y), (WIDTH - RIGHT, y))
+        yield svg.text(LEFT - 6, y + 4, f"{most * share:,.0f}", colour=svg.MUTED, anchor="end")
+    floor = [0.0] * len(lines[0])
+    for place, line in enumerate(lines):
+        level = [low + value for low, value in zip(floor, line, strict=True)]
+        outline = [*enumerate(level), *reversed(list(enumerate(floor)))]
+        points = [(_x(recorded, (at + 0.5) * BUCKET_S), bottom - PANEL * value / most) for at, value in outline]
+        yield svg.area(points, colour=colour or svg.COLOURS[place])
+        floor = level
+    for second in range(int(recorded.end_s) + 1):
+        yield svg.text(_x(recorded, second), bottom + 15, f"{second} s", colour=svg.MUTED, anchor="middle")
+
+
+def _rounded_up(value: float) -> float:
+    """The next value above ``value`` with one digit that is not zero, or two where that is much larger."""
+    unit = 10 ** (len(str(int(value))) - 1) / 2
+    return (value // unit + 1) * unit
+
+
+def _legend(workers: Sequence[int]) -> Iterator[str]:
+    for place, worker in enumerate(workers):
+        at = WIDTH - RIGHT - 82 * (len(workers) - place)
+        yield svg.rectangle((at, _top(0) - 16), 10, 10, colour=svg.COLOURS[place])
+        yield svg.text(at + 14, _top(0) - 7, f"worker {worker}", colour=svg.MUTED)
+
+
+def _captions(recorded: Recorded) -> Iterator[str]:
+    for rescale in recorded.rescales:
+        took_ms = (rescale.end_s - rescale.start_s) * 1_000
+        words = f"to {rescale.workers} workers: {rescale.keys:,} keys moved in {took_ms:.0f} ms"
+        yield svg.text(_x(recorded, rescale.start_s) + 6, _top(1) + PANEL - 8, words, colour="white", bold=True)
+
+
+def main() -> None:
+    """Read the arguments, run, and draw. The exit code is 0 only if each row was counted once and in order."""
+    parser = argparse.ArgumentParser(prog="python -m examples.picture", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/images/rescale.svg"), help="the file to write")
+    out: Path = parser.parse_args().out
+    recorded = run()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(draw(recorded))
+    for rescale in recorded.rescales:
+        print(f"to {rescale.workers} workers in {rescale.end_s - rescale.start_s:.2f} s, {rescale.keys:,} keys moved")
+    print(f"{recorded.result.read:,} rows read, {recorded.result.written:,} written: {out}")
+    sys.exit(0 if recorded.is_right else 1)
+
+
+if __name__ == "__main__":
+    main()
