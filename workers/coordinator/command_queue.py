@@ -25,7 +25,7 @@ from malstrom_py.errors import JobEnded, MalstromError, OperationInProgress, Pla
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.job_status import (
-    Ending,
+    JobOutcome,
     JobStatus,
     Moving,
     RescaleReport,
@@ -152,7 +152,7 @@ class Controls:
     >>> controls = Controls("docs")
     >>> controls.status().result().phase
     'opening'
-    >>> controls.end(Ending.of(RunResult("docs", {}, 0.0), None))
+    >>> controls.end(JobOutcome.of(RunResult("docs", {}, 0.0), None))
     >>> controls.status().result().state, controls.ended.result().how
     ('finished', 'finished')
     """
@@ -162,7 +162,7 @@ class Controls:
         self.kept = kept
         self._accepted = accepted
         self.wake = threading.Event()
-        self.ended: Future[Ending] = future()
+        self.ended: Future[JobOutcome] = future()
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
@@ -212,7 +212,7 @@ class Controls:
         self.wake.set()
         return asked
 
-    def stop(self, *, drain: bool | None) -> Future[Ending]:
+    def stop(self, *, drain: bool | None) -> Future[JobOutcome]:
         """Ask the run to end; what is returned is answered when it has. To be asked again is nothing new. ``drain``
         None: with drain, unless the job has snapshots.
 
@@ -351,7 +351,7 @@ class Controls:
         if self._drain is False:
             raise self._stopped(last_stands=False)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: JobOutcome) -> None:
         """The run has ended: answer everyone who waits. (Once; whatever is asked later is answered at once.)"""
         with self._lock:
             self._publish("ended", ending.counts, self._workers)
