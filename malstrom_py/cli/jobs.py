@@ -16,7 +16,7 @@ import malstrom_py as mp
 from malstrom_py.cli.output import WrongCommand, has_stopped, print_out, telling
 from malstrom_py.clock import SystemClock
 from malstrom_py.workers.control.client import running_jobs
-from malstrom_py.workers.ray.discovery import running_at_hand
+from malstrom_py.workers.ray.discovery import running_nearby
 from malstrom_py.workers.reports.job_status import WORKERS_MAX
 
 NameArgument = Annotated[
@@ -67,7 +67,7 @@ def status(
     """Print how a running job stands."""
     with telling(traceback=False):
         if job is None:
-            names = sorted({*running_jobs(), *running_at_hand(address)})
+            names = sorted({*running_jobs(), *running_nearby(address)})
             print_out(json.dumps(names) if as_json else "\n".join(names) or "no job is running here")
             return
         found = _attached(job, address).status()

@@ -19,7 +19,7 @@ from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import OperatorTester
 from malstrom_py.worker_context import LoopThread
 from malstrom_py.workers.control.registry import check_directory
-from malstrom_py.workers.ray.worker_handle import died
+from malstrom_py.workers.ray.worker_handle import worker_died
 from tests.pages import blocks_of, headings_of
 from tests.tree import ROOT
 from tests.unit.snapshot.taken import JOB, Start
@@ -79,7 +79,7 @@ def test_the_message_of_a_peer_error_is_what_a_gap_says() -> None:
 
 
 def test_the_message_of_a_lost_worker_is_what_its_coordinator_says() -> None:
-    said, shown = f"PeerError: {died(1, RayActorError())}", flat(section_of("PeerError"))
+    said, shown = f"PeerError: {worker_died(1, RayActorError())}", flat(section_of("PeerError"))
     before, after = "PeerError: worker 1 died: ", ". Its log, and Ray's"
     assert said.startswith(before)
     assert f"{before}...{said[said.index(after) :]}" in shown

@@ -18,16 +18,16 @@ from malstrom_py.workers.control.messages import (
     ANSWER_BYTES_MAX,
     LENGTH_BYTES,
     Answer,
-    Ask,
-    Request,
+    Command,
+    ControlRequest,
     Waiting,
     decode_answer,
     encode_request,
     length_of,
 )
 from malstrom_py.workers.control.registry import check_directory, names_in, places, read_token, socket_path
-from malstrom_py.workers.control.remote_job import AskedJob
-from malstrom_py.workers.reports.job_status import goes_on
+from malstrom_py.workers.control.remote_job import RemoteJob
+from malstrom_py.workers.reports.job_status import still_running
 
 ANSWER_S: Final = 10.0
 """How long the other side may be silent; it says something every two seconds."""
@@ -38,7 +38,7 @@ _AGAIN_S: Final = 0.05
 A = TypeVar("A")
 
 
-class RemoteJob(AskedJob):
+class SocketJob(RemoteJob):
     """A job that another process runs, or this one: commands it by its socket at ``path``, with ``token``."""
 
     def __init__(self, name: str, path: Path, token: str) -> None:
@@ -47,18 +47,18 @@ class RemoteJob(AskedJob):
         self._token = token
         self._clock = SystemClock()
 
-    def ask(self, ask: Ask, what: str) -> Answer:
+    def ask(self, ask: Command, what: str) -> Answer:
         """The answer to ``ask``; ``what`` is what the job is to be, for the error that it has ended."""
         try:
             with _connected(self._path) as connection:
                 connection.settimeout(ANSWER_S)
                 with suppress(BrokenPipeError, ConnectionResetError):  # what it said before it closed is told
-                    connection.sendall(encode_request(Request(self._token, ask)))
+                    connection.sendall(encode_request(ControlRequest(self._token, ask)))
                 while isinstance(answer := self._next(connection), Waiting):
                     """It lives, and works on it."""
                 return answer
         except KeyboardInterrupt as error:
-            error.add_note(goes_on(self.name))
+            error.add_note(still_running(self.name))
             raise
         except (TimeoutError, BlockingIOError):
             raise DeadlineError(
@@ -95,7 +95,7 @@ class RemoteJob(AskedJob):
         return b"".join(pieces)
 
 
-def find(name: str) -> RemoteJob:
+def find(name: str) -> SocketJob:
     """The running job of that name.
 
     Raises:
@@ -116,7 +116,7 @@ def find(name: str) -> RemoteJob:
         token = read_token(directory, name)
         path = socket_path(directory, name)
         if token is not None and _listens(path):
-            return RemoteJob(name, path, token)
+            return SocketJob(name, path, token)
     if unsafe is not None:
         raise unsafe
     running = tuple(running_jobs())

@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class AskStatus:
+class StatusCommand:
     """How does the job stand? What was last known is the answer if its thread says nothing for ``timeout_s``."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class AskRescale:
+class RescaleCommand:
     """Have ``size`` workers. The answer comes when that is done, or without ``wait`` when it has begun."""
 
     size: int
@@ -50,7 +50,7 @@ class AskRescale:
 
 
 @dataclass(frozen=True, slots=True)
-class AskSnapshot:
+class SnapshotCommand:
     """Make a snapshot; with ``uri`` a savepoint there. The answer comes when it is committed."""
 
     uri: str | None
@@ -58,9 +58,9 @@ class AskSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class AskStop:
+class StopCommand:
     """End, with ``drain`` or without; None: as suits the job. The answer comes when that is done, or without ``wait``
-    at once: `SnapshotMade` if it has ended with a snapshot, else `Done`.
+    at once: `SnapshotMade` if it has ended with a snapshot, else `Accepted`.
     """
 
     drain: bool | None
@@ -69,21 +69,21 @@ class AskStop:
 
 
 @dataclass(frozen=True, slots=True)
-class AskWait:
+class WaitCommand:
     """What is the result of the run? For ever, if ``timeout_s`` is None."""
 
     timeout_s: float | None
 
 
-Ask = AskStatus | AskRescale | AskSnapshot | AskStop | AskWait
+Command = StatusCommand | RescaleCommand | SnapshotCommand | StopCommand | WaitCommand
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ControlRequest:
     """What a client asks, with the token that says it may."""
 
     token: str
-    ask: Ask
+    ask: Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Accepted:
     """It was done, and there is nothing to tell of it."""
 
 
@@ -103,18 +103,18 @@ class SnapshotMade:
     id: str
 
 
-Answer = Waiting | Done | SnapshotMade | JobStatus | RescaleReport | RunResult | MalstromError
+Answer = Waiting | Accepted | SnapshotMade | JobStatus | RescaleReport | RunResult | MalstromError
 
 _ASKS: Final[Mapping[str, type[Any]]] = {
-    "status": AskStatus,
-    "rescale": AskRescale,
-    "snapshot": AskSnapshot,
-    "stop": AskStop,
-    "wait": AskWait,
+    "status": StatusCommand,
+    "rescale": RescaleCommand,
+    "snapshot": SnapshotCommand,
+    "stop": StopCommand,
+    "wait": WaitCommand,
 }
 _ANSWERS: Final[Mapping[str, type[Any]]] = {
     "waiting": Waiting,
-    "done": Done,
+    "done": Accepted,
     "snapshot": SnapshotMade,
     "status": JobStatus,
     "report": RescaleReport,
@@ -127,17 +127,17 @@ _TOLD: Final = (
 """Attributes of errors that are no data of users."""
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: ControlRequest) -> bytes:
     """A request as a frame."""
     name = next(name for name, kind in _ASKS.items() if isinstance(request.ask, kind))
     return _frame({"protocol": PROTOCOL, "token": request.token, "ask": name, "with": asdict(request.ask)})
 
 
-def decode_request(payload: bytes) -> Request:
+def decode_request(payload: bytes) -> ControlRequest:
     """The request of a frame without its length; else `ControlError`.
 
-    >>> decode_request(encode_request(Request("secret", AskWait(None)))[LENGTH_BYTES:])
-    Request(token='secret', ask=AskWait(timeout_s=None))
+    >>> decode_request(encode_request(ControlRequest("secret", WaitCommand(None)))[LENGTH_BYTES:])
+    ControlRequest(token='secret', ask=WaitCommand(timeout_s=None))
     """
     message = _unpacked(payload)
     if message.get("protocol") != PROTOCOL:
@@ -149,11 +149,11 @@ def decode_request(payload: bytes) -> Request:
     kind = _ASKS.get(name) if isinstance(name, str) else None
     if not isinstance(token, str) or kind is None:
         raise ControlError("a request has a token, and asks one of " + ", ".join(_ASKS))
-    ask: Ask = _made(kind, message.get("with"))
+    ask: Command = _made(kind, message.get("with"))
     timeout_s = ask.timeout_s
     if timeout_s is not None and not 0 <= timeout_s <= TIMEOUT_S_MAX:
         raise ControlError(f"a timeout is from 0 to {TIMEOUT_S_MAX:g} s")
-    return Request(token, ask)
+    return ControlRequest(token, ask)
 
 
 def encode_answer(answer: Answer) -> bytes:

@@ -110,10 +110,10 @@ def names_in(directory: Path) -> list[str]:
 
 def check_name(job: str) -> None:
     """`JobRunning` if a job of that name runs on this machine: before much is done for one that is to take it."""
-    Claim.of(server_directory(), job).release()
+    NameClaim.of(server_directory(), job).release()
 
 
-class Claim:
+class NameClaim:
     """Holds the name of a job, with its two files. Made by `of`; ends with `release`.
 
     ``token`` is what a client must know. It stands in the file once `publish` was called.

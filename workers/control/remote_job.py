@@ -8,15 +8,15 @@ from typing import TypeVar
 from malstrom_py.errors import ControlError, MalstromError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.control.messages import (
+    Accepted,
     Answer,
-    Ask,
-    AskRescale,
-    AskSnapshot,
-    AskStatus,
-    AskStop,
-    AskWait,
-    Done,
+    Command,
+    RescaleCommand,
+    SnapshotCommand,
     SnapshotMade,
+    StatusCommand,
+    StopCommand,
+    WaitCommand,
 )
 from malstrom_py.workers.reports.job_status import JobStatus, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
@@ -24,45 +24,45 @@ from malstrom_py.workers.reports.result import RunResult
 A = TypeVar("A")
 
 
-class AskedJob(ABC):
+class RemoteJob(ABC):
     """Job ``name``, which runs elsewhere. Whoever knows how it is reached says how it is asked."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @abstractmethod
-    def ask(self, ask: Ask, what: str) -> Answer:
+    def ask(self, ask: Command, what: str) -> Answer:
         """The answer to ``ask``; ``what`` is what the job is to be, for the error that it has ended."""
 
     def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None:
         """See `JobHandle.rescale`."""
         what = f"rescaled to {size}"
-        ask = AskRescale(size, wait, timeout_s)
+        ask = RescaleCommand(size, wait, timeout_s)
         if wait:
             return self._expect(RescaleReport, ask, what)
-        self._expect(Done, ask, what)
+        self._expect(Accepted, ask, what)
         return None
 
     def save(self, uri: str | None, *, timeout_s: float) -> SnapshotId:
         """See `JobHandle.snapshot` and `JobHandle.savepoint`."""
         what = "saved in a snapshot" if uri is None else f"saved to {uri}"
-        return SnapshotId(self._expect(SnapshotMade, AskSnapshot(uri, timeout_s), what).id)
+        return SnapshotId(self._expect(SnapshotMade, SnapshotCommand(uri, timeout_s), what).id)
 
     def status(self, *, timeout_s: float) -> JobStatus:
         """See `JobHandle.status`."""
-        return self._expect(JobStatus, AskStatus(timeout_s), "asked how it stands")
+        return self._expect(JobStatus, StatusCommand(timeout_s), "asked how it stands")
 
     def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
         """See `JobHandle.stop`."""
-        kinds: tuple[type[SnapshotMade | Done], ...] = (SnapshotMade, Done)
-        answer = self._expect(kinds, AskStop(drain, wait, timeout_s), "stopped")
+        kinds: tuple[type[SnapshotMade | Accepted], ...] = (SnapshotMade, Accepted)
+        answer = self._expect(kinds, StopCommand(drain, wait, timeout_s), "stopped")
         return SnapshotId(answer.id) if isinstance(answer, SnapshotMade) else None
 
     def wait(self, *, timeout_s: float | None) -> RunResult:
         """See `JobHandle.wait`."""
-        return self._expect(RunResult, AskWait(timeout_s), "waited for")
+        return self._expect(RunResult, WaitCommand(timeout_s), "waited for")
 
-    def _expect(self, kind: type[A] | tuple[type[A], ...], ask: Ask, what: str) -> A:
+    def _expect(self, kind: type[A] | tuple[type[A], ...], ask: Command, what: str) -> A:
         answer = self.ask(ask, what)
         if isinstance(answer, MalstromError):
             raise answer

@@ -27,45 +27,45 @@ from malstrom_py.worker_context import LoopThread
 from malstrom_py.workers.control.messages import (
     LENGTH_BYTES,
     REQUEST_BYTES_MAX,
+    Accepted,
     Answer,
-    Ask,
-    AskRescale,
-    AskSnapshot,
-    AskStatus,
-    AskStop,
-    AskWait,
-    Done,
-    Request,
+    Command,
+    ControlRequest,
+    RescaleCommand,
+    SnapshotCommand,
     SnapshotMade,
+    StatusCommand,
+    StopCommand,
+    WaitCommand,
     Waiting,
     decode_request,
     encode_answer,
     length_of,
 )
-from malstrom_py.workers.control.registry import Claim, server_directory
+from malstrom_py.workers.control.registry import NameClaim, server_directory
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.reports.job_status import RescaleReport, in_progress
 
 
-def answering(controls: CommandQueue) -> Callable[[Ask], Awaitable[Answer]]:
+def answering(controls: CommandQueue) -> Callable[[Command], Awaitable[Answer]]:
     """Whoever answers for the run behind ``controls``."""
     return lambda ask: answer_to(ask, controls)
 
 
-async def answer_to(ask: Ask, controls: CommandQueue) -> Answer:
+async def answer_to(ask: Command, controls: CommandQueue) -> Answer:
     """The answer to ``ask``, once there is one, or once its ``timeout_s`` is over."""
     try:
         match ask:
-            case AskStatus():
+            case StatusCommand():
                 status = controls.status()
                 return status.result() if await _settled(status, ask.timeout_s) else controls.known()
-            case AskRescale():
+            case RescaleCommand():
                 return await _rescaled(ask, controls)
-            case AskSnapshot():
+            case SnapshotCommand():
                 return await _saved(ask, controls)
-            case AskStop():
+            case StopCommand():
                 return await _stopped(ask, controls)
-            case AskWait():
+            case WaitCommand():
                 return await _waited(ask, controls)
     except MalstromError as error:
         return error
@@ -73,35 +73,35 @@ async def answer_to(ask: Ask, controls: CommandQueue) -> Answer:
         return InternalError(f"whoever answers for job {controls.job!r} met {type(error).__name__}")
 
 
-async def _rescaled(ask: AskRescale, controls: CommandQueue) -> Answer:
+async def _rescaled(ask: RescaleCommand, controls: CommandQueue) -> Answer:
     asked = controls.rescale(ask.size)
     awaited: Future[RescaleReport] | Future[None] = asked.done if ask.wait else asked.taken
     if not await _settled(awaited, ask.timeout_s):
         return in_progress(controls.job, "rescale", ask.timeout_s)
-    return awaited.result() or Done()
+    return awaited.result() or Accepted()
 
 
-async def _saved(ask: AskSnapshot, controls: CommandQueue) -> Answer:
+async def _saved(ask: SnapshotCommand, controls: CommandQueue) -> Answer:
     done = controls.save(ask.uri).done
     if not await _settled(done, ask.timeout_s):
         return in_progress(controls.job, "snapshot" if ask.uri is None else "savepoint", ask.timeout_s)
     return SnapshotMade(done.result())
 
 
-async def _stopped(ask: AskStop, controls: CommandQueue) -> Answer:
+async def _stopped(ask: StopCommand, controls: CommandQueue) -> Answer:
     ended = controls.stop(drain=ask.drain)
     if ask.wait and not await _settled(ended, ask.timeout_s):
         return in_progress(controls.job, "stop", ask.timeout_s)
     if ended.done():
         ending = ended.result()
         if ending.how == "failed":
-            return ending.told() or Done()
+            return ending.told() or Accepted()
         last = ending.stopped(drain=ask.drain, kept=controls.kept)
-        return Done() if last is None else SnapshotMade(last)
-    return Done()
+        return Accepted() if last is None else SnapshotMade(last)
+    return Accepted()
 
 
-async def _waited(ask: AskWait, controls: CommandQueue) -> Answer:
+async def _waited(ask: WaitCommand, controls: CommandQueue) -> Answer:
     if not await _settled(controls.ended, ask.timeout_s):
         return in_progress(controls.job, "run", ask.timeout_s or 0.0)
     ending = controls.ended.result()
@@ -155,10 +155,10 @@ class ControlSocket:
         ControlError: there is no folder for it that is this user's alone.
     """
 
-    def __init__(self, job: str, answer: Callable[[Ask], Awaitable[Answer]]) -> None:
+    def __init__(self, job: str, answer: Callable[[Command], Awaitable[Answer]]) -> None:
         self._job = job
         self._answer = answer
-        self._claim = Claim.of(server_directory(), job)
+        self._claim = NameClaim.of(server_directory(), job)
         self._listener: socket.socket | None = None
         self._loop: LoopThread | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -284,7 +284,7 @@ class ControlSocket:
             self._answering.discard(task)
             writer.transport.abort()
 
-    async def _request(self, reader: asyncio.StreamReader) -> Request:
+    async def _request(self, reader: asyncio.StreamReader) -> ControlRequest:
         async with asyncio.timeout(REQUEST_S):
             length = length_of(await reader.readexactly(LENGTH_BYTES), REQUEST_BYTES_MAX)
             request = decode_request(await reader.readexactly(length))
@@ -294,7 +294,7 @@ class ControlSocket:
             )
         return request
 
-    async def _reply(self, ask: Ask, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _reply(self, ask: Command, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer, and say now and then that the answer is yet to come; until the client goes away."""
         answer = asyncio.ensure_future(self._answer(ask))
         gone = asyncio.ensure_future(reader.read(1))

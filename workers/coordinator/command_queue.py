@@ -19,7 +19,7 @@ from malstrom_py.errors import JobEnded, MalstromError, OperationInProgress, Pla
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.job_status import (
-    Ending,
+    JobOutcome,
     JobStatus,
     Moving,
     RescaleReport,
@@ -146,7 +146,7 @@ class CommandQueue:
     >>> controls = CommandQueue("docs")
     >>> controls.status().result().phase
     'opening'
-    >>> controls.end(Ending.of(RunResult("docs", {}, 0.0), None))
+    >>> controls.end(JobOutcome.of(RunResult("docs", {}, 0.0), None))
     >>> controls.status().result().state, controls.ended.result().how
     ('finished', 'finished')
     """
@@ -156,7 +156,7 @@ class CommandQueue:
         self.kept = kept
         self._accepted = accepted
         self.wake = threading.Event()
-        self.ended: Future[Ending] = future()
+        self.ended: Future[JobOutcome] = future()
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
@@ -206,7 +206,7 @@ class CommandQueue:
         self.wake.set()
         return asked
 
-    def stop(self, *, drain: bool | None) -> Future[Ending]:
+    def stop(self, *, drain: bool | None) -> Future[JobOutcome]:
         """Request the end of the run, and return its future. A repeated request changes nothing. ``drain`` None: with
         drain, unless the job has snapshots.
 
@@ -345,7 +345,7 @@ class CommandQueue:
         if self._drain is False:
             raise self._stopped(has_last=False)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: JobOutcome) -> None:
         """Answer all open commands, because the run has ended. Later commands are answered immediately. Call once."""
         with self._lock:
             self._publish("ended", ending.counts, self._workers)

@@ -1,4 +1,4 @@
-"""The Ray cluster that a job runs on: joined or started, looked at, and asked how many workers it has room for."""
+"""The Ray cluster that a job runs on: join_cluster or started, looked at, and asked how many workers it has room for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Cluster:
     is_local: bool
 
 
-def joined(
+def join_cluster(
     address: str | None,
     env: Mapping[str, Any] | None = None,
     *,
@@ -126,11 +126,11 @@ def is_reachable(address: str) -> bool:
     return True
 
 
-def in_short(error: BaseException, *, end: bool = False) -> str:
+def summarize_error(error: BaseException, *, end: bool = False) -> str:
     r"""What Ray says of ``error``, without its guesses at causes, in one line: how it begins, or its ``end``, which is
     where a traceback says what was raised.
 
-    >>> in_short(RuntimeError("The actor died\n  pid: 7\n. Some common causes include: (1) many"))
+    >>> summarize_error(RuntimeError("The actor died\n  pid: 7\n. Some common causes include: (1) many"))
     'The actor died; pid: 7'
     """
     said = str(error).partition("Some common causes include")[0]
@@ -148,7 +148,7 @@ def check_room(workers: int, needs: Mapping[str, float], *, but: Collection[str]
         half = f"{needs.get('CPU', 0.0) / 2:g}"
         smaller = f"RayRuntime(num_cpus={half}), or --num-cpus {half} on the command line"
         less = smaller if "CPU" in short else "or ask for fewer workers"
-        wanted = f"{workers} worker{'' if workers == 1 else 's'} of {in_words(needs)} each"
+        wanted = f"{workers} worker{'' if workers == 1 else 's'} of {describe_needs(needs)} each"
         raise PlanError(
             f"{wanted} are more than the Ray cluster can place: it has room for "
             f"{room} ({len(nodes)} node{'' if len(nodes) == 1 else 's'}). Add nodes, or let a worker need {what}, "
@@ -156,10 +156,10 @@ def check_room(workers: int, needs: Mapping[str, float], *, but: Collection[str]
         )
 
 
-def in_words(needs: Mapping[str, float]) -> str:
+def describe_needs(needs: Mapping[str, float]) -> str:
     """What a worker needs.
 
-    >>> in_words({"CPU": 0.5, "GPU": 0.0, "memory": 2e9})
+    >>> describe_needs({"CPU": 0.5, "GPU": 0.0, "memory": 2e9})
     '0.5 CPU, 2 GB memory'
     """
     told = [
@@ -221,7 +221,7 @@ def _initialise(ray: Any, address: str | None, env: Mapping[str, Any]) -> None:
         is_there = wanted in {"local", _AT_HAND} or is_reachable(wanted)
         if env and is_there and not isinstance(error, ConnectionError):
             ray.shutdown()
-            raise PlanError(f"Ray does not take this runtime_env: {in_short(error)}") from error
+            raise PlanError(f"Ray does not take this runtime_env: {summarize_error(error)}") from error
         raise ControlError(
             f"there is no Ray cluster {f'at {address}' if address else 'to be started here'} ({error}): start one with "
             f"ray start --head, or leave address out to run on this machine alone"

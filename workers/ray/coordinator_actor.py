@@ -26,17 +26,17 @@ from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.recovery import begun_again
 from malstrom_py.workers.coordinator.restart_policy import RestartBudget
 from malstrom_py.workers.ray.cluster import room_now
-from malstrom_py.workers.ray.coordinator_journal import Notes
-from malstrom_py.workers.ray.driver_commits import Errand, Errands
+from malstrom_py.workers.ray.coordinator_journal import CoordinatorJournal
+from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks
 from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
-from malstrom_py.workers.ray.node_watch import Lookout
-from malstrom_py.workers.ray.ray_workers import RayCrew
-from malstrom_py.workers.reports.error_transfer import pack
-from malstrom_py.workers.reports.job_status import Ending, JobStatus, SnapshotStatus
+from malstrom_py.workers.ray.node_watch import NodeWatch
+from malstrom_py.workers.ray.ray_workers import RayWorkers
+from malstrom_py.workers.reports.error_transfer import pack_error
+from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.job_run import JobRun
-from malstrom_py.workers.runtime.job_thread import conduct
-from malstrom_py.workers.runtime.supervisor import Attempts, wait_out
+from malstrom_py.workers.runtime.job_thread import run_to_end
+from malstrom_py.workers.runtime.supervisor import Supervisor, wait_out
 from malstrom_py.workers.transport.calls import RayCallTransport
 
 ANSWERS: Final = 64
@@ -71,13 +71,13 @@ class CoordinatorActor:
         log_as(setup.job, "coordinator")
         self._setup = setup
         self._controls = CommandQueue(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
-        self._errands = Errands(outlives=setup.outlives)
-        self._crew: RayCrew | None = None
-        self._lookout = Lookout()
+        self._tasks = DriverTasks(outlives=setup.outlives)
+        self._crew: RayWorkers | None = None
+        self._node_watch = NodeWatch()
         self._begun = threading.Event()
         self._known = threading.Event()
         context = ray.get_runtime_context()
-        self._notes = Notes(str(context.get_actor_id()), kept=setup.keeping is not None)
+        self._journal = CoordinatorJournal(str(context.get_actor_id()), kept=setup.keeping is not None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray's own, of how it finds out
             self._follows = bool(context.was_current_actor_reconstructed)
@@ -101,8 +101,8 @@ class CoordinatorActor:
     def ending(self) -> PackedEnding:
         """How the job ended, once it has."""
         ending = self._controls.ended.result()
-        error = None if ending.error is None else pack(ending.error)
-        has_committed = self._setup.keeping is not None  # by errands, with each snapshot
+        error = None if ending.error is None else pack_error(ending.error)
+        has_committed = self._setup.keeping is not None  # by tasks, with each snapshot
         commit = None if self._crew is None or error is not None or has_committed else self._crew.commit
         delivery = None if commit is None else (commit.snapshot, commit.to_deliver())
         return PackedEnding(self._controls.known(), error, delivery, self._controls.is_stopping)
@@ -112,15 +112,15 @@ class CoordinatorActor:
         """The program that started the job has heard how it ended. One that has gone by then never says so."""
         self._known.set()
 
-    @ray.method(concurrency_group="errands", max_task_retries=-1)
-    def errand(self) -> Errand | None:
+    @ray.method(concurrency_group="tasks", max_task_retries=-1)
+    def task(self) -> DriverTask | None:
         """What the program that started the job is to do next, if anything comes up for a while."""
-        return self._errands.next()
+        return self._tasks.next()
 
-    @ray.method(concurrency_group="errands", max_task_retries=-1)
-    def errand_done(self, number: str, error: bytes | None) -> None:
-        """An errand is done, or has failed."""
-        self._errands.done(number, error)
+    @ray.method(concurrency_group="tasks", max_task_retries=-1)
+    def task_done(self, number: str, error: bytes | None) -> None:
+        """An task is done, or has failed."""
+        self._tasks.done(number, error)
 
     @ray.method(max_task_retries=-1)
     def is_up(self) -> bool:
@@ -150,84 +150,86 @@ class CoordinatorActor:
         if not self._begun.wait(setup.start_timeout_s):
             ray.kill(handle, no_restart=True)
             return
-        self._lookout.start()
+        self._node_watch.start()
         try:
             runs = self._runs(clock)
         except BaseException as error:
-            controls.end(Ending.of(RunResult(setup.job, {}, 0.0), error))
+            controls.end(JobOutcome.of(RunResult(setup.job, {}, 0.0), error))
         else:
             self._conduct(runs)
         _LOG.info("the job has %s", controls.ended.result().how)
-        self._lookout.close()
-        self._errands.close()
+        self._node_watch.close()
+        self._tasks.close()
         if self._known.wait(STAY_S):
             clock.sleep_s(TOLD_S)
-        self._notes.forget()
+        self._journal.forget()
         ray.kill(handle, no_restart=True)
 
-    def _runs(self, clock: SystemClock) -> Attempts[JobRun[RayCrew]]:
+    def _runs(self, clock: SystemClock) -> Supervisor[JobRun[RayWorkers]]:
         """The runs of the job, of which the coordinator before this one may have begun some."""
-        setup, notes, failures = self._setup, self._notes, RestartBudget(self._setup.restart)
+        setup, journal, failures = self._setup, self._journal, RestartBudget(self._setup.restart)
         if self._follows:
             self._follow(failures, clock)
         plan = unpack_plan(setup.plan, setup.job)
 
-        keeping, note = setup.keeping, notes.note
+        keeping, entry = setup.keeping, journal.entry
         if keeping is not None:
-            keeping = replace(keeping, last_known=note.stood, is_again=note.has_begun, began_from=note.began_from)
+            keeping = replace(keeping, last_known=entry.stood, is_again=entry.has_begun, began_from=entry.began_from)
 
-        def make(again: bool, workers: int | None) -> JobRun[RayCrew]:
+        def make(again: bool, workers: int | None) -> JobRun[RayWorkers]:
             nonlocal keeping
             if again:
-                notes.restarted()
-            again = again or notes.note.has_begun
-            wanted = notes.note.workers or workers or setup.workers
+                journal.restarted()
+            again = again or journal.entry.has_begun
+            wanted = journal.entry.workers or workers or setup.workers
             size = self._with_room(wanted) if again else wanted
             if again:
                 keeping = begun_again(keeping, None if self._crew is None else self._crew.snapshots)
             this = replace(setup, workers=size, keeping=keeping, watched=again)
-            self._crew = RayCrew(this, plan, clock, self._errands, notes, self._lookout)
+            self._crew = RayWorkers(this, plan, clock, self._tasks, journal, self._node_watch)
             return JobRun(plan, self._crew, clock, controls=self._controls)
 
-        return Attempts(make, self._controls, setup.restart, clock, failures)
+        return Supervisor(make, self._controls, setup.restart, clock, failures)
 
     def _follow(self, failures: RestartBudget, clock: SystemClock) -> None:
         """Go on where the coordinator before this one has died. `PeerError`: too many have."""
-        setup, notes, controls = self._setup, self._notes, self._controls
+        setup, journal, controls = self._setup, self._journal, self._controls
         now_s = clock.now_s()
-        notes.restarted(died_at_s=now_s)
+        journal.restarted(died_at_s=now_s)
         pause_s: float | None = 0.0
-        for at_s in notes.note.died_at_s:
+        for at_s in journal.entry.died_at_s:
             pause_s = failures.pause_s(clock.monotonic_s() - (now_s - at_s))
         _LOG.warning("the coordinator has died, and is started again")
         if pause_s is None:
             raise PeerError(
-                f"the coordinator of job {setup.job!r} died {len(notes.note.died_at_s)} times, which is more than it "
+                f"the coordinator of job {setup.job!r} died {len(journal.entry.died_at_s)} times, which is more than it "
                 f"may (restart=mp.Restart(max_restarts={setup.restart.max_restarts})). Ray's logs on its node may say "
                 f"why (killed, out of memory, its node gone)"
             )
-        if (stood := notes.note.stood) is not None:
+        if (stood := journal.entry.stood) is not None:
             controls.note_snapshots(SnapshotStatus(stood, made_at_s(SnapshotId(stood)), 0))
-        controls.recover(RunResult(setup.job, {}, 0.0), notes.note.workers or setup.workers, times=notes.note.restarts)
-        if notes.note.drain is not None:
-            controls.stop(drain=notes.note.drain)
+        controls.recover(
+            RunResult(setup.job, {}, 0.0), journal.entry.workers or setup.workers, times=journal.entry.restarts
+        )
+        if journal.entry.drain is not None:
+            controls.stop(drain=journal.entry.drain)
         wait_out(pause_s, controls, clock)
 
     def _accepted(self, drain: bool) -> None:
-        self._notes.stopping(drain=drain)
+        self._journal.stopping(drain=drain)
 
     def _with_room(self, wanted: int) -> int:
         """As many workers as were wanted, or as there is room for: a node may be gone (S6)."""
         if self._setup.autoscaling:
             return wanted
-        size = max(1, min(wanted, room_now(self._setup.options.needs, but=self._lookout.silent)))
+        size = max(1, min(wanted, room_now(self._setup.options.needs, but=self._node_watch.silent)))
         if size < wanted:
             _LOG.warning("there is room for %d workers only, of %d", size, wanted)
         return size
 
-    def _conduct(self, runs: Attempts[JobRun[RayCrew]]) -> None:
+    def _conduct(self, runs: Supervisor[JobRun[RayWorkers]]) -> None:
         try:
-            conduct(runs, self._controls, None)
+            run_to_end(runs, self._controls, None)
         except BaseException as error:
             if not (isinstance(error, JobEnded) and error.how == "stopped"):  # that was asked for
                 _LOG.error("the job failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
@@ -235,7 +237,7 @@ class CoordinatorActor:
 
 def coordinator_class(*, restarts: bool) -> Any:
     """The actor class. ``restarts``: whether Ray starts it again when it has died."""
-    groups = {"answers": ANSWERS, "ending": 4, "deliver": 1, "errands": 2}
+    groups = {"answers": ANSWERS, "ending": 4, "deliver": 1, "tasks": 2}
     remote: Any = ray.remote  # its types do not know concurrency groups
     most = -1 if restarts else 0
     return remote(num_cpus=0, max_restarts=most, max_task_retries=0, concurrency_groups=groups)(CoordinatorActor)

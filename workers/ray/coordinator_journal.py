@@ -1,4 +1,4 @@
-"""What the coordinator of a job on Ray notes down for the one that follows it, should it die: in Ray's own store.
+"""What the coordinator of a job on Ray journal down for the one that follows it, should it die: in Ray's own store.
 
 Rule: a note says what no snapshot tells, and the next coordinator must not get wrong. It belongs to one start of the
 job, and goes with its end. It is lost with the head of a cluster that does not keep what it knows; then a coordinator
@@ -17,7 +17,7 @@ _NAMESPACE: Final = b"malstrom"
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class JournalEntry:
     """``has_begun``: the job was claimed, and ``began_from``: to go on from this snapshot. ``workers``: how many there
     are to be, 0 if nobody has said otherwise. ``restarts``: how often it went back to a snapshot. ``died_at_s``: when
     coordinators were found dead, in seconds since 1970. ``drain``: how it is to be stopped, if it is. ``stood``: the
@@ -33,18 +33,18 @@ class Note:
     began_from: str | None = None
 
 
-class Notes:
+class CoordinatorJournal:
     """The note of the coordinator whose actor is ``actor``. Without ``kept`` nothing is noted: nobody follows it."""
 
     def __init__(self, actor: str, *, kept: bool) -> None:
         self._key = f"coordinator-{actor}".encode()
         self._kept = kept
         self._lock = threading.Lock()
-        self.note = self._read() if kept else Note()
+        self.entry = self._read() if kept else JournalEntry()
 
     def has_begun(self, began_from: str | None = None) -> None:
         """The job was claimed, to go on from this snapshot. What was noted first stays."""
-        if not self.note.has_begun:
+        if not self.entry.has_begun:
             self._write(has_begun=True, began_from=began_from)
 
     def wanted(self, workers: int) -> None:
@@ -53,7 +53,7 @@ class Notes:
 
     def stands(self, snapshot: str) -> None:
         """A snapshot is there that was not."""
-        if snapshot != self.note.stood:
+        if snapshot != self.entry.stood:
             self._write(stood=snapshot)
 
     def stopping(self, *, drain: bool) -> None:
@@ -62,8 +62,8 @@ class Notes:
 
     def restarted(self, *, died_at_s: float | None = None) -> None:
         """It goes back to a snapshot, at ``died_at_s`` because its coordinator has died."""
-        died = self.note.died_at_s if died_at_s is None else (*self.note.died_at_s, died_at_s)
-        self._write(restarts=self.note.restarts + 1, died_at_s=died)
+        died = self.entry.died_at_s if died_at_s is None else (*self.entry.died_at_s, died_at_s)
+        self._write(restarts=self.entry.restarts + 1, died_at_s=died)
 
     def forget(self) -> None:
         """The job has ended."""
@@ -72,13 +72,13 @@ class Notes:
 
     def _write(self, **changes: Any) -> None:
         with self._lock:
-            self.note = replace(self.note, **changes)
+            self.entry = replace(self.entry, **changes)
             if self._kept:
-                _store()._internal_kv_put(self._key, json.dumps(asdict(self.note)), namespace=_NAMESPACE)
+                _store()._internal_kv_put(self._key, json.dumps(asdict(self.entry)), namespace=_NAMESPACE)
 
-    def _read(self) -> Note:
+    def _read(self) -> JournalEntry:
         data = _store()._internal_kv_get(self._key, namespace=_NAMESPACE)
-        return Note() if data is None else Note(**json.loads(data))
+        return JournalEntry() if data is None else JournalEntry(**json.loads(data))
 
 
 def _store() -> Any:

@@ -1,4 +1,4 @@
-"""Finds running jobs on a Ray cluster by their names: on the one that is asked for, or on one that is at hand."""
+"""Finds running jobs on a Ray cluster by their names: on the one that is asked for, or on one that is at handle."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from malstrom_py.errors import ControlError, JobNotFound, MalstromError
 from malstrom_py.validation import check_name
-from malstrom_py.workers.control.remote_job import AskedJob
-from malstrom_py.workers.ray.cluster import NAMESPACE, imported_ray, is_reachable, joined
+from malstrom_py.workers.control.remote_job import RemoteJob
+from malstrom_py.workers.ray.cluster import NAMESPACE, imported_ray, is_reachable, join_cluster
 
 _AT_HAND: Final = "auto"
 """The address by which Ray finds one, ``RAY_ADDRESS`` first."""
@@ -20,7 +20,7 @@ _CURRENT: Final = "ray_current_cluster"
 """The file in which Ray notes the cluster that was started on this machine last."""
 
 
-def attached(name: str, address: str) -> AskedJob:
+def attach(name: str, address: str) -> RemoteJob:
     """The running job of that name on the cluster at ``address``.
 
     Raises:
@@ -29,32 +29,32 @@ def attached(name: str, address: str) -> AskedJob:
         JobNotFound: there is no such job on it.
     """
     check_name(name, "job")
-    joined(address)
+    join_cluster(address)
     return _found(name)
 
 
-def attached_at_hand(name: str) -> AskedJob | None:
+def attach_nearby(name: str) -> RemoteJob | None:
     """The same on a cluster that is at hand: the one this program is connected to, that ``RAY_ADDRESS`` names, or that
     runs on this machine. None if there is none, or not this job on it.
     """
     if not _is_at_hand():
         return None
     try:
-        joined(_AT_HAND)
+        join_cluster(_AT_HAND)
         return _found(name)
     except (ControlError, JobNotFound):
         return None
 
 
-def running_at_hand(address: str | None = None) -> list[str]:
-    """The names of the jobs on the cluster at ``address``, or on one that is at hand."""
+def running_nearby(address: str | None = None) -> list[str]:
+    """The names of the jobs on the cluster at ``address``, or on one that is at handle."""
     if address is not None:
-        joined(address)
+        join_cluster(address)
         return _running()
     if not _is_at_hand():
         return []
     try:
-        joined(_AT_HAND)
+        join_cluster(_AT_HAND)
         return _running()
     except MalstromError:
         return []
@@ -75,7 +75,7 @@ def _is_at_hand() -> bool:
         return False
 
 
-def _found(name: str) -> AskedJob:
+def _found(name: str) -> RemoteJob:
     from malstrom_py.workers.ray.ray_job import RayJob
 
     ray = imported_ray()

@@ -1,6 +1,6 @@
 """What the program that started a job on Ray does for its coordinator: commit the sinks that show rows there.
 
-Rule: the coordinator waits until it is done, so a snapshot is complete only then (S3). An errand is done once, though
+Rule: the coordinator waits until it is done, so a snapshot is complete only then (S3). An task is done once, though
 it may be handed out again when an answer was lost; a coordinator that is started again gives new ones, by what stands
 in the manifest. One that goes on without its program does not wait for it.
 """
@@ -19,17 +19,17 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink
 from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.workers.coordinator.sink_commits import commits_in_driver
-from malstrom_py.workers.reports.error_transfer import pack, unpack
+from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
 
 POLL_S: Final = 2.0
-"""How long whoever asks for an errand waits for one."""
+"""How long whoever asks for an task waits for one."""
 
 GONE_S: Final = 10.0
 """A program that has not asked for so long is gone, if the job may go on without it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class DriverTask:
     """Have the sink of ``context.step`` commit ``payloads``, or recover, when ``snapshots`` stand; or "end": there will
     be no more.
     """
@@ -41,74 +41,74 @@ class Errand:
     snapshots: Sequence[SnapshotId] = ()
 
 
-class Errands:
-    """The errands of one coordinator, one at a time. ``outlives``: the job goes on when the program has ended."""
+class DriverTasks:
+    """The tasks of one coordinator, one at a time. ``outlives``: the job goes on when the program has ended."""
 
     def __init__(self, *, outlives: bool) -> None:
         self._outlives = outlives
         self._clock = SystemClock()
         self._asked_at_s = self._clock.monotonic_s()
         self._changed = threading.Condition()
-        self._errand: Errand | None = None
+        self._task: DriverTask | None = None
         self._done: Future[bytes | None] = Future()
 
     # The thread of the run.
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Have it committed. What goes wrong there is raised here."""
-        self._do(Errand(secrets.token_hex(8), "commit", context, tuple(payloads)))
+        self._do(DriverTask(secrets.token_hex(8), "commit", context, tuple(payloads)))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         """Have it made ready."""
-        self._do(Errand(secrets.token_hex(8), "recover", context, snapshots=tuple(committed)))
+        self._do(DriverTask(secrets.token_hex(8), "recover", context, snapshots=tuple(committed)))
 
     # Any thread.
 
-    def next(self, timeout_s: float = POLL_S) -> Errand | None:
-        """The errand to be done, once there is one within ``timeout_s``."""
+    def next(self, timeout_s: float = POLL_S) -> DriverTask | None:
+        """The task to be done, once there is one within ``timeout_s``."""
         with self._changed:
             self._asked_at_s = self._clock.monotonic_s()
-            self._changed.wait_for(lambda: self._errand is not None, timeout_s)
-            return self._errand
+            self._changed.wait_for(lambda: self._task is not None, timeout_s)
+            return self._task
 
     def done(self, number: str, error: bytes | None) -> None:
-        """Errand ``number`` is done, or has come to ``error``."""
+        """DriverTask ``number`` is done, or has come to ``error``."""
         with self._changed:
-            if self._errand is not None and self._errand.number == number:
-                self._errand = None
+            if self._task is not None and self._task.number == number:
+                self._task = None
                 self._done.set_result(error)
 
     def close(self) -> None:
         """There will be no more."""
         with self._changed:
-            self._errand = Errand("", "end", CommitContext("", "", SnapshotId(""), 0))
+            self._task = DriverTask("", "end", CommitContext("", "", SnapshotId(""), 0))
             self._changed.notify_all()
 
-    def _do(self, errand: Errand) -> None:
+    def _do(self, task: DriverTask) -> None:
         with self._changed:
-            self._errand, self._done = errand, Future()
+            self._task, self._done = task, Future()
             self._changed.notify_all()
         while True:
             try:
                 error = self._done.result(POLL_S)
             except TimeoutError:
                 if self._outlives and self._clock.monotonic_s() - self._asked_at_s > GONE_S:
-                    self.done(errand.number, None)
+                    self.done(task.number, None)
                 continue
             if error is not None:
-                raise unpack(error)
+                raise unpack_error(error)
             return
 
 
-class DoneInDriver:
+class DriverSink:
     """A sink in the coordinator of which the original, in the program that started the job, is to commit. Discarding
     what waits for that is done here, by the copy.
     """
 
-    def __init__(self, sink: TransactionalSink, errands: Errands) -> None:
+    def __init__(self, sink: TransactionalSink, tasks: DriverTasks) -> None:
         self._sink = sink
-        self.commit = errands.commit
-        self.recover = errands.recover
+        self.commit = tasks.commit
+        self.recover = tasks.recover
         self.abort = sink.abort
         self.hold: Callable[[CommitContext, Sequence[bytes]], Callable[[], None]] | None = getattr(sink, "hold", None)
 
@@ -117,36 +117,36 @@ class DoneInDriver:
         return self._sink.open(worker)
 
 
-def done_in_driver(sinks: Sequence[WriteSink], errands: Errands) -> list[WriteSink]:
+def commit_in_driver(sinks: Sequence[WriteSink], tasks: DriverTasks) -> list[WriteSink]:
     """The same sinks; those that show rows in the program that started the job have it commit."""
     for step in sinks:
         if commits_in_driver(step) and isinstance(step.sink, TransactionalSink):
-            step.sink = DoneInDriver(step.sink, errands)
+            step.sink = DriverSink(step.sink, tasks)
     return list(sinks)
 
 
-class Runner:
-    """Does errands for the ``sinks`` that are committed in this program, each once."""
+class DriverTaskRunner:
+    """Does tasks for the ``sinks`` that are committed in this program, each once."""
 
     def __init__(self, sinks: Sequence[WriteSink]) -> None:
         self._sinks = {sink.context.step: sink.sink for sink in sinks if isinstance(sink.sink, TransactionalSink)}
         self._last: tuple[str, bytes | None] = ("", None)
 
-    def do(self, errand: Errand) -> bytes | None:
-        """Do ``errand``, if it is not the last one again: what went wrong, packed."""
+    def do(self, task: DriverTask) -> bytes | None:
+        """Do ``task``, if it is not the last one again: what went wrong, packed."""
         number, error = self._last
-        if number != errand.number:
-            error = self._done(errand)
-            self._last = (errand.number, error)
+        if number != task.number:
+            error = self._done(task)
+            self._last = (task.number, error)
         return error
 
-    def _done(self, errand: Errand) -> bytes | None:
-        sink = self._sinks[errand.context.step]
+    def _done(self, task: DriverTask) -> bytes | None:
+        sink = self._sinks[task.context.step]
         try:
-            if errand.what == "commit":
-                sink.commit(errand.context, errand.payloads)
+            if task.what == "commit":
+                sink.commit(task.context, task.payloads)
             else:
-                sink.recover(errand.context, errand.snapshots)
+                sink.recover(task.context, task.snapshots)
         except BaseException as error:  # whatever it is, the coordinator is not left to wait
-            return pack(error)
+            return pack_error(error)
         return None

@@ -39,10 +39,10 @@ _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0
 Address = tuple[str, int]
 
 
-class Silence:
+class SilentNodes:
     """Which nodes are silent, by how they reacted to what they were asked. Pure.
 
-    >>> silence = Silence()
+    >>> silence = SilentNodes()
     >>> silence.note(["a", "b"], {"a", "b"})
     >>> for _ in range(3):
     ...     silence.note(["a", "b"], {"a"})
@@ -63,11 +63,11 @@ class Silence:
         self.nodes = frozenset(silent if self._answered else ())
 
 
-class Lookout:
+class NodeWatch:
     """Looks, in a thread of its own from `start` to `close`."""
 
     def __init__(self) -> None:
-        self._silence = Silence()
+        self._silence = SilentNodes()
         self._closed = threading.Event()
         self._here = str(ray.get_runtime_context().get_node_id())
 
@@ -78,7 +78,7 @@ class Lookout:
 
     def start(self) -> None:
         """Begin to look."""
-        threading.Thread(target=self._look, name="malstrom-lookout", daemon=True).start()
+        threading.Thread(target=self._look, name="malstrom-node-watch", daemon=True).start()
 
     def close(self) -> None:
         """Look no more."""

@@ -26,25 +26,25 @@ from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.control.messages import (
     LENGTH_BYTES,
     Answer,
-    Ask,
-    AskStatus,
-    AskStop,
-    Request,
+    Command,
+    ControlRequest,
+    StatusCommand,
+    StopCommand,
     decode_answer,
     encode_request,
 )
-from malstrom_py.workers.control.remote_job import AskedJob
+from malstrom_py.workers.control.remote_job import RemoteJob
 from malstrom_py.workers.control.server import ControlSocket
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits, commits_in_driver
 from malstrom_py.workers.engine.graph_builder import build_sinks
-from malstrom_py.workers.ray.cluster import NAMESPACE, in_short, is_reachable
+from malstrom_py.workers.ray.cluster import NAMESPACE, is_reachable, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import PackedEnding
-from malstrom_py.workers.ray.driver_commits import Runner
-from malstrom_py.workers.reports.error_transfer import unpack
-from malstrom_py.workers.reports.job_status import Ending, JobStatus, goes_on, in_progress
+from malstrom_py.workers.ray.driver_commits import DriverTaskRunner
+from malstrom_py.workers.reports.error_transfer import unpack_error
+from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, in_progress, still_running
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.job_thread import say
-from malstrom_py.workers.runtime.source_pinning import Pins
+from malstrom_py.workers.runtime.job_thread import print_notice
+from malstrom_py.workers.runtime.source_pinning import SourcePins
 
 ANSWER_S: Final = 10.0
 """How long an answer may take beyond what it was asked to wait for."""
@@ -59,7 +59,7 @@ _EXIT_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 
 
-class RayJob(AskedJob):
+class RayJob(RemoteJob):
     """A job whose coordinator is ``actor``."""
 
     def __init__(self, name: str, actor: Any) -> None:
@@ -67,13 +67,13 @@ class RayJob(AskedJob):
         self._actor = actor
         self._answer_s = ANSWER_S
 
-    def ask(self, ask: Ask, what: str) -> Answer:
-        """See `AskedJob.ask`."""
+    def ask(self, ask: Command, what: str) -> Answer:
+        """See `RemoteJob.ask`."""
         wait_s = None if ask.timeout_s is None else ask.timeout_s + self._answer_s
         try:
             return decode_answer(ray.get(self._asked(ask), timeout=wait_s))
         except KeyboardInterrupt as error:
-            error.add_note(goes_on(self.name))
+            error.add_note(still_running(self.name))
             raise
         except GetTimeoutError:
             raise DeadlineError(
@@ -89,26 +89,26 @@ class RayJob(AskedJob):
         except RayError as error:
             raise ControlError(f"job {self.name!r} cannot be asked: {error}", job=self.name) from error
 
-    def _asked(self, ask: Ask) -> Any:
-        return self._actor.ask.remote(encode_request(Request("", ask))[LENGTH_BYTES:])
+    def _asked(self, ask: Command) -> Any:
+        return self._actor.ask.remote(encode_request(ControlRequest("", ask))[LENGTH_BYTES:])
 
 
 class OwnRayJob(RayJob):
     """A job on Ray in the program that started it: knows how it ended, and commits what is shown here."""
 
     def __init__(
-        self, plan: Plan, actor: Any, pins: Pins, *, outlives: bool, control: bool, kept: bool = False
+        self, plan: Plan, actor: Any, pins: SourcePins, *, outlives: bool, control: bool, kept: bool = False
     ) -> None:
         super().__init__(plan.job, actor)
         here = sinks_here(plan)
         self._here = SinkCommits(plan.job, here, SystemClock().now_s())
-        self._runner = Runner(here)
+        self._runner = DriverTaskRunner(here)
         self._pins = pins
         self._kept = kept
         if kept:
             self._answer_s = RESTART_S
         self._last = JobStatus(plan.job, "running", 0, "", RunResult(plan.job, {}, 0.0), None)
-        self._ended: Future[Ending] = Future()
+        self._ended: Future[JobOutcome] = Future()
         self._cluster = str(ray.get_runtime_context().gcs_address)
         self._control = ControlSocket(plan.job, self._answer) if control else None
         try:
@@ -121,23 +121,23 @@ class OwnRayJob(RayJob):
                 _OWN.add(self)
             self._watching.start()
             if kept and here:
-                threading.Thread(target=self._run_errands, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
-        except BaseException:  # there are too many threads, say
+                threading.Thread(target=self._run_tasks, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
+        except BaseException:  # there are too many threads, print_notice
             _OWN.discard(self)
             if self._control is not None:
                 self._control.release()
                 self._control.close()
             raise
 
-    def ask(self, ask: Ask, what: str) -> Answer:
-        """See `AskedJob.ask`; a job that has ended is not asked any more."""
+    def ask(self, ask: Command, what: str) -> Answer:
+        """See `RemoteJob.ask`; a job that has ended is not asked any more."""
         if not self._ended.done():
             try:
                 return super().ask(ask, what)
             except JobEnded:
                 self._awaited(ANSWER_S, "run")
         ending = self._ended.result()
-        if isinstance(ask, AskStatus):
+        if isinstance(ask, StatusCommand):
             told = ending.told()
             error = None if told is None else str(told)
             return replace(self._last, state=ending.how, phase="ended", counts=ending.counts, error=error)
@@ -160,24 +160,24 @@ class OwnRayJob(RayJob):
         """The program ends: have the job end too. No answer is waited for: its coordinator may be stopped."""
         if ray.is_initialized():
             with contextlib.suppress(RayError):
-                self._asked(AskStop(drain=False, wait=False, timeout_s=_EXIT_S))
+                self._asked(StopCommand(drain=False, wait=False, timeout_s=_EXIT_S))
 
     def leave(self, until_s: float) -> None:
-        """Wait until it has ended, or until ``until_s``; then give its name back, and say that it did not."""
+        """Wait until it has ended, or until ``until_s``; then give its name back, and print_notice that it did not."""
         try:
             self._ended.result(max(0.0, until_s - SystemClock().monotonic_s()) if ray.is_initialized() else 0.0)
         except TimeoutError:
             if self._control is not None:
                 self._control.release()
-            say(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
+            print_notice(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
 
-    def _awaited(self, timeout_s: float | None, operation: str) -> Ending:
+    def _awaited(self, timeout_s: float | None, operation: str) -> JobOutcome:
         try:
             return self._ended.result(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
         except TimeoutError:
             raise in_progress(self.name, operation, timeout_s or 0.0) from None
         except KeyboardInterrupt as error:
-            error.add_note(goes_on(self.name))
+            error.add_note(still_running(self.name))
             raise
 
     def _watch(self, asked: Any) -> None:
@@ -188,30 +188,30 @@ class OwnRayJob(RayJob):
             ending = self._as_ending(packed)
             self._pins.keep_unread = self._kept and packed.is_stopped
         except PeerError as error:  # there is nobody left who could be told that the name is free
-            ending = Ending(self.name, "failed", RunResult(self.name, {}, 0.0), error)
+            ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
             self._end(ending)
             return
         except RayError as error:
             known = RunResult(self.name, {}, 0.0)
-            ending = Ending(self.name, "failed", known, _gone(self.name, error))
+            ending = JobOutcome(self.name, "failed", known, _gone(self.name, error))
             with contextlib.suppress(Exception):
                 ray.kill(self._actor, no_restart=True)  # Ray keeps the name of the dead for those who hold on to them
         except BaseException as error:
-            ending = Ending(self.name, "failed", RunResult(self.name, {}, 0.0), error)
+            ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
         with contextlib.suppress(Exception):  # the cluster may be gone
             self._free_name()
         self._end(ending)
 
-    def _run_errands(self) -> None:
+    def _run_tasks(self) -> None:
         """Have the sinks of this program commit what the coordinator says, until the job has ended."""
         clock = SystemClock()
         while not self._ended.done() and ray.is_initialized():
             try:
-                errand: Any = ray.get(self._actor.errand.remote())
-                if errand is not None and errand.what == "end":
+                task: Any = ray.get(self._actor.task.remote())
+                if task is not None and task.what == "end":
                     return
-                if errand is not None:
-                    ray.get(self._actor.errand_done.remote(errand.number, self._runner.do(errand)))
+                if task is not None:
+                    ray.get(self._actor.task_done.remote(task.number, self._runner.do(task)))
             except RayActorError:
                 return  # the job has ended
             except Exception:  # it is asked again as long as the job has not ended
@@ -239,7 +239,7 @@ class OwnRayJob(RayJob):
             return False
         return True
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: JobOutcome) -> None:
         if self._control is not None:
             self._control.release()
         _OWN.discard(self)
@@ -249,15 +249,15 @@ class OwnRayJob(RayJob):
         if self._control is not None:
             self._control.close()
 
-    async def _answer(self, ask: Ask) -> Answer:
+    async def _answer(self, ask: Command) -> Answer:
         """What others of this machine ask is passed on, each in a thread of its own: there are not many."""
         try:
             return await asyncio.to_thread(self.ask, ask, "asked")
         except MalstromError as error:
             return error
 
-    def _as_ending(self, packed: PackedEnding) -> Ending:
-        error = None if packed.error is None else unpack(packed.error)
+    def _as_ending(self, packed: PackedEnding) -> JobOutcome:
+        error = None if packed.error is None else unpack_error(packed.error)
         if error is None and packed.delivery is not None:
             try:
                 self._here.take_over(*packed.delivery)
@@ -267,7 +267,7 @@ class OwnRayJob(RayJob):
                     failure.add_note(str(note))
                 error = failure
         self._last = packed.status
-        return Ending.of(packed.status.counts, error)
+        return JobOutcome.of(packed.status.counts, error)
 
     def _free_name(self) -> None:
         """Until another job may have this one's name: before anybody is told that it has ended."""
@@ -291,7 +291,7 @@ def _named(job: str) -> Any:
 
 def _gone(job: str, error: RayError) -> PeerError:
     return PeerError(
-        f"the coordinator of job {job!r} is gone: {in_short(error)}. Without snapshots the job ends with it (S6), and "
+        f"the coordinator of job {job!r} is gone: {summarize_error(error)}. Without snapshots the job ends with it (S6), and "
         f"is to be started afresh; with them, it goes on from the last when it is started again"
     )
 

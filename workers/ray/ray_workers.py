@@ -25,14 +25,14 @@ from malstrom_py.workers.engine.background import ThreadBackground
 from malstrom_py.workers.engine.graph_builder import Membership, PartAssignment, build_sinks, deal_parts, movable_parts
 from malstrom_py.workers.engine.worker_loop import Wake
 from malstrom_py.workers.ray.cluster import check_room
-from malstrom_py.workers.ray.coordinator_journal import Notes
-from malstrom_py.workers.ray.driver_commits import Errands, done_in_driver
+from malstrom_py.workers.ray.coordinator_journal import CoordinatorJournal
+from malstrom_py.workers.ray.driver_commits import DriverTasks, commit_in_driver
 from malstrom_py.workers.ray.job_config import JobSetup, pack_plan
-from malstrom_py.workers.ray.node_watch import Lookout
-from malstrom_py.workers.ray.worker_handle import Hand, answers
-from malstrom_py.workers.ray.worker_registry import Roster
-from malstrom_py.workers.ray.worker_server import Finished
-from malstrom_py.workers.ray.worker_startup import Hiring, parts_of
+from malstrom_py.workers.ray.node_watch import NodeWatch
+from malstrom_py.workers.ray.worker_handle import WorkerHandle, await_answers
+from malstrom_py.workers.ray.worker_registry import WorkerRegistry
+from malstrom_py.workers.ray.worker_server import WorkerOutcome
+from malstrom_py.workers.ray.worker_startup import WorkerStartup, parts_of
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
@@ -67,28 +67,34 @@ GO_BACK_S: Final = 1.0
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
-class RayCrew(WorkerGroup):
-    """The workers of ``plan``, started as ``setup`` says. ``errands``: what the driver does for it; ``notes``: for the
-    next coordinator; ``lookout``: on the cluster's nodes.
+class RayWorkers(WorkerGroup):
+    """The workers of ``plan``, started as ``setup`` says. ``tasks``: what the driver does for it; ``journal``: for the
+    next coordinator; ``node_watch``: on the cluster's nodes.
     """
 
     def __init__(
-        self, setup: JobSetup, plan: Plan, clock: Clock, errands: Errands, notes: Notes, lookout: Lookout
+        self,
+        setup: JobSetup,
+        plan: Plan,
+        clock: Clock,
+        tasks: DriverTasks,
+        journal: CoordinatorJournal,
+        node_watch: NodeWatch,
     ) -> None:
         super().__init__(plan, clock)
-        self._lookout = lookout
+        self._node_watch = node_watch
         self._setup = setup
-        self._notes = notes
+        self._journal = journal
         self.transport: Transport | None = None
         self.wake = Wake()
         sinks = build_sinks(plan, clock)
         if setup.keeping is not None:
-            sinks = done_in_driver(sinks, errands)
+            sinks = commit_in_driver(sinks, tasks)
         self.commit = SinkCommits(plan.job, sinks, clock.now_s(), deliver=setup.keeping is None)
         self.coordination = Coordinator(plan, self, members=range(setup.workers), clock=clock)
         self._begun: RunStart | None = None
-        self._roster = Roster(plan.job, clock, lookout)
-        self._hiring: Hiring | None = None
+        self._registry = WorkerRegistry(plan.job, clock, node_watch)
+        self._startup: WorkerStartup | None = None
         self._joining: Iterator[None] | None = None
         self._saved: dict[int, str] = {}
         self._fixed: dict[int, str] = {}
@@ -102,7 +108,7 @@ class RayCrew(WorkerGroup):
         else:
             self._begun = begin(self._plan, self._setup.keeping, self.commit, self._clock)
             resumption = self._begun.resumption
-            self._notes.has_begun(None if resumption is None else resumption.manifest.id)
+            self._journal.has_begun(None if resumption is None else resumption.manifest.id)
             if self._begun.finished is not None:
                 return self._begun
             self._setup = replace(self._setup, incarnation=self._begun.incarnation)
@@ -110,7 +116,7 @@ class RayCrew(WorkerGroup):
         return self._begun
 
     def open(self, pins: Mapping[str, Any]) -> None:
-        """Deal the parts, hire the first workers, open their sinks, connect all with all, and open the sources."""
+        """Deal the parts, start_actors the first workers, open their sinks, connect all with all, and open the sources."""
         members = self.coordination.members
         # Listed before the plan is copied, so that what a source learns by it, all workers know.
         resumption = None if self._begun is None else self._begun.resumption
@@ -119,53 +125,57 @@ class RayCrew(WorkerGroup):
         self.coordination.deal(movable_parts(dealt.parts, dealt.movable))
         beginning = beginning_steps(self._plan, resumption)
         resumption, begun = self._resumed(dealt)
-        hiring = self._hiring = Hiring(
+        startup = self._startup = WorkerStartup(
             self._setup,
-            self._roster,
+            self._registry,
             pack_plan(self._plan),
             self._streams,
             self._clock,
             self.wake.set,
-            self._lookout,
+            self._node_watch,
         )
-        hiring.hire(members)
-        for _ in hiring.come_up():
+        startup.start_actors(members)
+        for _ in startup.wait_until_up():
             self._streams.receive(TURN_S)
-        hands = hiring.newcomers
-        self._roster.hands, hiring.newcomers = {hand.worker: hand for hand in hands}, []
+        handles = startup.newcomers
+        self._registry.handles, startup.newcomers = {handle.worker: handle for handle in handles}, []
         table, incarnation = self.coordination.table, self._setup.incarnation
         how = ((), False, resumption, beginning)
         built = [
-            (hand, hand.ask("build", Membership(hand.worker, members, table, 0, incarnation), *how)) for hand in hands
+            (handle, handle.ask("build", Membership(handle.worker, members, table, 0, incarnation), *how))
+            for handle in handles
         ]
-        answer = self._roster.answers
+        answer = self._registry.answers
         answer(built, "open its sinks and take over its state", timeout_s=BUILD_S)
-        answer([(hand, hand.ask("reach", hiring.addresses_but(hand))) for hand in hands], "reach the others")
-        for hand in hands:
-            self._streams.connect(hand.worker, hand.address)
+        answer([(handle, handle.ask("reach", startup.addresses_but(handle))) for handle in handles], "reach the others")
+        for handle in handles:
+            self._streams.connect(handle.worker, handle.address)
         opened = [
-            (hand, hand.ask("open_sources", dealt.parts[hand.worker], parts_of(dealt.parts[hand.worker], begun)))
-            for hand in hands
+            (
+                handle,
+                handle.ask("open_sources", dealt.parts[handle.worker], parts_of(dealt.parts[handle.worker], begun)),
+            )
+            for handle in handles
         ]
         self._fixed = dict(zip(members, answer(opened, "open its sources"), strict=True))
         self._keep_snapshots(pins)
-        self._roster.ask_all(hands, "start")
+        self._registry.ask_all(handles, "start")
 
     def step(self, *, until_s: float | None = None) -> None:
         """Take what workers tell, do what follows from it; when nothing comes, wait for a while."""
         self.wake.clear()
-        self._roster.check_ended()
+        self._registry.check_ended()
         if self._setup.wiring.streams == "ray":  # which wait for Ray to say that a node is lost
-            self._roster.check_nodes(self._roster.hands.values())
+            self._registry.check_nodes(self._registry.handles.values())
         self._go_on_joining()
         self._turn()
         if self._suspending and self.coordination.is_steady:
             self._suspending = False
-            self._roster.ask_all(list(self._roster.hands.values()), "suspend")
+            self._registry.ask_all(list(self._registry.handles.values()), "suspend")
         try:
             came = self._streams.receive(self._wait_s())
         except PeerError as error:
-            raise self._roster.root_of(error) from None
+            raise self._registry.root_of(error) from None
         for content in came:
             self._take(content)
         self.coordination.check_deadline()
@@ -178,10 +188,10 @@ class RayCrew(WorkerGroup):
         """
         check_size(size)
         if not self._setup.autoscaling:
-            check_room(size, self._setup.options.needs, but=self._lookout.silent)
+            check_room(size, self._setup.options.needs, but=self._node_watch.silent)
         members = self.coordination.resized(size)
         self.coordination.check_leavers(members, self._fixed)
-        self._notes.wanted(size)
+        self._journal.wanted(size)
         self._send(self.coordination.request(members, done))
 
     def finish(self) -> None:
@@ -193,7 +203,7 @@ class RayCrew(WorkerGroup):
     def drain(self) -> None:
         """Have the sources read nothing more."""
         self._draining = True
-        self._roster.ask_all(list(self._roster.hands.values()), "drain")
+        self._registry.ask_all(list(self._registry.handles.values()), "drain")
 
     @property
     def all_suspended(self) -> bool:
@@ -207,11 +217,11 @@ class RayCrew(WorkerGroup):
 
     def counts(self) -> dict[str, StepCounts]:
         """What each step has done, on all workers together, as far as they have told."""
-        return self._roster.counts(self.members)
+        return self._registry.counts(self.members)
 
     def pre_commit(self) -> None:
         """Have all workers end: pre-commit, and close all but the transactional writers."""
-        self._finish(list(self._roster.hands.values()))
+        self._finish(list(self._registry.handles.values()))
         self._is_ending = True
 
     def close_before_commit(self) -> None:
@@ -220,16 +230,16 @@ class RayCrew(WorkerGroup):
     def close(self) -> None:
         """Close every worker and end its process; the first error is raised when all have been ended."""
         self.coordination.close()
-        newcomers = [] if self._hiring is None else self._hiring.newcomers
-        hands, self._roster.hands = [*self._roster.hands.values(), *newcomers], {}
-        self._hiring, self._joining = None, None
+        newcomers = [] if self._startup is None else self._startup.newcomers
+        handles, self._registry.handles = [*self._registry.handles.values(), *newcomers], {}
+        self._startup, self._joining = None, None
         failed_s = GIVE_UP_S if self._setup.keeping is None else GO_BACK_S
-        there = [hand for hand in hands if hand.is_up and not hand.has_ended]
+        there = [handle for handle in handles if handle.is_up and not handle.has_ended]
         try:
             self._let_go(there, timeout_s=CLOSE_S if self._is_ending else failed_s)
         finally:
-            for hand in hands:
-                hand.kill()
+            for handle in handles:
+                handle.kill()
             if self.transport is not None:
                 self.transport.close(linger_s=0.0)
 
@@ -237,27 +247,27 @@ class RayCrew(WorkerGroup):
 
     def start(self, start: events.StartWorkers) -> Sequence[Message]:
         """R1: have joiners come up. What has to be waited for is gone on with in `step`."""
-        assert self._hiring is not None
-        self._hiring.hire(start.workers)
-        self._joining = self._join(start, self._hiring)
+        assert self._startup is not None
+        self._startup.start_actors(start.workers)
+        self._joining = self._join(start, self._startup)
         self.wake.set()
         return []
 
     def remove_all_but(self, members: Sequence[int]) -> None:
         """R8: let go those who have said Bye. What they have not committed waits for the next commit."""
-        leavers = [hand for hand in self._roster.hands.values() if hand.worker not in members]
+        leavers = [handle for handle in self._registry.handles.values() if handle.worker not in members]
         if not leavers:
             return
-        numbers = [hand.worker for hand in leavers]
-        stay = [hand for hand in self._roster.hands.values() if hand not in leavers]
-        self._roster.ask_all(stay, "part_with", numbers)
+        numbers = [handle.worker for handle in leavers]
+        stay = [handle for handle in self._registry.handles.values() if handle not in leavers]
+        self._registry.ask_all(stay, "part_with", numbers)
         for worker in numbers:
             self._streams.disconnect(worker)
         self._finish(leavers)
         self._let_go(leavers, timeout_s=CLOSE_S)
-        for hand in leavers:
-            hand.kill()
-            self._roster.left(hand)
+        for handle in leavers:
+            handle.kill()
+            self._registry.left(handle)
         _LOG.info("workers %s have left", numbers)
 
     # Inside.
@@ -291,7 +301,7 @@ class RayCrew(WorkerGroup):
             self.coordination.got_on()
         made = self.snapshots
         if made is not None and made.last is not None:
-            self._notes.stands(made.last)
+            self._journal.stands(made.last)
 
     def _wait_s(self) -> float:
         if (self.finished and not self._is_ending) or self.suspended:
@@ -299,17 +309,17 @@ class RayCrew(WorkerGroup):
         now_s = self._clock.monotonic_s()
         return min([TURN_S, *(max(0.0, due_s - now_s) for due_s in self.coordination.due_s())])
 
-    def _join(self, start: events.StartWorkers, hiring: Hiring) -> Iterator[None]:
+    def _join(self, start: events.StartWorkers, startup: WorkerStartup) -> Iterator[None]:
         """R1, step by step. What fails before anybody else knows of the joiners calls the rescale off."""
         try:
-            yield from hiring.build(start, draining=self._draining, got_on=self.coordination.got_on)
+            yield from startup.build(start, draining=self._draining, got_on=self.coordination.got_on)
         except MalstromError as error:
             _LOG.warning("the rescale is called off: %s", error)
             self._joining = None
-            hiring.give_up()
+            startup.give_up()
             self._send(self.coordination.handle(events.RescaleCalledOff(error)))
             return
-        yield from hiring.connect()
+        yield from startup.connect()
         _LOG.info("workers %s have joined", list(start.workers))
         for worker in start.workers:
             self._send(self.coordination.handle(Connected(worker)))
@@ -327,9 +337,9 @@ class RayCrew(WorkerGroup):
     def _take(self, content: Content) -> None:
         match content:
             case WorkerStatus():
-                self._roster.told(content)
+                self._registry.told(content)
             case WorkerCounts():
-                self._roster.told(content)
+                self._registry.told(content)
                 self.coordination.got_on()
             case Saved():
                 self._was_saved(content)
@@ -348,16 +358,16 @@ class RayCrew(WorkerGroup):
             self._streams.send(receiver, [content])
 
     def _all_stand(self, as_wanted: Callable[[WorkerStatus], bool]) -> bool:
-        return self._roster.all_stand(self.members, self.coordination.version, as_wanted)
+        return self._registry.all_stand(self.members, self.coordination.version, as_wanted)
 
-    def _finish(self, hands: Sequence[Hand]) -> None:
-        self._roster.finish(hands, self.commit.contexts, self._has_left, FINISH_S)
+    def _finish(self, handles: Sequence[WorkerHandle]) -> None:
+        self._registry.finish(handles, self.commit.contexts, self._has_left, FINISH_S)
 
-    def _has_left(self, end: Finished) -> None:
+    def _has_left(self, end: WorkerOutcome) -> None:
         if end.saved is not None:
             self._was_saved(end.saved)
         self.commit.add(end.payloads)
 
-    def _let_go(self, hands: Sequence[Hand], *, timeout_s: float) -> None:
-        asked = [(hand, hand.ask("close")) for hand in hands]
-        answers(asked, "close", timeout_s=timeout_s, look=lambda: self._roster.check_nodes(hands))
+    def _let_go(self, handles: Sequence[WorkerHandle], *, timeout_s: float) -> None:
+        asked = [(handle, handle.ask("close")) for handle in handles]
+        await_answers(asked, "close", timeout_s=timeout_s, look=lambda: self._registry.check_nodes(handles))

@@ -2,7 +2,7 @@
 
 What a worker on Ray needs, and what Ray is to bring to it, as a user says it.
 
-Rule: what Ray brings to a whole program only (a local ``working_dir``, ``py_modules``) is set where Ray is joined; all
+Rule: what Ray brings to a whole program only (a local ``working_dir``, ``py_modules``) is set where Ray is join_cluster; all
 else goes with each actor.
 
 Starts the coordinator of a job on Ray, under the job's name.
@@ -32,7 +32,7 @@ from malstrom_py.workers.control.registry import check_name
 from malstrom_py.workers.coordinator.recovery import LATEST, keeping_of, pinned, warn_of_reading_again
 from malstrom_py.workers.coordinator.restart_policy import Restart, restart_of
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.ray.cluster import HEAD, NAMESPACE, has_head, in_short
+from malstrom_py.workers.ray.cluster import HEAD, NAMESPACE, has_head, summarize_error
 from malstrom_py.workers.ray.coordinator_actor import coordinator_class
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, Streams, Wiring, WorkerOptions
 from malstrom_py.workers.reports.error_transfer import outermost
@@ -43,7 +43,7 @@ from malstrom_py.workers.runtime.interrupts import PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle, RunningJob
 from malstrom_py.workers.runtime.progress import Progress, progress_for
 from malstrom_py.workers.runtime.running_loop import refuse_in_coroutine
-from malstrom_py.workers.runtime.source_pinning import Pins
+from malstrom_py.workers.runtime.source_pinning import SourcePins
 from malstrom_py.workers.transport.base import JobSecret
 
 _SIZES: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -164,7 +164,7 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
         ) from None
     except RayError as error:
         raise PlanError(
-            f"the coordinator of job {setup.job!r} could not be started: {in_short(error, end=True)}. See that every "
+            f"the coordinator of job {setup.job!r} could not be started: {summarize_error(error, end=True)}. See that every "
             f"node has malstrom-py with what its extra ray brings, and what runtime_env asks for"
         ) from error
     except BaseException:
@@ -363,7 +363,7 @@ class RayRuntime:
             raise outermost(error) from error.__cause__
 
     def _started(self, job: Job, *, control: bool, stopping: PlannedStop | None) -> RunningJob:
-        from malstrom_py.workers.ray.cluster import check_fields, check_room, imported_ray, joined
+        from malstrom_py.workers.ray.cluster import check_fields, check_room, imported_ray, join_cluster
         from malstrom_py.workers.ray.job_config import pack_plan
 
         imported_ray()
@@ -375,7 +375,7 @@ class RayRuntime:
         if self._detached:
             check_detached(plan)
         own = None if stopping is None else stopping.come_first
-        cluster = joined(self._address, self._options.for_program, on_sigterm=own)
+        cluster = join_cluster(self._address, self._options.for_program, on_sigterm=own)
         if self._detached and cluster.is_local:
             raise PlanError(
                 "this program has started Ray for itself, so no job outlives it: start a cluster with `ray start "
@@ -389,7 +389,7 @@ class RayRuntime:
             check_name(plan.job)
         warn_of_reading_again(plan, self._keeping)
         with ExitStack() as on_failure:
-            pins = on_failure.enter_context(Pins(plan, SystemClock()))
+            pins = on_failure.enter_context(SourcePins(plan, SystemClock()))
             if self._keeping is None:
                 make_ready(plan, every_sink=pins.any)  # what is pinned may be what a sink has left half done
             self._pin(plan, pins)
@@ -397,14 +397,14 @@ class RayRuntime:
             on_failure.pop_all()  # from now on the job sees to it
             return begun
 
-    def _pin(self, plan: Plan, pins: Pins) -> None:
+    def _pin(self, plan: Plan, pins: SourcePins) -> None:
         """Pin what the job is to read: nothing, if it has finished, for it may not be there any more."""
         known = None if self._keeping is None or not pins.any else pinned(plan, self._keeping, SystemClock())
         if known is None or not known.finished:
             pins.keep = known is not None and bool(known.records)  # if it cannot start now, it may the next time
             pins.pin(known)
 
-    def _begun(self, plan: Plan, packed: bytes, pins: Pins, is_local: bool, *, control: bool) -> RunningJob:
+    def _begun(self, plan: Plan, packed: bytes, pins: SourcePins, is_local: bool, *, control: bool) -> RunningJob:
         from malstrom_py.workers.ray.cluster import imported_ray
         from malstrom_py.workers.ray.ray_job import OwnRayJob
 

@@ -1,4 +1,4 @@
-"""The actor of one worker. A thin shell: Ray's calls in, a `WorkerHost` behind, answers and failures as values out."""
+"""The actor of one worker. A thin shell: Ray's calls in, a `WorkerServer` behind, answers and failures as values out."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from malstrom_py.errors import MalstromError
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.ray.job_config import Wiring, log_as, unpack_plan
-from malstrom_py.workers.ray.worker_server import BlackBox, WorkerHost, box_path, clear_before
-from malstrom_py.workers.reports.error_transfer import pack
+from malstrom_py.workers.ray.worker_server import BlackBox, WorkerServer, box_path, clear_before
+from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.transport.calls import RayCallTransport
 
 _LOG: Final = logging.getLogger("malstrom_py.worker")
 
 
-class Failed:
+class PackedFailure:
     """What a call comes to that has failed: the error, packed."""
 
     def __init__(self, error: BaseException) -> None:
-        self.packed = pack(error)
+        self.packed = pack_error(error)
 
 
 class WorkerActor:
@@ -44,17 +44,17 @@ class WorkerActor:
     ) -> None:
         self._name = f"malstrom(job={job} worker={worker})"
         log_as(job, f"worker={worker}")
-        self._failed: Failed | None = None
-        self._host: WorkerHost | None = None
+        self._failed: PackedFailure | None = None
+        self._host: WorkerServer | None = None
         try:
             self._transport = wiring.end(worker, incarnation=incarnation)
             clear_before(wiring.secret.token, incarnation)
             box = BlackBox(box_path(wiring.secret.token, incarnation, worker)) if watched else None
-            self._host = WorkerHost(
+            self._host = WorkerServer(
                 unpack_plan(plan, job), self._transport, batching=batching, checks=checks, keeping=keeping, box=box
             )
         except MalstromError as error:
-            self._failed = Failed(error)  # an error of ours that Ray would wrap
+            self._failed = PackedFailure(error)  # an error of ours that Ray would wrap
 
     def __repr__(self) -> str:
         return self._name
@@ -68,7 +68,7 @@ class WorkerActor:
         return str(ray.get_runtime_context().get_node_id())
 
     @ray.method(concurrency_group="run")
-    def run(self) -> Failed | None:
+    def run(self) -> PackedFailure | None:
         """The worker's loop, from its start to its end."""
         if self._host is None:
             return self._failed
@@ -76,7 +76,7 @@ class WorkerActor:
             self._host.run()
         except BaseException as error:
             _LOG.error("failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
-            return Failed(error)
+            return PackedFailure(error)
         return None
 
     def do(self, what: str, arguments: tuple[Any, ...]) -> Any:
@@ -86,7 +86,7 @@ class WorkerActor:
         try:
             return self._host.do(what, *arguments).result()
         except BaseException as error:
-            return Failed(error)
+            return PackedFailure(error)
 
     @ray.method(concurrency_group="deliver")
     def deliver(self, data: bytes) -> None:

@@ -16,11 +16,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import DeadlineError, InternalError, MalstromError, PeerError
-from malstrom_py.workers.ray.cluster import NAMESPACE, in_short
+from malstrom_py.workers.ray.cluster import NAMESPACE, summarize_error
 from malstrom_py.workers.ray.job_config import JobSetup
-from malstrom_py.workers.ray.worker_actor import Failed, worker_class
-from malstrom_py.workers.ray.worker_server import box_path, last_words
-from malstrom_py.workers.reports.error_transfer import unpack
+from malstrom_py.workers.ray.worker_actor import PackedFailure, worker_class
+from malstrom_py.workers.ray.worker_server import box_path, read_black_box
+from malstrom_py.workers.reports.error_transfer import unpack_error
 
 ANSWER_S: Final = 120.0
 """How long a worker may take to come by between two steps, in which a function of the user may run."""
@@ -33,7 +33,7 @@ LOOK_S: Final = 0.5
 """How often one who waits for answers looks around."""
 
 
-class Hand:
+class WorkerHandle:
     """Worker ``worker``: its actor, on any node ``but`` these. ``told`` is called, in any thread, when it has come up,
     answered or ended.
     """
@@ -42,7 +42,7 @@ class Hand:
         self, setup: JobSetup, worker: int, plan: Any, told: Callable[[], None], but: Collection[str] = ()
     ) -> None:
         self.worker = worker
-        self._told = told
+        self._notify = told
         options = setup.options
         self.actor = worker_class(
             {
@@ -76,7 +76,7 @@ class Hand:
 
     @property
     def is_up(self) -> bool:
-        """Whether the actor has told its address, or has failed to come up: `come_up` tells which."""
+        """Whether the actor has told its address, or has failed to come up: `wait_until_up` tells which."""
         return bool(self._up.done())
 
     @property
@@ -86,9 +86,9 @@ class Hand:
             return None
         return str(self._node.result())
 
-    def come_up(self) -> None:
+    def wait_until_up(self) -> None:
         """Note the address; the error, if there is none."""
-        self.address = value_of(self._up, self.worker)
+        self.address = result_of(self._up, self.worker)
 
     @property
     def has_ended(self) -> bool:
@@ -102,7 +102,7 @@ class Hand:
         if not self._run.done():
             return None
         try:
-            value_of(self._run, self.worker)
+            result_of(self._run, self.worker)
         except PeerError as error:
             return (1 if error.peer == self.worker else 2), error
         except MalstromError as error:
@@ -110,21 +110,21 @@ class Hand:
         return 2, PeerError(f"worker {self.worker} has ended before the job did", peer=self.worker)
 
     def ask(self, what: str, *arguments: Any) -> Future[Any]:
-        """Ask for one of `worker_host.ORDERS`. `answers` gives what comes of it."""
+        """Ask for one of `worker_host.ORDERS`. `await_answers` gives what comes of it."""
         future: Future[Any] = self.actor.do.remote(what, arguments).future()
-        future.add_done_callback(lambda _: self._told())
+        future.add_done_callback(lambda _: self._notify())
         return future
 
-    def last_words(self) -> str:
+    def read_black_box(self) -> str:
         """What the process was at work on when it died, as far as it has noted it down."""
         if self._box is None:
             return ""
         if self._box.exists():
-            return last_words(self._box)
+            return read_black_box(self._box)
         try:
             here = NodeAffinitySchedulingStrategy(self._node.result(0.0), soft=False)
             remote: Any = ray.remote  # its types do not know where a task is to run
-            read = remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(last_words)
+            read = remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(read_black_box)
             return str(ray.get(read.remote(self._box), timeout=WORDS_S))
         except (RayError, TimeoutError):
             return ""  # its node is gone as well
@@ -136,12 +136,12 @@ class Hand:
             self._box.unlink(missing_ok=True)
 
 
-Asked = Sequence[tuple[Hand, Future[Any]]]
+PendingAnswers = Sequence[tuple[WorkerHandle, Future[Any]]]
 """Workers that were asked for something, and what they will answer."""
 
 
-def answers(
-    asked: Asked,
+def await_answers(
+    asked: PendingAnswers,
     what: str,
     *,
     timeout_s: float = ANSWER_S,
@@ -161,13 +161,13 @@ def answers(
     done, waiting = wait_for([future for _, future in asked], timeout=0)
     while waiting and (left_s := until_s - clock.monotonic_s()) > 0:
         done, waiting = wait_for([future for _, future in asked], min(LOOK_S, left_s), FIRST_EXCEPTION)
-        for hand, future in asked:
+        for handle, future in asked:
             if future in done:
-                value_of(future, hand.worker)
+                result_of(future, handle.worker)
         look()
-    values = [value_of(future, hand.worker) for hand, future in asked if future in done]
+    values = [result_of(future, handle.worker) for handle, future in asked if future in done]
     if len(values) < len(asked):
-        silent = [str(hand.worker) for hand, future in asked if future not in done]
+        silent = [str(handle.worker) for handle, future in asked if future not in done]
         raise DeadlineError(
             f"worker {', '.join(silent)} did not {what} within {waited_s + timeout_s:g} s: see its log, and what keeps "
             f"its functions so long",
@@ -177,26 +177,26 @@ def answers(
     return values
 
 
-def value_of(future: Future[Any], worker: int) -> Any:
+def result_of(future: Future[Any], worker: int) -> Any:
     """What a call of an actor came to: a value, or the error raised."""
     try:
         value = future.result(timeout=0)
     except RayActorError as error:
-        raise died(worker, error) from None
+        raise worker_died(worker, error) from None
     except RayError as error:
-        raise InternalError(f"worker {worker}: {in_short(error)}") from error
-    if isinstance(value, Failed):
-        failure = unpack(value.packed)
+        raise InternalError(f"worker {worker}: {summarize_error(error)}") from error
+    if isinstance(value, PackedFailure):
+        failure = unpack_error(value.packed)
         if isinstance(failure, MalstromError):
             raise failure
         raise InternalError(f"worker {worker} failed by an unexpected {type(failure).__name__}") from failure
     return value
 
 
-def died(worker: int, error: RayActorError) -> PeerError:
+def worker_died(worker: int, error: RayActorError) -> PeerError:
     """That a worker's process is gone, and what Ray knows of it."""
     return PeerError(
-        f"worker {worker} died: {in_short(error)}. Its log, and Ray's on its node, may say why (killed, out of "
+        f"worker {worker} died: {summarize_error(error)}. Its log, and Ray's on its node, may say why (killed, out of "
         f"memory, its node gone). Without snapshots the job ends by it; with them it goes back to the last, as often "
         f"as restart= says (S6)",
         peer=worker,

@@ -37,7 +37,7 @@ from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.initial_states import initial_states
 from malstrom_py.workers.engine.worker import NOTHING, Worker
 from malstrom_py.workers.engine.worker_loop import WorkerLoop
-from malstrom_py.workers.reports.error_transfer import pack
+from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import Saved
@@ -69,10 +69,10 @@ class BlackBox:
     >>> path = box_path("docs", 1, 0)
     >>> box = BlackBox(path)
     >>> box.note("step 'parse' had 3 records")
-    >>> last_words(path)
+    >>> read_black_box(path)
     "step 'parse' had 3 records"
     >>> box.close()
-    >>> last_words(path)
+    >>> read_black_box(path)
     ''
     """
 
@@ -96,7 +96,7 @@ class BlackBox:
         self._path.unlink(missing_ok=True)
 
 
-def last_words(path: Path) -> str:
+def read_black_box(path: Path) -> str:
     """What the box at ``path`` says; empty where there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -107,7 +107,7 @@ def last_words(path: Path) -> str:
 
 
 def watch(operators: Mapping[str, Operator], box: BlackBox) -> None:
-    """From now on each step notes in ``box`` what it is at work on, while it is."""
+    """From now on each step journal in ``box`` what it is at work on, while it is."""
     sources = [source for source in operators.values() if isinstance(source, ReadSource)]
     stack: list[str] = []
 
@@ -143,7 +143,7 @@ _LOG: Final = logging.getLogger("malstrom_py.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class WorkerOutcome:
     """What a worker leaves: what its sinks have pre-committed, by step, and its last counts.
 
     ``error`` is what went wrong on the way, packed; what was pre-committed before that is named all the same, to be
@@ -156,9 +156,9 @@ class Finished:
     saved: Saved | None = None
 
 
-class WorkerHost:
+class WorkerServer:
     """Hosts a worker of ``plan`` behind ``transport``. ``keeping``: how the job is snapshotted, if it is. ``box``:
-    where it notes what it is at work on, None: nowhere.
+    where it journal what it is at work on, None: nowhere.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class WorkerHost:
         """Stop behind all that is on its way."""
         self._loop.send(self._loop.worker.suspend())
 
-    def finish(self, contexts: Contexts) -> Finished:
+    def finish(self, contexts: Contexts) -> WorkerOutcome:
         """Do nothing any more; once all is written down, pre-commit, and close all but the transactional writers."""
         self._loop.rest()
         worker, payloads, error = self._loop.worker, list[tuple[str, bytes]](), None
@@ -282,8 +282,8 @@ class WorkerHost:
                 payloads.append(payload)
             worker.close_before_commit()
         except Exception as failure:
-            error = pack(failure)
-        return Finished(tuple(payloads), worker.counts(), error, self._loop.saved)
+            error = pack_error(failure)
+        return WorkerOutcome(tuple(payloads), worker.counts(), error, self._loop.saved)
 
     def close(self) -> None:
         """Close the worker, and end the loop."""
@@ -306,16 +306,16 @@ class WorkerHost:
 ORDERS: Final[Mapping[str, Callable[..., Any]]] = {
     order.__name__: order
     for order in (
-        WorkerHost.build,
-        WorkerHost.reach,
-        WorkerHost.welcome,
-        WorkerHost.part_with,
-        WorkerHost.open_sources,
-        WorkerHost.start,
-        WorkerHost.drain,
-        WorkerHost.suspend,
-        WorkerHost.finish,
-        WorkerHost.close,
+        WorkerServer.build,
+        WorkerServer.reach,
+        WorkerServer.welcome,
+        WorkerServer.part_with,
+        WorkerServer.open_sources,
+        WorkerServer.start,
+        WorkerServer.drain,
+        WorkerServer.suspend,
+        WorkerServer.finish,
+        WorkerServer.close,
     )
 }
 """What can be asked of a host."""

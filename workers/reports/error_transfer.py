@@ -24,7 +24,7 @@ from malstrom_py.errors.text import OURS
 _CAUSES_MAX: Final = 5
 
 
-def pack(error: BaseException) -> bytes:
+def pack_error(error: BaseException) -> bytes:
     """``error`` as bytes. What of it cannot be pickled is told in words; what would end the process, as our error."""
     if not isinstance(error, Exception):
         error = _ended_by(error)
@@ -40,7 +40,7 @@ def pack(error: BaseException) -> bytes:
     return packed
 
 
-def unpack(packed: bytes) -> BaseException:
+def unpack_error(packed: bytes) -> BaseException:
     """The error again, with its cause, as far as its classes are known here."""
     chain, told, text = pickle.loads(packed)
     links = [(_loaded(link), words) for link, words in chain]

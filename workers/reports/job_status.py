@@ -55,7 +55,7 @@ def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgre
     )
 
 
-def goes_on(job: str) -> str:
+def still_running(job: str) -> str:
     """What is noted on a Ctrl-C that has stopped the waiting, and not what was waited for."""
     return f"job {job!r} goes on, and does what it was asked to: only the waiting was interrupted"
 
@@ -191,7 +191,7 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class JobOutcome:
     """How a job ended. ``error`` is what it failed of, or what stopped it; None only where it is finished."""
 
     job: str
@@ -200,10 +200,10 @@ class Ending:
     error: BaseException | None = None
 
     @classmethod
-    def of(cls, counts: RunResult, error: BaseException | None) -> Ending:
+    def of(cls, counts: RunResult, error: BaseException | None) -> JobOutcome:
         """The ending of a run that came this far and ended by ``error``, or by itself if None.
 
-        >>> Ending.of(RunResult("flights", {}, 2.0), KeyboardInterrupt()).how
+        >>> JobOutcome.of(RunResult("flights", {}, 2.0), KeyboardInterrupt()).how
         'stopped'
         """
         if error is None:
@@ -261,7 +261,7 @@ class Ending:
     def refusal(self, what: str) -> JobEnded:
         """That nothing can be asked of the job any more; ``what`` is what it was to be.
 
-        >>> Ending.of(RunResult("flights", {}, 2.0), None).refusal("rescaled to 4")
+        >>> JobOutcome.of(RunResult("flights", {}, 2.0), None).refusal("rescaled to 4")
         JobEnded("job 'flights' cannot be rescaled to 4: it has finished, and its sinks have committed")
         """
         ended = {

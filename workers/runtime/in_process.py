@@ -24,11 +24,11 @@ from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.interrupts import PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
-from malstrom_py.workers.runtime.job_thread import LocalJob, conduct
-from malstrom_py.workers.runtime.local_workers import Crew
+from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.runtime.progress import Progress, progress_for
 from malstrom_py.workers.runtime.running_loop import refuse_in_coroutine
-from malstrom_py.workers.runtime.supervisor import Attempts
+from malstrom_py.workers.runtime.supervisor import Supervisor
 
 _CLOCK: Final = ("now_s", "monotonic_s", "sleep_s")
 
@@ -103,7 +103,7 @@ class InProcess:
             with PlannedStop(lambda: controls.stop(drain=None)) if stop_on_sigterm else nullcontext():
                 if not control:
                     return run.execute()
-                return conduct(run, controls, ControlSocket(controls.job, answering(controls)))
+                return run_to_end(run, controls, ControlSocket(controls.job, answering(controls)))
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -137,7 +137,9 @@ class InProcess:
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
-    def _controlled(self, plan: Plan, controls: CommandQueue, progress: Progress | None) -> Attempts[JobRun[Crew]]:
+    def _controlled(
+        self, plan: Plan, controls: CommandQueue, progress: Progress | None
+    ) -> Supervisor[JobRun[LocalWorkers]]:
         from malstrom_py.workers.runtime.captured_variables import (
             warn_of_captured,  # it takes cloudpickle, which an import does not
         )
@@ -147,11 +149,11 @@ class InProcess:
         warn_of_reading_again(plan, self._keeping)
         keeping, crew = self._keeping, None
 
-        def make(again: bool, workers: int | None) -> JobRun[Crew]:
+        def make(again: bool, workers: int | None) -> JobRun[LocalWorkers]:
             nonlocal keeping, crew
             if again and crew is not None:
                 keeping = begun_again(keeping, crew.snapshots)
-            crew = Crew(
+            crew = LocalWorkers(
                 plan,
                 workers=workers or self._workers,
                 batching=self._batching,
@@ -161,16 +163,18 @@ class InProcess:
             )
             return JobRun(plan, crew, clock, controls=controls, progress=progress)
 
-        return Attempts(make, controls, self._restart, clock)
+        return Supervisor(make, controls, self._restart, clock)
 
     def run_plan(
-        self, plan: Plan, *, until: Callable[[Crew], bool] | None = None, until_s: float | None = None
+        self, plan: Plan, *, until: Callable[[LocalWorkers], bool] | None = None, until_s: float | None = None
     ) -> RunResult:
         """The same for a plan, without snapshots. Ends early, and commits, once ``until(crew)`` is true after a step,
         or the clock's monotonic time is ``until_s``.
         """
         try:
-            crew = Crew(plan, workers=self._workers, batching=self._batching, clock=self._clock, checks=self._checks)
+            crew = LocalWorkers(
+                plan, workers=self._workers, batching=self._batching, clock=self._clock, checks=self._checks
+            )
             run = JobRun(plan, crew, self._clock, progress=progress_for(plan, self._progress))
             return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:

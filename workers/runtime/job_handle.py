@@ -206,11 +206,11 @@ def _found(name: str, address: str | None) -> RunningJob:
     from malstrom_py.workers.ray import discovery as attaching
 
     if address is not None:
-        return attaching.attached(name, address)
+        return attaching.attach(name, address)
     try:
         return find(name)
     except JobNotFound:
-        job = attaching.attached_at_hand(name)
+        job = attaching.attach_nearby(name)
         if job is None:
             raise
         return job

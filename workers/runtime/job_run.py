@@ -21,10 +21,10 @@ from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
 from malstrom_py.workers.reports.result import RunResult, StepCounts
 from malstrom_py.workers.runtime.interrupts import Interrupts
 from malstrom_py.workers.runtime.progress import Progress
-from malstrom_py.workers.runtime.source_pinning import Pins
+from malstrom_py.workers.runtime.source_pinning import SourcePins
 
 
-class Staff(CommandedWorkers, Protocol):
+class WorkerGroup(CommandedWorkers, Protocol):
     """The workers of a run, in this process or elsewhere."""
 
     @property
@@ -59,7 +59,7 @@ class Staff(CommandedWorkers, Protocol):
     def close(self) -> None: ...
 
 
-S = TypeVar("S", bound=Staff)
+S = TypeVar("S", bound=WorkerGroup)
 
 
 class JobRun(Generic[S]):
@@ -83,7 +83,7 @@ class JobRun(Generic[S]):
         self._controls.wake = self._crew.wake
         self._interrupts = Interrupts()
         self._commit = self._crew.commit
-        self._pins = Pins(plan, clock)
+        self._pins = SourcePins(plan, clock)
         self.has_begun = False
         """Whether it has got as far as to take over the job."""
         self._enter("opening")

@@ -19,7 +19,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.reports.error_transfer import without_internals
-from malstrom_py.workers.reports.job_status import Ending, JobStatus, RescaleReport, goes_on, in_progress
+from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, RescaleReport, in_progress, still_running
 from malstrom_py.workers.reports.result import RunResult
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _EXIT_S: Final = 5.0
 """How long the end of the program waits for its jobs to stop."""
 
 
-class Run(Protocol):
+class Executable(Protocol):
     """A run of a job, in the thread that calls it."""
 
     def execute(self) -> RunResult: ...
@@ -36,7 +36,7 @@ class Run(Protocol):
     def result(self) -> RunResult: ...
 
 
-def conduct(run: Run, controls: CommandQueue, control: ControlSocket | None) -> RunResult:
+def run_to_end(run: Executable, controls: CommandQueue, control: ControlSocket | None) -> RunResult:
     """Execute ``run`` in this thread; then free its name, and tell everyone how it ended."""
     error: BaseException | None = None
     result: RunResult | None = None
@@ -49,7 +49,7 @@ def conduct(run: Run, controls: CommandQueue, control: ControlSocket | None) -> 
     finally:
         if control is not None:
             control.release()
-        controls.end(Ending.of(result or _counts(run, controls), error))
+        controls.end(JobOutcome.of(result or _counts(run, controls), error))
         if control is not None:
             control.close()
 
@@ -57,7 +57,7 @@ def conduct(run: Run, controls: CommandQueue, control: ControlSocket | None) -> 
 class LocalJob:
     """A job that runs in a thread of this process."""
 
-    def __init__(self, run: Run, controls: CommandQueue, *, control: bool) -> None:
+    def __init__(self, run: Executable, controls: CommandQueue, *, control: bool) -> None:
         self.name = controls.job
         self._controls = controls
         self._run = run
@@ -76,7 +76,7 @@ class LocalJob:
             self._thread.start()
         except BaseException as error:  # there are too many threads
             self._free_name()
-            controls.end(Ending.of(run.result(), error))
+            controls.end(JobOutcome.of(run.result(), error))
             self._told()
             raise
 
@@ -141,7 +141,7 @@ class LocalJob:
             self._controls.abandon("the program that ran it has ended")
 
     def leave(self, until_s: float) -> None:
-        """The program ends: wait until the run has, or until ``until_s``; say what nobody asked for."""
+        """The program ends: wait until the run has, or until ``until_s``; print_notice what nobody asked for."""
         if self._process != os.getpid():
             return  # a forked process has the handle, not the thread
         self._thread.join(max(0.0, until_s - SystemClock().monotonic_s()))
@@ -149,13 +149,13 @@ class LocalJob:
             self._control.release()
         error = self._controls.ended.result().told() if self.has_ended else None
         if not self.has_ended:
-            say(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
+            print_notice(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
         elif error is not None:
-            say("\n  ".join((str(error), *getattr(error, "__notes__", ()))))
+            print_notice("\n  ".join((str(error), *getattr(error, "__notes__", ()))))
 
     def _work(self) -> None:
         try:
-            conduct(self._run, self._controls, self._control)
+            run_to_end(self._run, self._controls, self._control)
         except MalstromError as error:
             without_internals(error)  # which would keep the whole run alive
         except BaseException:
@@ -204,7 +204,7 @@ class LocalJob:
                 raise  # the job's own
             raise in_progress(self.name, operation, timeout_s or 0.0) from None
         except KeyboardInterrupt as error:
-            error.add_note(goes_on(self.name))
+            error.add_note(still_running(self.name))
             raise
 
 
@@ -223,7 +223,7 @@ def _leave_all() -> None:
         job.leave(until_s)
 
 
-def _counts(run: Run, controls: CommandQueue) -> RunResult:
+def _counts(run: Executable, controls: CommandQueue) -> RunResult:
     try:
         return run.result()
     except Exception:
@@ -234,7 +234,7 @@ def _bounded(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
 
 
-def say(what: str) -> None:
+def print_notice(what: str) -> None:
     """Tell on standard error what the end of the program should not hide, if there is one yet."""
     try:
         print(f"malstrom: {what}", file=sys.stderr)

@@ -42,7 +42,7 @@ _NAP_S: Final = 0.01
 """The same where the clock does not say how long nothing is due."""
 
 
-class Crew(WorkerGroup):
+class LocalWorkers(WorkerGroup):
     """``workers`` workers over one plan, and those that join them. ``keeping``: how the job is snapshotted, if it is.
 
     ``incarnation``: which start of the job this is, where no snapshot tells.

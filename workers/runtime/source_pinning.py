@@ -18,13 +18,13 @@ from malstrom_py.workers.coordinator.recovery import PinnedInputs
 from malstrom_py.workers.engine.graph_builder import build_sources
 
 
-class Pins:
+class SourcePins:
     """The sources of ``plan`` that are to be pinned, each once, however many steps read it. As a context: unpins them,
     and has them keep what they staged if ``keep`` is set by then: the job has a snapshot, and has not finished.
 
     >>> from malstrom_py.clock import SystemClock
     >>> from malstrom_py.builder.plan import Plan
-    >>> with Pins(Plan("docs", 1024, ()), SystemClock()) as pins:
+    >>> with SourcePins(Plan("docs", 1024, ()), SystemClock()) as pins:
     ...     pins.pin()
     >>> pins.any
     False

@@ -23,7 +23,7 @@ _NAP_S: Final = 0.05
 _LOG: Final = logging.getLogger("malstrom_py")
 
 
-class Run(Protocol):
+class SupervisedRun(Protocol):
     """One run of a job."""
 
     @property
@@ -41,10 +41,10 @@ class Run(Protocol):
     def result(self) -> RunResult: ...
 
 
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=SupervisedRun)
 
 
-class Attempts(Generic[R]):
+class Supervisor(Generic[R]):
     """The runs of one job. ``make(again, workers)`` makes one: ``again``: it follows one that has taken over the job,
     and goes on from its last snapshot; ``workers``: with how many, None: as the user said. ``failures``: those that
     there were before.

@@ -19,7 +19,7 @@ from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.messages import Content
 
 if TYPE_CHECKING:
-    from malstrom_py.workers.simulator.simulated_workers import SimulatedCrew
+    from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
 
 HARD_CASES: Final = (
     "slot held",
@@ -72,7 +72,7 @@ SNAPSHOT_CASES: Final = (
 """The same of runs with snapshots."""
 
 
-class Witness:
+class Coverage:
     """``hits``: hard case -> how often it was met."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Witness:
         """``case`` was met."""
         self.hits[case] += times
 
-    def asked(self, crew: SimulatedCrew) -> None:
+    def asked(self, crew: SimulatedWorkers) -> None:
         """A rescale is asked for."""
         if crew.phase != "steady":
             self.hit("rescale coalesced")

@@ -24,7 +24,7 @@ _BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "r
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScheduledRescale:
     """A rescale to ``size`` workers, ``kept`` of those that are there; not before ``turn``, and then as ``when`` says.
 
     ``when``: "turn": at once, "moving": in the middle of another, "full": while something has no credit, "quiet":
@@ -38,8 +38,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A snapshot that somebody asks for, not before ``turn``, and then as ``when`` says, as in `Asked`. ``last``: the
+class ScheduledSnapshot:
+    """A snapshot that somebody asks for, not before ``turn``, and then as ``when`` says, as in `ScheduledRescale`. ``last``: the
     job is to stop behind it, and is begun again.
     """
 
@@ -49,7 +49,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class ScheduledCrash:
     """The loss of a worker or of the coordinator, not before ``turn``, and then as ``when`` says.
 
     ``when``: "turn": at once, "moving": in the middle of a rescale, "saving": while a snapshot is being made,
@@ -63,7 +63,7 @@ class Crash:
     when: str
 
 
-class Chance:
+class RandomSchedule:
     """All that is decided by ``seed``, in the order in which it is asked for: the same questions, the same answers."""
 
     def __init__(self, seed: int) -> None:
@@ -91,23 +91,25 @@ class Chance:
         """How many keys travel together at first."""
         return self._rng.choice((1, 2, 256))
 
-    def rescales(self, count: int | None) -> list[Asked]:
+    def rescales(self, count: int | None) -> list[ScheduledRescale]:
         """``count`` requests, or as many as the seed says."""
         rng = self._rng
         whens: Sequence[str] = ("turn", "turn", "turn", "moving", "full", "quiet", "end")
         asked = [
-            Asked(rng.randint(0, rng.choice(_TURNS)), rng.randint(1, _SIZE_MAX), rng.randint(0, 4), self.one_of(whens))
+            ScheduledRescale(
+                rng.randint(0, rng.choice(_TURNS)), rng.randint(1, _SIZE_MAX), rng.randint(0, 4), self.one_of(whens)
+            )
             for _ in range(rng.choice((1, 1, 2, 3)) if count is None else count)
         ]
         return sorted(asked, key=lambda request: request.turn)
 
-    def crashes(self, count: int | None, *, kept: bool) -> list[Crash]:
+    def crashes(self, count: int | None, *, kept: bool) -> list[ScheduledCrash]:
         """``count`` crashes, or as many as the seed says: mostly none. ``kept``: whether the job has snapshots."""
         rng = self._rng
         if count is None:
             count = rng.choice((0, 0, 0, 0, 1, 2))
         drawn = [
-            Crash(
+            ScheduledCrash(
                 rng.randint(0, rng.choice(_TURNS)),
                 rng.choice(("worker", "coordinator")),
                 "moving" if rng.random() < 0.5 else "turn",
@@ -129,12 +131,12 @@ class Chance:
         )
         return made if rng.random() < 0.5 else None
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[ScheduledSnapshot]:
         """What snapshots are asked for."""
         rng = self._kept
         whens: Sequence[str] = ("turn", "turn", "moving", "moving", "full", "quiet", "end")
         wanted = [
-            Wanted(rng.randint(0, rng.choice(_TURNS)), rng.choice(whens), self._stops.random() < _STOPS)
+            ScheduledSnapshot(rng.randint(0, rng.choice(_TURNS)), rng.choice(whens), self._stops.random() < _STOPS)
             for _ in range(rng.choice((0, 1, 2, 4)))
         ]
         return sorted(wanted, key=lambda request: request.turn)

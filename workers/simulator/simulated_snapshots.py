@@ -27,8 +27,8 @@ from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordin
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotPhase
 from malstrom_py.workers.engine.background import Done
 from malstrom_py.workers.reports.job_status import SnapshotStatus
-from malstrom_py.workers.simulator.coverage import Witness
-from malstrom_py.workers.simulator.random_schedule import Chance
+from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class SimulatedBackground:
         return [work for work, _ in self._waiting]
 
 
-def outlived(work: Work) -> bool:
+def run_orphaned_write(work: Work) -> bool:
     """Do what a run has left that is dead: whether it was fenced off. Nobody asks what else it comes to."""
     try:
         work()
@@ -169,21 +169,27 @@ class SimulatedCommits(SinkCommits):
         return []
 
 
-class SimulatedSaving:
+class SimulatedSnapshots:
     """Keeps one run as ``keeping`` says. ``dead_writes``: what earlier runs have left; ``is_recovery``: there were
     some.
     """
 
     def __init__(
-        self, keeping: SnapshotUse, chance: Chance, witness: Witness, dead_writes: list[Work], *, is_recovery: bool
+        self,
+        keeping: SnapshotUse,
+        chance: RandomSchedule,
+        coverage: Coverage,
+        dead_writes: list[Work],
+        *,
+        is_recovery: bool,
     ) -> None:
         self.background = SimulatedBackground()
         self.is_recovery = is_recovery
         self.dead_writes = dead_writes
         store = SimulatedStore(keeping.snapshots.store(), self._before)
         self.keeping = replace(keeping, snapshots=replace(keeping.snapshots, uri=store))
-        self._chance = chance
-        self._witness = witness
+        self._schedule = chance
+        self._coverage = coverage
         self._begins = False
         self._is_dead = False
         self._tears_in = 0
@@ -233,14 +239,14 @@ class SimulatedSaving:
     def stopped(self, snapshots: SnapshotStatus | None) -> None:
         """The run has been stopped: what it was about to tidy up is tidied up yet, or never."""
         self._is_dead = True
-        self._witness.hit("stopped behind a last snapshot")
-        self._witness.known = None if snapshots is None else snapshots.last
+        self._coverage.hit("stopped behind a last snapshot")
+        self._coverage.known = None if snapshots is None else snapshots.last
         self._leave()
 
     def lost(self, snapshotting: SnapshotCoordinator | None) -> None:
         """The run has died: what it was about to write may be written yet, or never."""
         self._is_dead = True
-        hit = self._witness.hit
+        hit = self._coverage.hit
         if self._begins and self.is_recovery:
             hit("crash during recovery")
         if snapshotting is not None:
@@ -252,14 +258,14 @@ class SimulatedSaving:
             there = snapshotting.checkpointer.list_checkpoints()
             if there and there[-1] != last:
                 hit("crash between manifest and sink commit")
-            self._witness.known = last
+            self._coverage.known = last
         self._leave()
 
     def _leave(self) -> None:
         for work in self.background.left():
-            fate = self._chance.one_of(("never", "at once", "later", "later"))
+            fate = self._schedule.one_of(("never", "at once", "later", "later"))
             if fate == "at once":
-                outlived(work)
+                run_orphaned_write(work)
             elif fate == "later":
                 self.dead_writes.append(work)
 
@@ -267,8 +273,8 @@ class SimulatedSaving:
         """Before each operation of the store."""
         if self._is_dead:
             return
-        if self._begins and self.dead_writes and self._chance.happens(_OUTLIVES):
-            self._outlive(self._chance.one_of(range(len(self.dead_writes))))
+        if self._begins and self.dead_writes and self._schedule.happens(_OUTLIVES):
+            self._outlive(self._schedule.one_of(range(len(self.dead_writes))))
         if self._tear is None:
             return
         if self._tears_in == 0:
@@ -277,5 +283,5 @@ class SimulatedSaving:
         self._tears_in -= 1
 
     def _outlive(self, number: int) -> None:
-        if outlived(self.dead_writes.pop(number)):
-            self._witness.hit("zombie write fenced")
+        if run_orphaned_write(self.dead_writes.pop(number)):
+            self._coverage.hit("zombie write fenced")

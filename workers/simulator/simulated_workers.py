@@ -23,10 +23,15 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.result import StepCounts
-from malstrom_py.workers.runtime.local_workers import WATCH_S, Crew
-from malstrom_py.workers.simulator.coverage import Witness
-from malstrom_py.workers.simulator.random_schedule import Asked, Chance, Crash, Wanted
-from malstrom_py.workers.simulator.simulated_snapshots import SimulatedCommits, SimulatedSaving
+from malstrom_py.workers.runtime.local_workers import WATCH_S, LocalWorkers
+from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.random_schedule import (
+    RandomSchedule,
+    ScheduledCrash,
+    ScheduledRescale,
+    ScheduledSnapshot,
+)
+from malstrom_py.workers.simulator.simulated_snapshots import SimulatedCommits, SimulatedSnapshots
 from malstrom_py.workers.transport.messages import COORDINATOR, Content, Message
 
 _TICKS_S: Final = (0.001, 0.01, 0.2)
@@ -58,7 +63,7 @@ class SimulatedStop(SimulatedCrash):
     """The simulator has stopped the job behind a last snapshot, from which it goes on."""
 
 
-class SimulatedCrew(Crew):
+class SimulatedWorkers(LocalWorkers):
     """Runs ``plan`` as ``chance`` decides. ``zombies``: what earlier incarnations of the job have still on its way.
 
     ``saving``: how the job is snapshotted, if it is; ``wanted``: when somebody asks for a snapshot.
@@ -67,19 +72,19 @@ class SimulatedCrew(Crew):
     def __init__(
         self,
         plan: Plan,
-        chance: Chance,
-        witness: Witness,
+        chance: RandomSchedule,
+        coverage: Coverage,
         *,
         workers: int,
         batching: Batching,
         clock: Clock,
         checks: bool,
         incarnation: int,
-        rescales: list[Asked],
-        crashes: list[Crash],
+        rescales: list[ScheduledRescale],
+        crashes: list[ScheduledCrash],
         zombies: Queues,
-        saving: SimulatedSaving | None = None,
-        wanted: list[Wanted] | None = None,
+        saving: SimulatedSnapshots | None = None,
+        wanted: list[ScheduledSnapshot] | None = None,
     ) -> None:
         super().__init__(
             plan,
@@ -92,8 +97,8 @@ class SimulatedCrew(Crew):
             slots_per_move=chance.slots_per_move(plan.slots),
             keys_per_parcel=chance.keys_per_parcel(),
         )
-        self._chance = chance
-        self._witness = witness
+        self._schedule = chance
+        self._coverage = coverage
         self._asked = rescales
         self._crashes = crashes
         self._queues: Queues = {}
@@ -127,17 +132,17 @@ class SimulatedCrew(Crew):
         saving.begins()
         if saving.is_recovery and crashes and crashes[0].when == "recovering":
             crash = crashes.pop(0)
-            saving.tear(self._chance.one_of(range(25)), lambda: self.crash(crash.who))
+            saving.tear(self._schedule.one_of(range(25)), lambda: self.crash(crash.who))
         begun = super().begin()
         if begun is not None and begun.resumption is not None:
-            self._witness.resumed(begun.resumption.manifest, len(self.members), again=saving.is_recovery)
+            self._coverage.resumed(begun.resumption.manifest, len(self.members), again=saving.is_recovery)
         return begun
 
     def open(self, pins: Mapping[str, Any] | None = None) -> None:
         super().open(pins)
         if self._saving is not None:
             self._saving.has_begun()
-            self._witness.opened(self._workers.values(), self.coordination.readers)
+            self._coverage.opened(self._workers.values(), self.coordination.readers)
 
     @property
     def finished(self) -> bool:
@@ -198,7 +203,7 @@ class SimulatedCrew(Crew):
         if chore == COORDINATE:
             self._carry(COORDINATOR, self.coordination.turn())
             now = self.coordination.snapshots
-            self._witness.hit("snapshot completed", 0 if now is None else now.made - made.made)
+            self._coverage.hit("snapshot completed", 0 if now is None else now.made - made.made)
         else:
             saving.write(chore)
 
@@ -210,7 +215,7 @@ class SimulatedCrew(Crew):
             self._resting.add(worker)
         self._save_cut(at_work)
         self._carry(worker, outgoing)
-        self._witness.stepped(at_work)
+        self._coverage.stepped(at_work)
         at_work.check()
 
     def arrive(self, way: Hashable) -> None:
@@ -226,9 +231,9 @@ class SimulatedCrew(Crew):
             self._drop(receiver, content)
             return
         worker = self._workers.get(receiver)
-        self._witness.arrives(worker, content)
+        self._coverage.arrives(worker, content)
         if isinstance(content, BarrierPassed) and self.coordination.is_between_moves:
-            self._witness.hit("snapshot inside a rescale")
+            self._coverage.hit("snapshot inside a rescale")
         self._carry(receiver, self._hand(receiver, content))
         self._resting.discard(receiver)
         if worker is not None:
@@ -240,11 +245,11 @@ class SimulatedCrew(Crew):
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""
-        self._witness.hit(f"{who} crash" + (" inside a rescale" if self._moves else ""))
+        self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._moves else ""))
         if self._saving is None:
             raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost, and it has no snapshots. Start it afresh.")
         self._saving.lost(self.coordination.snapshotting)
-        self.commit.is_lost = self._chance.happens(0.5)
+        self.commit.is_lost = self._schedule.happens(0.5)
         raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost. It goes on from its last snapshot.")
 
     def stop(self) -> None:
@@ -257,7 +262,7 @@ class SimulatedCrew(Crew):
         self._resting.clear()
 
     def request(self, members: Sequence[int], done: Done) -> None:
-        self._witness.asked(self)
+        self._coverage.asked(self)
         super().request(members, done)
 
     def replace(self, kept: Sequence[int], size: int, done: Done) -> None:
@@ -276,13 +281,13 @@ class SimulatedCrew(Crew):
 
     def _next(self) -> Hashable | None:
         """What happens next: a worker's step, by its number, or the arrival on a way. None: time has passed."""
-        if self._chance.happens(_TICK):
-            self.pass_s(self._chance.one_of(_TICKS_S))
+        if self._schedule.happens(_TICK):
+            self.pass_s(self._schedule.one_of(_TICKS_S))
         actions = [*self.ways, *self.busy, *self.chores]
         if not actions:
             self._rest()
             return None
-        return self._chance.next_of(actions)
+        return self._schedule.next_of(actions)
 
     def _rest(self) -> None:
         """Nothing is on its way and nobody has anything to do: let the time pass until somebody has."""
@@ -303,9 +308,9 @@ class SimulatedCrew(Crew):
 
     def _drop(self, receiver: int, content: Content) -> None:
         if not isinstance(content, Frame):
-            self._witness.hit("stale letter dropped")  # letters come from handles that name an incarnation
+            self._coverage.hit("stale letter dropped")  # letters come from handles that name an incarnation
         elif receiver in self._workers:
-            self._witness.hit("stale frame dropped")
+            self._coverage.hit("stale frame dropped")
             self._workers[receiver].receive(content)
 
     def _carry(self, sender: int, messages: Iterable[Message]) -> None:
@@ -332,12 +337,12 @@ class SimulatedCrew(Crew):
     def _save_cut(self, worker: Worker) -> None:
         cut = worker.take_cut()
         if cut is not None and self.coordination.snapshotting is not None:
-            self._witness.cut(worker, cut)
+            self._coverage.cut(worker, cut)
             if worker.suspended:
                 self._at_last_cut[worker.id] = worker.counts()
             self.coordination.snapshotting.save(cut)
 
-    def _is_moment(self, asked: Asked | Wanted) -> bool:
+    def _is_moment(self, asked: ScheduledRescale | ScheduledSnapshot) -> bool:
         """Whether the moment of a request has come; at the latest when nothing else can happen."""
         if self._turn < asked.turn:
             return self._at_end
@@ -362,8 +367,8 @@ class SimulatedCrew(Crew):
             return
         asked = self._asked.pop(0)
         if self._at_end:
-            self._witness.hit("request at end of stream")
-        kept = self._chance.some_of(self.coordination.target, min(asked.size, asked.kept))
+            self._coverage.hit("request at end of stream")
+        kept = self._schedule.some_of(self.coordination.target, min(asked.size, asked.kept))
         try:
             self.replace(kept, asked.size, _nobody)
         except PlanError:
@@ -383,11 +388,11 @@ class SimulatedCrew(Crew):
             return
         crash = self._crashes.pop(0)
         if crash.when == "writing" and self._saving is not None:
-            self._saving.tear(self._chance.one_of(range(6)), lambda: self.crash(crash.who))
+            self._saving.tear(self._schedule.one_of(range(6)), lambda: self.crash(crash.who))
         else:
             self.crash(crash.who)
 
-    def _is_time(self, crash: Crash) -> bool:
+    def _is_time(self, crash: ScheduledCrash) -> bool:
         if self._turn < crash.turn:
             return False
         if crash.when == "moving":

@@ -26,10 +26,15 @@ from malstrom_py.workers.runtime.in_process import check_job
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import LocalJob
-from malstrom_py.workers.simulator.coverage import Witness
-from malstrom_py.workers.simulator.random_schedule import Asked, Chance, Crash, Wanted
-from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSaving, Work
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedCrew
+from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.random_schedule import (
+    RandomSchedule,
+    ScheduledCrash,
+    ScheduledRescale,
+    ScheduledSnapshot,
+)
+from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedWorkers
 
 _START_S: Final = 4_102_444_800.0
 """2100: no record of today is ahead of the simulated clock (T4)."""
@@ -126,14 +131,14 @@ class Simulation:
         return JobHandle(LocalJob(self._runs(plan, controls), controls, control=False))
 
     def _runs(self, plan: Plan, controls: CommandQueue) -> _Incarnations:
-        chance, witness = Chance(self._seed), Witness()
+        chance, coverage = RandomSchedule(self._seed), Coverage()
         batching, drawn = chance.batching(), chance.snapshots()
         keeping = self._keeping or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)
         runs = _Incarnations(
             plan,
             controls,
             chance,
-            witness,
+            coverage,
             workers=self._workers,
             batching=self._batching or batching,
             clock=self._clock or VirtualClock(_START_S),
@@ -155,22 +160,22 @@ class _Incarnations:
         self,
         plan: Plan,
         controls: CommandQueue,
-        chance: Chance,
-        witness: Witness,
+        chance: RandomSchedule,
+        coverage: Coverage,
         *,
         workers: int,
         batching: Batching,
         clock: Clock,
         checks: bool,
-        rescales: list[Asked],
-        crashes: list[Crash],
+        rescales: list[ScheduledRescale],
+        crashes: list[ScheduledCrash],
         keeping: SnapshotUse | None,
-        wanted: list[Wanted],
+        wanted: list[ScheduledSnapshot],
     ) -> None:
         self._plan = plan
         self._controls = controls
-        self._chance = chance
-        self._witness = witness
+        self._schedule = chance
+        self._coverage = coverage
         self._workers = workers
         self._batching = batching
         self._clock = clock
@@ -205,24 +210,24 @@ class _Incarnations:
                 if self._keeping is not None:
                     if self._now.has_begun:
                         self._keeping = begun_again(self._keeping, self._crew.snapshots)
-                    self._workers = self._chance.size()
+                    self._workers = self._schedule.size()
                 self._crew, self._now = self._new(self._crew.on_its_way)
             else:
                 traces = [*self._traces, self._crew.trace]
                 counts = {field.name: getattr(result, field.name) for field in fields(result)}
                 return SimulatedResult(
-                    **counts, hits=dict(self._witness.hits), trace=":".join(traces), incarnations=len(traces)
+                    **counts, hits=dict(self._coverage.hits), trace=":".join(traces), incarnations=len(traces)
                 )
 
     def result(self) -> RunResult:
         """What the run of now has done so far."""
         return self._now.result()
 
-    def _new(self, zombies: Queues) -> tuple[SimulatedCrew, JobRun[SimulatedCrew]]:
-        crew = SimulatedCrew(
+    def _new(self, zombies: Queues) -> tuple[SimulatedWorkers, JobRun[SimulatedWorkers]]:
+        crew = SimulatedWorkers(
             self._plan,
-            self._chance,
-            self._witness,
+            self._schedule,
+            self._coverage,
             workers=self._workers,
             batching=self._batching,
             clock=self._clock,
@@ -236,8 +241,8 @@ class _Incarnations:
         )
         return crew, JobRun(self._plan, crew, self._clock, controls=self._controls)
 
-    def _saving(self) -> SimulatedSaving | None:
+    def _saving(self) -> SimulatedSnapshots | None:
         if self._keeping is None:
             return None
         again = bool(self._traces)
-        return SimulatedSaving(self._keeping, self._chance, self._witness, self._dead_writes, is_recovery=again)
+        return SimulatedSnapshots(self._keeping, self._schedule, self._coverage, self._dead_writes, is_recovery=again)

@@ -27,17 +27,26 @@ from malstrom_py.errors import (
 )
 from malstrom_py.workers.control import client as control_client
 from malstrom_py.workers.control import server as control_socket
-from malstrom_py.workers.control.client import RemoteJob, running_jobs
-from malstrom_py.workers.control.messages import REQUEST_BYTES_MAX, AskRescale, AskWait, Request, encode_request
-from malstrom_py.workers.control.registry import Claim, socket_path
+from malstrom_py.workers.control.client import SocketJob, running_jobs
+from malstrom_py.workers.control.messages import (
+    REQUEST_BYTES_MAX,
+    ControlRequest,
+    RescaleCommand,
+    WaitCommand,
+    encode_request,
+)
+from malstrom_py.workers.control.registry import NameClaim, socket_path
 from tests.integration.control.clients import PATIENCE_S, Gate, answer_of, connected, token_of, until
 
 
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        (encode_request(Request("wrong" * 9, AskRescale(8, True, 9.0))), "this is not the token of job 'endless'"),
-        (encode_request(Request("\udcff\u20ac", AskWait(None))), "this is not the token"),
+        (
+            encode_request(ControlRequest("wrong" * 9, RescaleCommand(8, True, 9.0))),
+            "this is not the token of job 'endless'",
+        ),
+        (encode_request(ControlRequest("\udcff\u20ac", WaitCommand(None))), "this is not the token"),
         (struct.pack(">I", 0), "a message of 0 bytes"),
         (struct.pack(">I", REQUEST_BYTES_MAX + 1) + b"x", "a message of 4,097 bytes"),
         (b"\xff" * 4, "a message of 4,294,967,295 bytes"),
@@ -85,7 +94,7 @@ def test_clients_that_die_while_they_wait_leave_nothing_behind(handle: mp.JobHan
     before = threading.active_count()
     for _ in range(control_socket.CONNECTIONS_MAX * 2):
         with connected(runtime) as connection, contextlib.suppress(BrokenPipeError):
-            connection.sendall(encode_request(Request(token_of(runtime), AskWait(None))))
+            connection.sendall(encode_request(ControlRequest(token_of(runtime), WaitCommand(None))))
     # Those before them are gone, or there would be no room.
     until(lambda: can_ask("endless"))
     assert threading.active_count() <= before
@@ -101,14 +110,14 @@ def can_ask(name: str) -> bool:
 
 def test_a_client_that_dies_while_it_waits_for_a_rescale_has_it_done(handle: mp.JobHandle, runtime: Path) -> None:
     with connected(runtime) as connection:
-        connection.sendall(encode_request(Request(token_of(runtime), AskRescale(5, True, PATIENCE_S))))
+        connection.sendall(encode_request(ControlRequest(token_of(runtime), RescaleCommand(5, True, PATIENCE_S))))
     until(lambda: handle.status().workers == 5 and handle.status().state == "running")
 
 
 def test_too_many_clients_at_once_are_told_to_come_later(handle: mp.JobHandle, runtime: Path) -> None:
     crowd = [connected(runtime) for _ in range(control_socket.CONNECTIONS_MAX)]
     with pytest.raises(ControlError, match="32 others are connected already: try again later"):
-        RemoteJob("endless", socket_path(runtime, "endless"), token_of(runtime)).status(timeout_s=1)
+        SocketJob("endless", socket_path(runtime, "endless"), token_of(runtime)).status(timeout_s=1)
     for connection in crowd:
         connection.close()
     until(lambda: can_ask("endless"))
@@ -145,7 +154,7 @@ def test_where_no_descriptors_are_left_who_waits_waits(handle: mp.JobHandle, run
     token = token_of(runtime)
     with no_descriptors_left():
         client.connect(str(socket_path(runtime, "endless")))
-        client.sendall(encode_request(Request(token, AskRescale(3, True, PATIENCE_S))))
+        client.sendall(encode_request(ControlRequest(token, RescaleCommand(3, True, PATIENCE_S))))
         time.sleep(0.2)
     with client:
         assert isinstance(answer_of(client), mp.RescaleReport)
@@ -185,7 +194,7 @@ def test_a_client_that_does_not_read_is_cut(
     handle: mp.JobHandle, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with impatient(monkeypatch, WAITING_S=1e-6, REQUEST_S=0.2), connected(runtime) as connection:
-        connection.sendall(encode_request(Request(token_of(runtime), AskWait(None))))
+        connection.sendall(encode_request(ControlRequest(token_of(runtime), WaitCommand(None))))
         # It is told so often that its answer is yet to come that at last there is no room for that.
         hung_up = select.poll()
         hung_up.register(connection, 0)
@@ -225,9 +234,9 @@ def test_a_stuck_function_makes_the_figures_old_but_is_no_lack_of_an_answer() ->
 
 
 @contextmanager
-def wrong_server(runtime: Path, say: Callable[[socket.socket], None]) -> Iterator[RemoteJob]:
+def wrong_server(runtime: Path, say: Callable[[socket.socket], None]) -> Iterator[SocketJob]:
     """A server that takes any token and answers what it likes; a remote job that asks it."""
-    claim = Claim.of(runtime, "odd")
+    claim = NameClaim.of(runtime, "odd")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(claim.socket_path))
     listener.listen(8)
@@ -243,7 +252,7 @@ def wrong_server(runtime: Path, say: Callable[[socket.socket], None]) -> Iterato
 
     thread = threading.Thread(target=serve)
     thread.start()
-    yield RemoteJob("odd", claim.socket_path, claim.token)
+    yield SocketJob("odd", claim.socket_path, claim.token)
     ended.set()
     thread.join(PATIENCE_S)
     listener.close()

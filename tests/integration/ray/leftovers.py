@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import ray
 
 from malstrom_py.workers.ray.cluster import NAMESPACE
-from malstrom_py.workers.ray.discovery import running_at_hand
+from malstrom_py.workers.ray.discovery import running_nearby
 
 PATIENCE_S: Final = 120.0
 WITHIN_S: Final = 60.0
@@ -81,7 +81,7 @@ def check_nothing_left(before: Things, *, with_ray: bool = True) -> None:
 
 def kill_jobs() -> None:
     """End all jobs, so that the next test has none."""
-    for job in running_at_hand():
+    for job in running_nearby():
         ray.kill(ray.get_actor(job, namespace=NAMESPACE))
 
 

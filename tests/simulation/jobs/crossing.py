@@ -16,7 +16,7 @@ from malstrom_py.builder.regions import regions_of
 from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.simulator.coverage import Witness
+from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.transport.messages import COORDINATOR
 from tests.simulation.jobs.driving import Driven, Steered
 from tests.simulation.jobs.feeding import Fed
@@ -72,7 +72,7 @@ class _Look(NamedTuple):
     held: int = 0
 
 
-class Ledger(Witness):
+class Ledger(Coverage):
     """Counts the records that each stage takes, by the version of its region; the keys that leave it; the rows held."""
 
     def __init__(self, stages: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ class Run:
             workers=cell.before,
             slots=SLOTS,
             batching=mp.Batching(rows_max=rng.choice([1, 4, 64]), credit=mp.Credit(rows=rng.choice([3, 6, 12]))),
-            witness=self.ledger,
+            coverage=self.ledger,
             snapshots=mp.Snapshots(MemoryStore(), interval_s=None, keep=1) if saving else None,
         )
         self.ledger.learn(self.driven.plan)

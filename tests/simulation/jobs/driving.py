@@ -12,10 +12,10 @@ import malstrom_py as mp
 from malstrom_py.errors import MalstromError
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.reports.job_status import RescaleReport
-from malstrom_py.workers.simulator.coverage import Witness
-from malstrom_py.workers.simulator.random_schedule import Chance
-from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSaving, Work
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedCrew
+from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.random_schedule import RandomSchedule
+from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrash, SimulatedWorkers
 from tests.simulation.jobs.feeding import Fed
 from tests.simulation.jobs.jobs import Case
 from tests.simulation.jobs.layouts import Layout
@@ -27,7 +27,7 @@ TURNS_MAX: Final = 200_000
 """After so many turns a job that is fed no more must have ended."""
 
 
-class Steered(Chance):
+class Steered(RandomSchedule):
     """Chooses among those that are not made to wait, each as likely as the others.
 
     ``tick``: how probable it is that time passes in a turn though there is something to do. ``held_back``: who has to
@@ -81,7 +81,7 @@ def chosen(things: Sequence[T], number: int) -> T:
 
 
 class Driven:
-    """A job laid out as ``layout``, that reads ``feds``. ``witness`` counts what was hard about it."""
+    """A job laid out as ``layout``, that reads ``feds``. ``coverage`` counts what was hard about it."""
 
     def __init__(
         self,
@@ -92,13 +92,13 @@ class Driven:
         workers: int,
         slots: int,
         batching: mp.Batching,
-        witness: Witness | None = None,
+        coverage: Coverage | None = None,
         checks: bool = False,
         snapshots: mp.Snapshots | None = None,
     ) -> None:
         self.feds = feds
         self.chance = chance
-        self.witness = witness or Witness()
+        self.coverage = coverage or Coverage()
         self.incarnation = 0
         self.reports: list[RescaleReport] = []
         self.asked: list[int] = []
@@ -197,8 +197,8 @@ class Driven:
             [f"{head.name}-late" for head in layout.heads],
             [f"{stage.name}-windows" for stage in layout.stages],
         )
-        self.witness.hits["late record"] += sum(len(outcome.rows.get(sink, ())) for sink in late)
-        self.witness.hits["window fired"] += sum(len(outcome.rows.get(sink, ())) for sink in fired)
+        self.coverage.hits["late record"] += sum(len(outcome.rows.get(sink, ())) for sink in late)
+        self.coverage.hits["window fired"] += sum(len(outcome.rows.get(sink, ())) for sink in fired)
         require(len(self.reports) == len(self.asked), f"{len(self.asked)} requests, {len(self.reports)} reports (R9)")
         if self.asked:
             members = self.crew.members
@@ -218,16 +218,16 @@ class Driven:
         crew.commit.commit()
         crew.close()
 
-    def _started(self, workers: int, zombies: Queues) -> SimulatedCrew:
+    def _started(self, workers: int, zombies: Queues) -> SimulatedWorkers:
         self.incarnation += 1
         keeping, again = self._keeping, self.incarnation > 1
         saving = None
         if keeping is not None:
-            saving = SimulatedSaving(keeping, self.chance, self.witness, self._dead_writes, is_recovery=again)
-        crew = SimulatedCrew(
+            saving = SimulatedSnapshots(keeping, self.chance, self.coverage, self._dead_writes, is_recovery=again)
+        crew = SimulatedWorkers(
             self.plan,
             self.chance,
-            self.witness,
+            self.coverage,
             workers=workers,
             batching=self._batching,
             clock=self._case.clock,

@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
         """All parts end, the job comes to its end, and the oracle judges."""
         if self.feds and not self.has_failed:
             self.driven.end()
-            MET.update(self.driven.witness.hits)
+            MET.update(self.driven.coverage.hits)
             MET[type(self).__name__] += 1
 
     # -- what comes in --

@@ -48,7 +48,7 @@ def crossed(before: int, after: int) -> Counter[str]:
     feed(feds, 0)
     until(driven, lambda: all(fed.silences[part, ROWS] for fed in feds.values() for part in PARTS))
     driven.snapshot()
-    until(driven, lambda: driven.witness.hits["snapshot completed"] == 1)
+    until(driven, lambda: driven.coverage.hits["snapshot completed"] == 1)
     feed(feds, ROWS)
     for _ in range(LOST_AFTER):
         driven.turn()
@@ -58,7 +58,7 @@ def crossed(before: int, after: int) -> Counter[str]:
     require(all(len(manifest.sources[name]) == len(PARTS) for name in feds), "it has the parts of both sources")
     driven.crash("worker", after)
     driven.end()
-    return driven.witness.hits
+    return driven.coverage.hits
 
 
 def feed(feds: dict[str, Fed], first: int) -> None:

@@ -38,7 +38,7 @@ def test_a_snapshot_has_its_time_however_long_after_the_one_before_it_is_asked_f
     for made in (1, 2):
         driven.crew.pass_s(2 * SAVE_DEADLINE_S)
         driven.snapshot()
-        until(driven, lambda made=made: driven.witness.hits["snapshot completed"] == made)  # type: ignore[misc]
+        until(driven, lambda made=made: driven.coverage.hits["snapshot completed"] == made)  # type: ignore[misc]
     driven.end()
 
 

@@ -90,7 +90,7 @@ class Fragile(Union):
 
     def teardown(self) -> None:
         super().teardown()
-        if self.feds and self.driven.witness.hits["Bye taken"]:
+        if self.feds and self.driven.coverage.hits["Bye taken"]:
             raise Violation("a worker has left")
 
 

@@ -17,7 +17,7 @@ from malstrom_py.testing import VirtualClock
 from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.reports.result import StepCounts
-from malstrom_py.workers.runtime.local_workers import Crew
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 
 STEPS_MAX = 20_000
 
@@ -32,7 +32,7 @@ class Running:
         workers: int = 1,
         rows_max: int = 2,
         clock: Clock | None = None,
-        kind: type[Crew] = Crew,
+        kind: type[LocalWorkers] = LocalWorkers,
         **options: Any,
     ) -> None:
         self.clock = clock or VirtualClock()

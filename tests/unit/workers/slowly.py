@@ -11,7 +11,7 @@ from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.background import Background
-from malstrom_py.workers.runtime.local_workers import Crew
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 
 
 class AtOnce:
@@ -37,7 +37,7 @@ class AtOnce:
         self._back.clear()
 
 
-class PromptCrew(Crew):
+class PromptCrew(LocalWorkers):
     def _background(self) -> Background:
         return AtOnce()
 

@@ -11,7 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks
 from malstrom_py.sources.spark import Spark
-from malstrom_py.workers.runtime.local_workers import Crew
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from tests.unit.sources.spark.copies import copy_with, parquet, pin_over
 
 SCHEMA = pa.schema([("n", pa.int64()), ("group", pa.int64())])
@@ -42,11 +42,11 @@ def test_whatever_the_schedule(tmp_path: Path, seed: int) -> None:
     check(out)
 
 
-def rescaling(*sizes: int, every: int) -> Callable[[Crew], bool]:
+def rescaling(*sizes: int, every: int) -> Callable[[LocalWorkers], bool]:
     """Ask for the next of ``sizes`` after so many steps each."""
     left, steps = list(sizes), [0]
 
-    def until(crew: Crew) -> bool:
+    def until(crew: LocalWorkers) -> bool:
         steps[0] += 1
         if left and steps[0] % every == 0:
             assert not crew.finished

@@ -19,7 +19,7 @@ from malstrom_py.errors import (
 from malstrom_py.workers.coordinator import command_queue as controls_module
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone, WakefulClock
 from malstrom_py.workers.coordinator.rescale_requests import Done
-from malstrom_py.workers.reports.job_status import Ending, Moving, RescaleReport, SnapshotStatus
+from malstrom_py.workers.reports.job_status import JobOutcome, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 
 NOTHING = RunResult("a", {}, 0.0)
@@ -86,8 +86,8 @@ def obey(controls: CommandQueue, workers: Workers) -> None:
     controls.obey(workers, lambda: NOTHING)
 
 
-def finished() -> Ending:
-    return Ending.of(NOTHING, None)
+def finished() -> JobOutcome:
+    return JobOutcome.of(NOTHING, None)
 
 
 def test_a_command_wakes_the_run_and_is_taken_once(controls: CommandQueue, workers: Workers) -> None:
@@ -155,7 +155,7 @@ def test_every_command_is_answered_when_one_ends_the_run(controls: CommandQueue,
     status = controls.status()
     with pytest.raises(InternalError):
         obey(controls, workers)
-    controls.end(Ending.of(NOTHING, InternalError("broken")))
+    controls.end(JobOutcome.of(NOTHING, InternalError("broken")))
     for rescaling in asked:
         with pytest.raises(JobEnded, match="it has failed"):
             rescaling.done.result()
@@ -217,7 +217,7 @@ def test_who_is_being_stopped_begins_no_move_any_more(drain: bool, controls: Com
     asked = controls.rescale(2)
     obey(controls, workers)
     assert workers.told == ["drain" if drain else "suspend"]
-    controls.end(Ending.of(NOTHING, None if drain else JobEnded("stopped", how="stopped")))
+    controls.end(JobOutcome.of(NOTHING, None if drain else JobEnded("stopped", how="stopped")))
     with pytest.raises(JobEnded, match="cannot be rescaled to 2: it has"):
         asked.done.result()
 
@@ -287,7 +287,7 @@ def test_nobody_who_waits_can_cancel_what_others_wait_for(controls: CommandQueue
 
 
 def test_the_error_of_a_failed_job_stands_in_its_status(controls: CommandQueue) -> None:
-    controls.end(Ending.of(NOTHING, OperatorError("step 'a' failed")))
+    controls.end(JobOutcome.of(NOTHING, OperatorError("step 'a' failed")))
     assert (controls.known().state, controls.known().error) == ("failed", "step 'a' failed")
 
 

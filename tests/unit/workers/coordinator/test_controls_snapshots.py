@@ -11,7 +11,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator import command_queue as controls_module
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone
 from malstrom_py.workers.coordinator.rescale_requests import Done
-from malstrom_py.workers.reports.job_status import Ending, Moving, RescaleReport, SnapshotStatus
+from malstrom_py.workers.reports.job_status import JobOutcome, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 
 NOTHING = RunResult("a", {}, 0.0)
@@ -126,7 +126,7 @@ def test_who_is_being_stopped_makes_no_snapshot_on_demand(uri: str | None, drain
     with pytest.raises(OperationInProgress, match="is being stopped, so there can be no") as raised:
         controls.save(uri)
     assert raised.value.operation == "stop"
-    controls.end(Ending.of(NOTHING, None))
+    controls.end(JobOutcome.of(NOTHING, None))
     with pytest.raises(JobEnded, match=r"cannot be saved (in a snapshot|to there): it has finished"):
         controls.save(uri)
 
@@ -135,7 +135,7 @@ def test_a_job_that_ends_answers_who_waits_for_a_snapshot(controls: CommandQueue
     taken = controls.save()
     obey(controls, workers)
     waiting = controls.save("there")
-    controls.end(Ending.of(NOTHING, InternalError("broken")))
+    controls.end(JobOutcome.of(NOTHING, InternalError("broken")))
     for asked in (taken, waiting):
         with pytest.raises(JobEnded, match="cannot be saved"):
             asked.done.result(timeout=0)

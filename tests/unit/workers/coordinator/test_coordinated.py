@@ -9,13 +9,13 @@ from malstrom_py import sinks, sources
 from malstrom_py.clock import VirtualClock
 from malstrom_py.errors import SnapshotError
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.runtime.local_workers import Crew
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 
 
-def crew() -> Crew:
+def crew() -> LocalWorkers:
     job = mp.Job("crew")
     job.source("in", sources.Memory([1, 2])).key_by("key", lambda n: n).sink("out", sinks.Memory())
-    made = Crew(job.plan(), workers=2, batching=Batching(), clock=VirtualClock())
+    made = LocalWorkers(job.plan(), workers=2, batching=Batching(), clock=VirtualClock())
     made.open()
     return made
 

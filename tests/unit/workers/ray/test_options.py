@@ -10,7 +10,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.ray.cluster import in_words
+from malstrom_py.workers.ray.cluster import describe_needs
 from malstrom_py.workers.ray.runtime import split_env, worker_options
 
 DEFAULTS: dict[str, Any] = {
@@ -21,7 +21,7 @@ DEFAULTS: dict[str, Any] = {
 def test_what_ray_counts() -> None:
     options = worker_options(**{**DEFAULTS, "num_gpus": 0.5, "memory": 2 << 30, "resources": {"disk": 1.0}})
     assert options.needs == {"CPU": 1.0, "GPU": 0.5, "memory": 2 << 30, "disk": 1.0}
-    assert in_words(options.needs) == "1 CPU, 0.5 GPU, 2.14748 GB memory, 1 disk"
+    assert describe_needs(options.needs) == "1 CPU, 0.5 GPU, 2.14748 GB memory, 1 disk"
 
 
 @pytest.mark.parametrize(

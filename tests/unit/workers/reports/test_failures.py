@@ -9,7 +9,7 @@ import types
 import pytest
 
 from malstrom_py.errors import InternalError, OperatorError
-from malstrom_py.workers.reports.error_transfer import pack, unpack
+from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
 
 
 class UsersError(Exception):
@@ -30,7 +30,7 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 def test_an_error_comes_with_its_attributes_its_notes_and_its_cause() -> None:
     error = raised(OperatorError("step 'a' failed", step="a", key=("k", 1), function="f at x.py:3"), KeyError("name"))
     error.add_note("so far 3 rows")
-    there = unpack(pack(error))
+    there = unpack_error(pack_error(error))
     assert isinstance(there, OperatorError)
     assert (str(there), there.step, there.key, there.function) == ("step 'a' failed", "a", ("k", 1), "f at x.py:3")
     assert there.__notes__ == ["so far 3 rows"]
@@ -53,7 +53,7 @@ def test_a_cause_that_cannot_be_carried_is_told_by_its_type_and_the_users_line_a
             users.__cause__ = users.__context__
             raise OperatorError("step 'a' failed", step="a") from users
     except OperatorError as error:
-        there = unpack(pack(error))
+        there = unpack_error(pack_error(error))
     assert (type(there), str(there), repr(there.__cause__)) == (
         OperatorError,
         "step 'a' failed",
@@ -62,13 +62,13 @@ def test_a_cause_that_cannot_be_carried_is_told_by_its_type_and_the_users_line_a
     line = refuse.__code__.co_firstlineno + 1
     place = f"caused by UsersError raised at {__file__}:{line}, in refuse, which could not be brought from its process"
     assert there.__notes__ == [place]
-    again = unpack(pack(there))
+    again = unpack_error(pack_error(there))
     assert (again.__notes__, repr(again.__cause__)) == ([place], repr(KeyError("name")))
 
 
 def test_each_of_several_causes_that_cannot_be_carried_is_told() -> None:
     error = raised(OperatorError("step 'a' failed"), raised(UsersError(1, why="no"), UsersError(2, why="no")))
-    there = unpack(pack(error))
+    there = unpack_error(pack_error(error))
     assert there.__cause__ is None
     assert [note.partition(",")[0].partition(" raised")[0] for note in there.__notes__] == ["caused by UsersError"] * 2
 
@@ -80,7 +80,7 @@ def test_what_ends_a_process_comes_as_an_error_that_tells_where(error: BaseExcep
 
     with pytest.raises(type(error)) as caught:
         leave()
-    there = unpack(pack(caught.value))
+    there = unpack_error(pack_error(caught.value))
     assert isinstance(there, OperatorError)
     assert f"a function of the job ended its process: {type(error).__name__} raised at {__file__}:" in str(there)
     assert "in leave. Raise an exception" in str(there)
@@ -89,14 +89,14 @@ def test_what_ends_a_process_comes_as_an_error_that_tells_where(error: BaseExcep
 
 
 def test_a_key_that_cannot_be_pickled_does_not_keep_the_error_from_coming() -> None:
-    there = unpack(pack(OperatorError("step 'a' failed", step="a", key=threading.Lock())))
+    there = unpack_error(pack_error(OperatorError("step 'a' failed", step="a", key=threading.Lock())))
     assert isinstance(there, InternalError)
     assert "step 'a' failed" in str(there)
 
 
 def test_a_foreign_error_comes_as_it_was_or_by_its_type() -> None:
-    assert repr(unpack(pack(ZeroDivisionError("by 0")))) == repr(ZeroDivisionError("by 0"))
-    there = unpack(pack(UsersError(3, why="secret")))
+    assert repr(unpack_error(pack_error(ZeroDivisionError("by 0")))) == repr(ZeroDivisionError("by 0"))
+    there = unpack_error(pack_error(UsersError(3, why="secret")))
     assert isinstance(there, InternalError)
     assert ("UsersError" in str(there), "secret" in str(there)) == (True, False)
 
@@ -106,10 +106,10 @@ def test_an_error_of_a_class_that_is_not_here_is_told_in_words() -> None:
     exec("class Theirs(Exception): pass", module.__dict__)
     sys.modules["only_there"] = module
     try:
-        packed = pack(module.Theirs("x"))
+        packed = pack_error(module.Theirs("x"))
     finally:
         del sys.modules["only_there"]
-    there = unpack(packed)
+    there = unpack_error(packed)
     assert isinstance(there, InternalError)
     assert "Theirs" in str(there)
 
@@ -117,4 +117,4 @@ def test_an_error_of_a_class_that_is_not_here_is_told_in_words() -> None:
 def test_a_chain_of_causes_has_an_end() -> None:
     error = raised(ValueError("a"))
     error.__cause__ = error
-    assert repr(unpack(pack(error))) == repr(ValueError("a"))
+    assert repr(unpack_error(pack_error(error))) == repr(ValueError("a"))

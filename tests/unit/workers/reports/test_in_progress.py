@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malstrom_py.workers.reports.job_status import goes_on, in_progress
+from malstrom_py.workers.reports.job_status import in_progress, still_running
 
 
 @pytest.mark.parametrize("operation", ["run", "rescale", "snapshot", "savepoint", "stop"])
@@ -15,4 +15,4 @@ def test_a_wait_that_ran_out_says_what_goes_on(operation: str) -> None:
 
 
 def test_an_interrupted_wait_says_that_the_job_goes_on() -> None:
-    assert goes_on("a").startswith("job 'a' goes on")
+    assert still_running("a").startswith("job 'a' goes on")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import InternalError, JobEnded, MalstromError, OperatorError
-from malstrom_py.workers.reports.job_status import Ending, JobStatus, Moving, SnapshotStatus
+from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, Moving, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 
 COUNTS = RunResult("a", {}, 1.0)
@@ -26,7 +26,7 @@ STOPPED = JobEnded("job 'a' was stopped", job="a", how="stopped")
     ids=repr,
 )
 def test_a_run_that_ends_by_an_error_has_failed_unless_it_was_stopped(error: BaseException | None, how: str) -> None:
-    ending = Ending.of(COUNTS, error)
+    ending = JobOutcome.of(COUNTS, error)
     assert ending.how == how
     if error is None:
         assert ending.result() == COUNTS
@@ -39,7 +39,7 @@ def test_a_run_that_ends_by_an_error_has_failed_unless_it_was_stopped(error: Bas
 
 
 def test_what_a_foreign_error_says_is_not_told() -> None:
-    told = Ending.of(COUNTS, RuntimeError("secret-4711")).told()
+    told = JobOutcome.of(COUNTS, RuntimeError("secret-4711")).told()
     assert isinstance(told, InternalError)
     assert str(told) == "job 'a' failed by an unexpected RuntimeError"
 
@@ -47,21 +47,21 @@ def test_what_a_foreign_error_says_is_not_told() -> None:
 def test_what_was_noted_on_a_ctrl_c_is_told() -> None:
     error = KeyboardInterrupt()
     error.add_note("nothing was committed")
-    told = Ending.of(COUNTS, error).told()
+    told = JobOutcome.of(COUNTS, error).told()
     assert isinstance(told, JobEnded)
     assert (told.how, told.__notes__) == ("stopped", ["nothing was committed"])
 
 
 def test_a_stop_is_content_with_the_end_it_was_to_lead_to_only() -> None:
-    Ending.of(COUNTS, None).stopped(drain=True)
-    Ending.of(COUNTS, STOPPED).stopped(drain=False)
+    JobOutcome.of(COUNTS, None).stopped(drain=True)
+    JobOutcome.of(COUNTS, STOPPED).stopped(drain=False)
     with pytest.raises(JobEnded, match="stopped without drain: it has finished, and its sinks have committed"):
-        Ending.of(COUNTS, None).stopped(drain=False)
+        JobOutcome.of(COUNTS, None).stopped(drain=False)
     with pytest.raises(JobEnded, match="cannot be stopped with drain: it has been stopped"):
-        Ending.of(COUNTS, STOPPED).stopped(drain=True)
+        JobOutcome.of(COUNTS, STOPPED).stopped(drain=True)
     for drain in (True, False):
         with pytest.raises(OperatorError):
-            Ending.of(COUNTS, OperatorError("step 'a' failed")).stopped(drain=drain)
+            JobOutcome.of(COUNTS, OperatorError("step 'a' failed")).stopped(drain=drain)
 
 
 def test_a_status_says_what_there_is_to_say() -> None:

@@ -13,20 +13,20 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import ControlError, JobEnded, PlanError, SnapshotError
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.control.messages import Answer, Ask, AskSnapshot, AskStop, Done, SnapshotMade
-from malstrom_py.workers.control.remote_job import AskedJob
+from malstrom_py.workers.control.messages import Accepted, Answer, Command, SnapshotCommand, SnapshotMade, StopCommand
+from malstrom_py.workers.control.remote_job import RemoteJob
 from tests.unit.workers.started_jobs import PATIENCE_S, endless, idle, is_complete, start
 
 
-class Elsewhere(AskedJob):
+class Elsewhere(RemoteJob):
     """A job in another process, which notes what it is asked and gives ``answer``."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__("a")
-        self.asked: list[tuple[Ask, str]] = []
+        self.asked: list[tuple[Command, str]] = []
         self._answer = answer
 
-    def ask(self, ask: Ask, what: str) -> Answer:
+    def ask(self, ask: Command, what: str) -> Answer:
         self.asked.append((ask, what))
         return self._answer
 
@@ -45,7 +45,7 @@ def test_a_job_without_snapshots_makes_none_and_goes_on() -> None:
 
 @pytest.mark.parametrize("uri", ["", "x" * 2001, "x\0", 7, None, Path("there")], ids=repr)
 def test_where_a_savepoint_is_to_be_is_checked(uri: Any) -> None:
-    job = Elsewhere(Done())
+    job = Elsewhere(Accepted())
     with pytest.raises(PlanError, match="uri says where"):
         mp.JobHandle(job).savepoint(uri)
     with pytest.raises(PlanError, match="timeout_s is a number"):
@@ -61,11 +61,11 @@ def test_a_job_elsewhere_is_asked_and_a_path_is_one_of_here(tmp_path: Path, monk
     for uri in ("there", "s3://bucket/there", "file:/there", "/there"):
         handle.savepoint(uri, timeout_s=4)
     assert job.asked == [
-        (AskSnapshot(None, 3), "saved in a snapshot"),
-        (AskSnapshot(str(tmp_path / "there"), 4), f"saved to {tmp_path / 'there'}"),
-        (AskSnapshot("s3://bucket/there", 4), "saved to s3://bucket/there"),
-        (AskSnapshot("file:/there", 4), "saved to file:/there"),
-        (AskSnapshot("/there", 4), "saved to /there"),
+        (SnapshotCommand(None, 3), "saved in a snapshot"),
+        (SnapshotCommand(str(tmp_path / "there"), 4), f"saved to {tmp_path / 'there'}"),
+        (SnapshotCommand("s3://bucket/there", 4), "saved to s3://bucket/there"),
+        (SnapshotCommand("file:/there", 4), "saved to file:/there"),
+        (SnapshotCommand("/there", 4), "saved to /there"),
     ]
 
 
@@ -82,8 +82,8 @@ def test_a_job_that_has_ended_tells_of_its_last_snapshot() -> None:
 
 
 def test_an_answer_of_another_kind_is_a_control_error() -> None:
-    with pytest.raises(ControlError, match="answered with Done"):
-        mp.JobHandle(Elsewhere(Done())).snapshot()
+    with pytest.raises(ControlError, match="answered with Accepted"):
+        mp.JobHandle(Elsewhere(Accepted())).snapshot()
 
 
 def test_a_stop_leaves_a_job_with_snapshots_to_be_gone_on_with() -> None:
@@ -128,8 +128,8 @@ def test_a_stop_without_snapshots_drains_and_names_none() -> None:
 def test_a_job_elsewhere_says_with_which_snapshot_it_has_ended() -> None:
     job = Elsewhere(SnapshotMade("20261122T042242123456Z-1a2b3c4d"))
     assert mp.JobHandle(job).stop(timeout_s=3) == "20261122T042242123456Z-1a2b3c4d"
-    assert mp.JobHandle(Elsewhere(Done())).stop(drain=True, wait=False) is None
-    assert job.asked == [(AskStop(None, True, 3), "stopped")]
+    assert mp.JobHandle(Elsewhere(Accepted())).stop(drain=True, wait=False) is None
+    assert job.asked == [(StopCommand(None, True, 3), "stopped")]
 
 
 class FailsOnce(sinks.Memory):

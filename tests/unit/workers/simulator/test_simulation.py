@@ -10,7 +10,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.simulator.random_schedule import Chance
+from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 
 
 def counting(out: Any, *, parts: int = 3, rows: int = 60) -> mp.Job:
@@ -96,7 +96,7 @@ def test_a_later_simulation_goes_on_where_one_has_ended() -> None:
 
 
 def test_s3_a_job_that_is_stopped_reads_and_writes_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Chance, "crashes", lambda *_, **__: [])  # so that it is stopped, and nothing else
+    monkeypatch.setattr(RandomSchedule, "crashes", lambda *_, **__: [])  # so that it is stopped, and nothing else
     stops = 0
     for seed in range(40):
         read: list[int] = []

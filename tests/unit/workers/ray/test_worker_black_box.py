@@ -16,7 +16,7 @@ from malstrom_py.errors import OperatorError
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.ray.worker_server import BlackBox, last_words, watch
+from malstrom_py.workers.ray.worker_server import BlackBox, read_black_box, watch
 
 
 def until_it_fails(worker: Worker) -> None:
@@ -29,7 +29,7 @@ def test_it_names_the_step_the_part_and_up_to_where_it_was_read(tmp_path: Path) 
     box = BlackBox(tmp_path / "box")
 
     def parse(number: int) -> int:
-        said.append(last_words(tmp_path / "box"))
+        said.append(read_black_box(tmp_path / "box"))
         if number == 3:
             raise LookupError("three")
         return number
@@ -47,7 +47,7 @@ def test_it_names_the_step_the_part_and_up_to_where_it_was_read(tmp_path: Path) 
     worker.close()
     assert said[0].startswith("step 'parse' was at work on")
     assert "part '0' of source 'in', up to position" in said[0]
-    assert last_words(tmp_path / "box") == said[-1]
+    assert read_black_box(tmp_path / "box") == said[-1]
 
 
 def test_what_is_noted_outlives_the_process(tmp_path: Path) -> None:
@@ -56,16 +56,16 @@ def test_what_is_noted_outlives_the_process(tmp_path: Path) -> None:
         "BlackBox(Path(sys.argv[1])).note('first'); os._exit(1)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "box")], check=False)
-    assert last_words(tmp_path / "box") == "first"
+    assert read_black_box(tmp_path / "box") == "first"
 
 
 def test_a_shorter_note_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
     box = BlackBox(tmp_path / "box")
     box.note("something long")
     box.note("short")
-    assert last_words(tmp_path / "box") == "short"
+    assert read_black_box(tmp_path / "box") == "short"
     box.note("x" * 10_000)
-    assert len(last_words(tmp_path / "box")) < 10_000
+    assert len(read_black_box(tmp_path / "box")) < 10_000
     box.close()
     assert not (tmp_path / "box").exists()
 
@@ -73,6 +73,6 @@ def test_a_shorter_note_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("secret")
     (tmp_path / "box").symlink_to(tmp_path / "other")
-    assert last_words(tmp_path / "box") == ""
+    assert read_black_box(tmp_path / "box") == ""
     with pytest.raises(FileExistsError):
         BlackBox(tmp_path / "box")

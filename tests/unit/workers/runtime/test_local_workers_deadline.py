@@ -13,7 +13,7 @@ from malstrom_py.errors import DeadlineError, InternalError
 from malstrom_py.rescale.moves.protocol import OpenSlots, PartHandedOver, PollParts, StartMove, StateChunk
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.coordinator import MOVE_DEADLINE_S
-from malstrom_py.workers.runtime.local_workers import Crew
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.transport.messages import Content, Message
 from tests.unit.workers.rescaling import Running, two_stages
 
@@ -53,7 +53,7 @@ class TricklePart:
         """Nothing is open."""
 
 
-class Forgetful(Crew):
+class Forgetful(LocalWorkers):
     """Loses every message of the kinds in ``lost``: whoever waits for one waits for ever."""
 
     lost: tuple[type, ...] = ()

@@ -25,16 +25,16 @@ from malstrom_py.workers.control.messages import (
     LENGTH_BYTES,
     PROTOCOL,
     REQUEST_BYTES_MAX,
+    Accepted,
     Answer,
-    Ask,
-    AskRescale,
-    AskSnapshot,
-    AskStatus,
-    AskStop,
-    AskWait,
-    Done,
-    Request,
+    Command,
+    ControlRequest,
+    RescaleCommand,
+    SnapshotCommand,
     SnapshotMade,
+    StatusCommand,
+    StopCommand,
+    WaitCommand,
     Waiting,
     decode_answer,
     decode_request,
@@ -89,12 +89,12 @@ REPORTS = st.builds(
     bytes=COUNT,
 )
 MADE = st.builds(SnapshotMade, st.text(max_size=40))
-ASKS: st.SearchStrategy[Ask] = st.one_of(
-    st.builds(AskStatus, SECONDS),
-    st.builds(AskRescale, st.integers(1, 128), st.booleans(), SECONDS),
-    st.builds(AskSnapshot, st.none() | st.text(max_size=1000), SECONDS),
-    st.builds(AskStop, st.booleans(), st.booleans(), SECONDS),
-    st.builds(AskWait, st.none() | SECONDS),
+ASKS: st.SearchStrategy[Command] = st.one_of(
+    st.builds(StatusCommand, SECONDS),
+    st.builds(RescaleCommand, st.integers(1, 128), st.booleans(), SECONDS),
+    st.builds(SnapshotCommand, st.none() | st.text(max_size=1000), SECONDS),
+    st.builds(StopCommand, st.booleans(), st.booleans(), SECONDS),
+    st.builds(WaitCommand, st.none() | SECONDS),
 )
 
 
@@ -104,13 +104,13 @@ def framed(message: object) -> bytes:
 
 
 @given(ask=ASKS, token=st.text(max_size=100))
-def test_a_request_comes_as_it_went(ask: Ask, token: str) -> None:
-    frame = encode_request(Request(token, ask))
+def test_a_request_comes_as_it_went(ask: Command, token: str) -> None:
+    frame = encode_request(ControlRequest(token, ask))
     assert length_of(frame[:LENGTH_BYTES], REQUEST_BYTES_MAX) == len(frame) - LENGTH_BYTES
-    assert decode_request(frame[LENGTH_BYTES:]) == Request(token, ask)
+    assert decode_request(frame[LENGTH_BYTES:]) == ControlRequest(token, ask)
 
 
-@given(answer=st.one_of(RESULTS, STATUSES, REPORTS, MADE, st.just(Waiting()), st.just(Done())))
+@given(answer=st.one_of(RESULTS, STATUSES, REPORTS, MADE, st.just(Waiting()), st.just(Accepted())))
 def test_an_answer_comes_as_it_went(answer: Answer) -> None:
     assert decode_answer(encode_answer(answer)[LENGTH_BYTES:]) == answer
 

@@ -20,7 +20,7 @@ from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.restart_policy import Restart
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.supervisor import Attempts
+from malstrom_py.workers.runtime.supervisor import Supervisor
 
 FINE = RunResult("job", {}, 1.0)
 
@@ -56,9 +56,9 @@ class Runs:
         return Played(self._ends, has_begun=self._has_begun)
 
 
-def attempts(make: Runs, restart: Restart | None = None) -> tuple[Attempts[Played], VirtualClock]:
+def attempts(make: Runs, restart: Restart | None = None) -> tuple[Supervisor[Played], VirtualClock]:
     clock = VirtualClock()
-    return Attempts(make, CommandQueue("job"), restart or Restart(max_restarts=3, backoff_s=1.0), clock), clock
+    return Supervisor(make, CommandQueue("job"), restart or Restart(max_restarts=3, backoff_s=1.0), clock), clock
 
 
 def test_s6_a_run_that_fails_is_followed_by_one_from_the_last_snapshot_at_the_size_it_had() -> None:
@@ -100,7 +100,7 @@ def test_a_stop_without_drain_ends_the_job_in_the_pause_before_it_begins_again()
     make, controls = Runs(OperatorError("first"), FINE), CommandQueue("job")
     clock = Stopping(controls, drain=False)
     with pytest.raises(JobEnded, match="stopped without drain"):
-        Attempts(make, controls, Restart(backoff_s=1_000.0), clock).execute()
+        Supervisor(make, controls, Restart(backoff_s=1_000.0), clock).execute()
     assert len(make.asked) == 1
     assert clock.monotonic_s() < 1
 
@@ -112,7 +112,7 @@ def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_no
         make, controls = Runs(failure, FINE), CommandQueue("job", kept=True)  # type: ignore[arg-type]
         controls.stop(drain=False)
         with pytest.raises(JobEnded, match=r"nothing was committed\. No last snapshot was made") as raised:
-            Attempts(make, controls, Restart(), VirtualClock()).execute()
+            Supervisor(make, controls, Restart(), VirtualClock()).execute()
         assert raised.value.__cause__ is failure
         assert raised.value.__notes__ == [f"it failed while it was being stopped: {told}"]
         assert raised.value.snapshot == ""
@@ -125,7 +125,7 @@ def test_a_job_that_is_stopped_while_it_goes_back_ends_with_the_snapshot_it_goes
     controls = CommandQueue("job", kept=True)
     controls.note_snapshots(SnapshotStatus(last, 1.0, 1))
     with pytest.raises(JobEnded) as raised:
-        Attempts(Runs(OperatorError("first"), FINE), controls, Restart(), Stopping(controls, drain=False)).execute()
+        Supervisor(Runs(OperatorError("first"), FINE), controls, Restart(), Stopping(controls, drain=False)).execute()
     assert str(raised.value) == f"job 'job' was stopped without drain: it can resume from snapshot {last}"
     assert raised.value.snapshot == last
 
@@ -133,7 +133,7 @@ def test_a_job_that_is_stopped_while_it_goes_back_ends_with_the_snapshot_it_goes
 def test_a_stop_with_drain_cuts_the_pause_short() -> None:
     make, controls = Runs(OperatorError("first"), FINE), CommandQueue("job")
     clock = Stopping(controls, drain=True)
-    assert Attempts(make, controls, Restart(backoff_s=1_000.0), clock).execute() == FINE
+    assert Supervisor(make, controls, Restart(backoff_s=1_000.0), clock).execute() == FINE
     assert clock.monotonic_s() < 1
 
 
@@ -153,7 +153,7 @@ class Stopping(VirtualClock):
 def test_status_tells_that_it_recovers_and_how_often() -> None:
     make = Runs(OperatorError("first"), FINE)
     clock, controls = VirtualClock(), CommandQueue("job")
-    runs = Attempts(make, controls, Restart(backoff_s=0.0), clock)
+    runs = Supervisor(make, controls, Restart(backoff_s=0.0), clock)
     runs.execute()
     status = controls.known()
     assert (status.state, status.restarts) == ("recovering", 1)

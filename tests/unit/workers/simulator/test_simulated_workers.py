@@ -6,9 +6,9 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.builder.plan import Plan
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.simulator.coverage import Witness
-from malstrom_py.workers.simulator.random_schedule import Chance
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedCrew
+from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.random_schedule import RandomSchedule
+from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedWorkers
 
 
 def counting() -> Plan:
@@ -18,11 +18,11 @@ def counting() -> Plan:
     return job.plan()
 
 
-def started(plan: Plan, incarnation: int, zombies: Queues) -> SimulatedCrew:
-    crew = SimulatedCrew(
+def started(plan: Plan, incarnation: int, zombies: Queues) -> SimulatedWorkers:
+    crew = SimulatedWorkers(
         plan,
-        Chance(1),
-        Witness(),
+        RandomSchedule(1),
+        Coverage(),
         workers=2,
         batching=mp.Batching(rows_max=1),
         clock=VirtualClock(),

@@ -11,7 +11,7 @@ import pytest
 from malstrom_py.errors import ControlError, JobRunning
 from malstrom_py.workers.control.registry import (
     SOCKET_PATH_BYTES_MAX,
-    Claim,
+    NameClaim,
     check_directory,
     names_in,
     places,
@@ -99,24 +99,24 @@ def test_a_socket_has_the_name_of_its_job_or_a_digest_where_the_path_would_be_to
 
 
 def test_a_claim_holds_the_name_and_leaves_nothing(folder: Path) -> None:
-    claim = Claim.of(folder, "job")
+    claim = NameClaim.of(folder, "job")
     assert read_token(folder, "job") is None, "nothing is told before the socket listens"
     claim.publish()
     claim.socket_path.touch()
     assert read_token(folder, "job") == claim.token
     assert token_path(folder, "job").stat().st_mode & 0o777 == 0o600
     with pytest.raises(JobRunning, match=f"a job 'job' runs already in process {os.getpid()}: .*malstrom stop job"):
-        Claim.of(folder, "job")
+        NameClaim.of(folder, "job")
     claim.release()
     claim.release()
     assert list(folder.iterdir()) == []
-    again = Claim.of(folder, "job")
+    again = NameClaim.of(folder, "job")
     assert again.token != claim.token
     again.release()
 
 
 def test_names_do_not_get_in_each_others_way(folder: Path) -> None:
-    claims = [Claim.of(folder, name) for name in ("a", "b")]
+    claims = [NameClaim.of(folder, name) for name in ("a", "b")]
     for claim in claims:
         claim.publish()
     assert names_in(folder) == ["a", "b"]
@@ -130,7 +130,7 @@ def test_what_a_dead_process_left_is_taken_over(folder: Path) -> None:
     token_path(folder, "job").write_text(f"{'x' * 43}\n4711\n")
     token_path(folder, "job").chmod(0o644)
     socket_path(folder, "job").touch()
-    claim = Claim.of(folder, "job")
+    claim = NameClaim.of(folder, "job")
     assert read_token(folder, "job") is None
     assert not claim.socket_path.exists()
     claim.publish()
@@ -140,9 +140,9 @@ def test_what_a_dead_process_left_is_taken_over(folder: Path) -> None:
 
 
 def test_a_claim_removes_nothing_that_is_not_its_own_any_more(folder: Path) -> None:
-    old = Claim.of(folder, "job")
+    old = NameClaim.of(folder, "job")
     token_path(folder, "job").unlink()
-    new = Claim.of(folder, "job")
+    new = NameClaim.of(folder, "job")
     new.publish()
     old.release()
     assert read_token(folder, "job") == new.token
@@ -150,7 +150,7 @@ def test_a_claim_removes_nothing_that_is_not_its_own_any_more(folder: Path) -> N
 
 
 def test_a_forked_process_lets_go_and_removes_nothing(folder: Path) -> None:
-    claim = Claim.of(folder, "job")
+    claim = NameClaim.of(folder, "job")
     claim.publish()
     claim.forget()
     claim.release()
@@ -168,7 +168,7 @@ def test_no_link_is_followed_to_a_token(folder: Path, tmp_path: Path) -> None:
     token_path(folder, "job").symlink_to(tmp_path / "secret")
     assert read_token(folder, "job") is None
     with pytest.raises(ControlError, match="cannot be opened"):
-        Claim.of(folder, "job")
+        NameClaim.of(folder, "job")
     assert (tmp_path / "secret").read_text().startswith("x")
 
 

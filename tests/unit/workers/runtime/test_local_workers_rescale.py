@@ -14,7 +14,7 @@ from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.workers.reports.job_status import WORKERS_MAX
 from tests.unit.workers.rescaling import Ledger, Running, check_two_stages, rows, two_stages
-from tests.unit.workers.runtime.test_crew import STEPS, readings, timed_job
+from tests.unit.workers.runtime.test_local_workers import STEPS, readings, timed_job
 
 
 def test_r8_one_to_two_to_three_to_one_under_traffic() -> None:

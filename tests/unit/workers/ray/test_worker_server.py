@@ -1,4 +1,4 @@
-"""A worker in a process of its own, driven by hand: what it is asked, what it sends, and how it ends."""
+"""A worker in a process of its own, driven by handle: what it is asked, what it sends, and how it ends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant
 from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import Membership, build_sinks
-from malstrom_py.workers.ray.worker_server import ORDERS, WorkerHost
-from malstrom_py.workers.reports.error_transfer import unpack
+from malstrom_py.workers.ray.worker_server import ORDERS, WorkerServer
+from malstrom_py.workers.reports.error_transfer import unpack_error
 from malstrom_py.workers.transport.messages import COORDINATOR, WorkerCounts, WorkerStatus
 from tests.unit.workers.rescaling import Ledger
 from tests.unit.workers.streams import Streams
@@ -41,7 +41,7 @@ class Driven:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.streams = Streams()
-        self.host = WorkerHost(plan, self.streams, batching=mp.Batching(), checks=False)
+        self.host = WorkerServer(plan, self.streams, batching=mp.Batching(), checks=False)
         self.commit = SinkCommits(plan.job, build_sinks(plan, mp.InProcess()._clock), 0.0)
 
     def opened(self, *, members: tuple[int, ...] = (0,), parts: Sequence[str] = ("0",)) -> Driven:
@@ -164,7 +164,7 @@ def test_a_writer_that_cannot_pre_commit_is_told_as_an_answer() -> None:
     asked = driven.host.do("finish", driven.commit.contexts)
     driven.host.do("close")
     driven.host.run()
-    assert isinstance(unpack(asked.result().error), SinkError)
+    assert isinstance(unpack_error(asked.result().error), SinkError)
 
 
 def test_a_function_that_raises_ends_the_loop_and_all_is_closed() -> None:
@@ -219,4 +219,4 @@ def test_a_function_that_exits_ends_the_loop_and_who_asked_is_answered() -> None
 
 
 def test_every_order_is_a_method_that_says_what_it_does() -> None:
-    assert all(order.__doc__ and getattr(WorkerHost, name) is order for name, order in ORDERS.items())
+    assert all(order.__doc__ and getattr(WorkerServer, name) is order for name, order in ORDERS.items())

@@ -15,7 +15,7 @@ from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.recovery import PinnedInputs
 from malstrom_py.workers.runtime.job_handle import JobHandle
-from malstrom_py.workers.runtime.source_pinning import Pins
+from malstrom_py.workers.runtime.source_pinning import SourcePins
 
 
 class Held(sources.Memory[int]):
@@ -133,7 +133,7 @@ def test_the_error_of_the_job_is_told_with_that_of_unpinning_as_a_note() -> None
 
 def test_unpinning_again_does_nothing() -> None:
     held = Held()
-    pins = Pins(job_over(held).plan(), VirtualClock())
+    pins = SourcePins(job_over(held).plan(), VirtualClock())
     assert pins.any
     pins.pin()
     pins.unpin()
@@ -144,13 +144,13 @@ def test_unpinning_again_does_nothing() -> None:
 def test_other_sources_are_left_alone() -> None:
     job = mp.Job("pins")
     job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
-    assert not Pins(job.plan(), VirtualClock()).any
+    assert not SourcePins(job.plan(), VirtualClock()).any
 
 
 def test_a_job_that_goes_on_pins_what_it_had_pinned_and_new_sources_behind_that() -> None:
     told: list[str] = []
     new, old = Held(told=told), Held(told=told)
-    pins = Pins(job_over(new, old, old).plan(), VirtualClock())
+    pins = SourcePins(job_over(new, old, old).plan(), VirtualClock())
     pins.pin(PinnedInputs({"in2": "pin-7", "in9": "of a step that is gone"}))
     assert told == ["pin pins as pin-7", "pin pins"]
     assert pins.records() == {name: {"read": 2} for name in ("in0", "in1", "in2")}
@@ -160,7 +160,7 @@ def test_a_job_that_goes_on_pins_what_it_had_pinned_and_new_sources_behind_that(
 
 def test_what_a_job_that_is_to_go_on_has_staged_is_kept() -> None:
     held = Held()
-    with Pins(job_over(held).plan(), VirtualClock()) as pins:
+    with SourcePins(job_over(held).plan(), VirtualClock()) as pins:
         pins.pin()
         pins.keep = True
     assert held.told[-1] == "unpin, kept"
