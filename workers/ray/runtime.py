@@ -376,6 +376,8 @@ class RayRuntime:
             check_detached(plan)
         own = None if stopping is None else stopping.come_first
         cluster = join_cluster(self._address, self._options.for_program, on_sigterm=own)
+        if stopping is not None:
+            stopping.take_back()
         if self._detached and cluster.is_local:
             raise PlanError(
                 "this program has started Ray for itself, so no job outlives it: start a cluster with `ray start "

@@ -101,6 +101,7 @@ class PlannedStop:
         self._process = os.getpid()
         self._over = threading.Event()
         self._former: Any = None
+        self._shared = False
 
     def __enter__(self) -> Self:
         former = signal.getsignal(signal.SIGTERM)
@@ -120,14 +121,28 @@ class PlannedStop:
         self._former = None
 
     def come_first(self, handler: Any) -> None:
-        """Have ``handler``, which would take SIGTERM from now on, get it once this context has ended."""
+        """Have ``handler``, which would take SIGTERM from now on, get it once this context has ended.
+
+        Ray, which asks for it, then puts a C handler in front of Python's: that one calls ours, and aborts the process
+        three seconds later by an alarm.
+        """
         if self._former is None:
             signal.signal(signal.SIGTERM, handler)
         else:
             self._former = handler
+            self._shared = True
+
+    def take_back(self) -> None:
+        """Remove the handler that Ray has put in front of this one, and the alarm that it may have set."""
+        if self._shared:
+            signal.signal(signal.SIGTERM, self._on_signal)
+            signal.alarm(0)
+            self._shared = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._process:
+            if self._shared:
+                signal.alarm(0)
             self._came.put(True)
         else:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -84,6 +84,39 @@ def test_s7_a_sigterm_before_the_job_has_been_started_stops_it_then(tmp_path: Pa
     check(rows_in(tmp_path / "out"))
 
 
+SLOW = """
+import os, signal, sys, time
+from malstrom_py.workers.runtime.interrupts import PlannedStop
+from malstrom_py.workers.ray.cluster import join_cluster
+
+def stop():
+    global stopped
+    stopped = True
+
+def join(signalled):
+    global stopped
+    stopped = False
+    with PlannedStop(stop) as stopping:
+        join_cluster(None, on_sigterm=stopping.come_first)
+        if signalled == "before":
+            os.kill(os.getpid(), signal.SIGTERM)
+        stopping.take_back()
+        if signalled == "after":
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(4)
+        assert stopped
+
+join(sys.argv[1])
+"""
+
+
+def test_s7_a_stop_by_sigterm_may_take_longer_than_ray_gives_a_process_that_fails(tmp_path: Path) -> None:
+    for signalled in ("before", "after"):
+        with program(tmp_path, SLOW, signalled) as process:
+            _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+
+
 def _reads(job: str) -> bool:
     with suppress(mp.MalstromError):
         return mp.JobHandle.attach(job).status().counts.read > 100
