@@ -2,7 +2,7 @@
 
 The options of ``malstrom run`` that are about Ray, and a job on Ray that goes on without its program.
 
-Rule: standard output belongs to the job and to what was asked for. What went wrong is told on standard error, after
+Rule: standard output belongs to the job and to what was asked for. What went wrong is describe_error on standard error, after
 ``error:``, with the user's own file and line; a traceback comes only if ``--traceback`` asks for it.
 Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C, 143 by SIGTERM before a job had
 begun.
@@ -37,14 +37,14 @@ from malstrom_py.cli.output import (
     WrongCommand,
     exit_text,
     print_out,
-    tell_result,
-    tell_stopped,
-    telling,
+    print_result,
+    print_stopped,
+    reporting_errors,
     users_place,
 )
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import pip_install
-from malstrom_py.errors.text import told
+from malstrom_py.errors.text import describe_error
 from malstrom_py.workers.ray.runtime import is_amount
 
 RuntimeEnvOption = Annotated[
@@ -120,9 +120,9 @@ def start_detached(runtime: mp.RayRuntime, job: mp.Job, *, address: str | None, 
         raise
     if status.state in {"finished", "failed", "stopped"}:
         try:
-            tell_result(handle.wait(), quiet=quiet)
+            print_result(handle.wait(), quiet=quiet)
         except mp.JobEnded as error:
-            tell_stopped(error, quiet=quiet)
+            print_stopped(error, quiet=quiet)
     elif not quiet:
         typer.echo(
             f"job {job.name} runs on {status.workers} worker{'' if status.workers == 1 else 's'}, and goes on without "
@@ -220,7 +220,7 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the who
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        with telling(traceback=False):
+        with reporting_errors(traceback=False):
             print_out(f"malstrom {mp.__version__}")
         raise typer.Exit
 
@@ -269,7 +269,7 @@ def run(
     status, rescale and stop find it by the name of the job, also in another terminal. With --snapshots it goes on where
     it was when it ended before its end. SIGTERM stops it as the command stop does; the exit code is 0.
     """
-    with telling(traceback, can_ask=True):
+    with reporting_errors(traceback, can_ask=True):
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
         kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
         for_ray = ray_options(
@@ -293,9 +293,9 @@ def _run_to_end(runtime: mp.InProcess | mp.RayRuntime, job: mp.Job, *, control: 
     try:
         result = runtime.run(job, control=control, stop_on_sigterm=True)
     except mp.JobEnded as error:
-        tell_stopped(error, quiet=quiet)
+        print_stopped(error, quiet=quiet)
     else:
-        tell_result(result, quiet=quiet)
+        print_result(result, quiet=quiet)
         if not quiet:
             _tell_of_lost_rows(job)
 
@@ -320,7 +320,7 @@ def explain(
     traceback: TracebackOption = False,
 ) -> None:
     """Print the steps of a job, without running it."""
-    with telling(traceback, can_ask=True):
+    with reporting_errors(traceback, can_ask=True):
         loaded = load_job(job)
         print_out(loaded.to_mermaid() if mermaid else loaded.explain())
 
@@ -334,7 +334,7 @@ def doctor() -> None:
     from malstrom_py.cli.doctor import examine
 
     findings = examine()
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         print_out("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
     if any(finding.is_fatal for finding in findings):
         raise typer.Exit(FAILED)
@@ -439,7 +439,7 @@ def _users_code(doing: str) -> Iterator[None]:
             f"if __name__ == '__main__'"
         ) from error
     except Exception as error:
-        raise UserCodeFailed(f"{doing} failed: {told(error)}") from error
+        raise UserCodeFailed(f"{doing} failed: {describe_error(error)}") from error
 
 
 def _no_such_module(name: str, missing: str) -> str:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Final, Literal
 
-from malstrom_py.errors import packages_installed, pip_install
+from malstrom_py.errors import pip_command, pip_install
 from malstrom_py.spark.java import find_java
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Requirement:
     """A package that jobs run without: what installs it, what needs it. ``below``: the first one too new."""
 
     installed_by: str
@@ -31,19 +31,19 @@ class Wanted:
     below: tuple[int, ...] = ()
 
 
-_CONNECT: Final = packages_installed("pyspark[connect]>=4.0")
+_CONNECT: Final = pip_command("pyspark[connect]>=4.0")
 
 CORE: Final = ("cloudpickle", "msgpack", "polars", "pyarrow", "rich", "typer", "xxhash")
 OPTIONAL: Final = {
-    "ray": Wanted(pip_install("ray"), "jobs on Ray", at_least=(2, 52)),
-    "pyzmq": Wanted(pip_install("ray"), "jobs on Ray", at_least=(26,)),
-    "pyspark": Wanted(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(4, 0)),
-    "pandas": Wanted(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
-    "obstore": Wanted(pip_install("objects"), "snapshots in object stores", at_least=(0, 6)),
-    "grpcio": Wanted(_CONNECT, "sessions of Spark Connect"),
-    "grpcio-status": Wanted(_CONNECT, "sessions of Spark Connect"),
-    "googleapis-common-protos": Wanted(_CONNECT, "sessions of Spark Connect"),
-    "zstandard": Wanted(_CONNECT, "sessions of Spark Connect"),
+    "ray": Requirement(pip_install("ray"), "jobs on Ray", at_least=(2, 52)),
+    "pyzmq": Requirement(pip_install("ray"), "jobs on Ray", at_least=(26,)),
+    "pyspark": Requirement(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(4, 0)),
+    "pandas": Requirement(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
+    "obstore": Requirement(pip_install("objects"), "snapshots in object stores", at_least=(0, 6)),
+    "grpcio": Requirement(_CONNECT, "sessions of Spark Connect"),
+    "grpcio-status": Requirement(_CONNECT, "sessions of Spark Connect"),
+    "googleapis-common-protos": Requirement(_CONNECT, "sessions of Spark Connect"),
+    "zstandard": Requirement(_CONNECT, "sessions of Spark Connect"),
 }
 """By distribution."""
 
@@ -107,14 +107,14 @@ def examine_core(name: str) -> Finding:
         version = metadata.version(name)
         import_module(name)
     except metadata.PackageNotFoundError:
-        return Finding("broken", name, "not installed", packages_installed(name))
+        return Finding("broken", name, "not installed", pip_command(name))
     except Exception as error:
         said = f"installed, but its import raised {type(error).__name__}: {error}"
         return Finding("broken", name, said, f"pip install --force-reinstall {name}")
     return Finding("ok", name, version)
 
 
-def examine_optional(name: str, wanted: Wanted) -> Finding:
+def examine_optional(name: str, wanted: Requirement) -> Finding:
     """Whether an optional package is installed, new enough and not too new."""
     use = f"needed by {wanted.needed_by}"
     try:
@@ -123,10 +123,10 @@ def examine_optional(name: str, wanted: Wanted) -> Finding:
         return Finding("missing", name, f"not installed; {use}", wanted.installed_by)
     if is_older(version, wanted.at_least):
         least = ".".join(map(str, wanted.at_least))
-        return Finding("missing", name, f"{version} is too old; {use}", packages_installed(f"{name}>={least}"))
+        return Finding("missing", name, f"{version} is too old; {use}", pip_command(f"{name}>={least}"))
     if wanted.below and not is_older(version, wanted.below):
         below = ".".join(map(str, wanted.below))
-        return Finding("missing", name, f"{version} is too new; {use}", packages_installed(f"{name}<{below}"))
+        return Finding("missing", name, f"{version} is too new; {use}", pip_command(f"{name}<{below}"))
     return Finding("ok", name, f"{version}, {use}")
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 import malstrom_py as mp
-from malstrom_py.cli.output import WrongCommand, has_stopped, print_out, telling
+from malstrom_py.cli.output import WrongCommand, print_out, reporting_errors, stopped_text
 from malstrom_py.clock import SystemClock
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.ray.discovery import running_at_hand
@@ -51,7 +51,7 @@ def rescale(
     Past the timeout the exit code is 1, and the rescale goes on. If a later request overtakes this one, it returns with
     that one.
     """
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         report = _attached(job, address).rescale(workers, wait=not no_wait, timeout_s=timeout_s)
         print_out(f"job {job} has begun to rescale to {workers}" if report is None else _shown(job, report))
 
@@ -65,7 +65,7 @@ def status(
     address: AddressOption = None,
 ) -> None:
     """Print how a running job stands."""
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         if job is None:
             names = sorted({*running_jobs(), *running_at_hand(address)})
             print_out(json.dumps(names) if as_json else "\n".join(names) or "no job is running here")
@@ -96,7 +96,7 @@ def stop(
     savepoint that is being made is waited for, but not with --no-wait. Past the timeout the exit code is 1, and the job
     is still being stopped.
     """
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         handle = _attached(job, address)
         has_snapshots = handle.status().snapshots is not None
         drained = not has_snapshots if drain is None else drain
@@ -135,7 +135,7 @@ def _ended(job: str, last: str | None, drained: bool, has_snapshots: bool) -> st
     if drained:
         return f"job {job} has finished" + (f"; its last snapshot is {last}" if last else "")
     if last:
-        return has_stopped(job, last)
+        return stopped_text(job, last)
     if has_snapshots:
         raise mp.SnapshotError(
             f"job {job} has stopped, and its last snapshot could not be made: it goes on from the one before, if there "

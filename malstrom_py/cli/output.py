@@ -2,7 +2,7 @@
 
 What the command line tells, and where: what was asked for on standard output, what went wrong on standard error.
 
-Rule: an error is told in lines, after ``error:``, with the user's own file and line; the text of a foreign one, which
+Rule: an error is describe_error in lines, after ``error:``, with the user's own file and line; the text of a foreign one, which
 may hold values of records, only to those who ask for the ``traceback``. The last line names that option, where the
 command has it. How a command ended is its exit code.
 
@@ -24,7 +24,7 @@ import typer
 
 import malstrom_py as mp
 from malstrom_py.errors import shown
-from malstrom_py.errors.text import system_words, told
+from malstrom_py.errors.text import describe_error, errno_text
 from malstrom_py.workers.reports.error_transfer import users_frame
 
 FAILED: Final = 1
@@ -48,59 +48,59 @@ class UserCodeFailed(Exception):
 
 
 @contextmanager
-def telling(traceback: bool, *, can_ask: bool = False) -> Iterator[None]:
-    """What is raised inside is told on standard error, and becomes the exit code.
+def reporting_errors(traceback: bool, *, can_ask: bool = False) -> Iterator[None]:
+    """What is raised inside is describe_error on standard error, and becomes the exit code.
 
     ``can_ask``: whether the command has the option that asks for the ``traceback``.
     """
     try:
         yield
     except (WrongCommand, mp.JobNotFound) as error:
-        tell("error", str(error))
+        print_error("error", str(error))
         raise typer.Exit(WRONG_COMMAND) from None
     except KeyboardInterrupt as error:
-        tell("interrupted", *getattr(error, "__notes__", ()) or ("nothing had run yet",))
+        print_error("interrupted", *getattr(error, "__notes__", ()) or ("nothing had run yet",))
         raise typer.Exit(INTERRUPTED) from None
     except (typer.Exit, BrokenPipeError):
         raise  # Whoever read standard output went away; typer ends quietly.
     except SystemExit as error:
         if _by_sigterm(error):
-            tell("terminated", "SIGTERM came before the job was known to run; `malstrom status` shows what runs")
+            print_error("terminated", "SIGTERM came before the job was known to run; `malstrom status` shows what runs")
             raise typer.Exit(TERMINATED) from None
         # Not the text that it gave: it may hold a value of a record.
         code = exit_text(error) if error.code is None or type(error.code) is int else "sys.exit(…)"
-        tell("error", f"a function of the job ended the program ({code}), before the job was done")
+        print_error("error", f"a function of the job ended the program ({code}), before the job was done")
         raise typer.Exit(FAILED) from None
     except Exception as error:
         if traceback:
             tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
         hint = [TRACEBACK_HINT] if can_ask and not traceback and not isinstance(error, NotPrinted) else []
-        tell("error", *_story(error, traceback), *hint)
+        print_error("error", *_story(error, traceback), *hint)
         raise typer.Exit(FAILED) from None
 
 
-def tell(what: str, *lines: str) -> None:
+def print_error(what: str, *lines: str) -> None:
     """Say on standard error what happened, and below it what there is to say about it."""
     typer.echo(f"{what}: " + "\n  ".join(lines), err=True)
 
 
-def has_stopped(job: str, snapshot: str) -> str:
+def stopped_text(job: str, snapshot: str) -> str:
     """What both sides of a planned stop say of its end."""
     return f"job {job} has stopped; it can go on from snapshot {snapshot}"
 
 
-def tell_stopped(error: mp.JobEnded, *, quiet: bool) -> None:
+def print_stopped(error: mp.JobEnded, *, quiet: bool) -> None:
     """Say on standard error that a job was stopped as planned, with a snapshot to go on from, and its counts unless
     ``quiet``; raise any other end.
     """
     if not (error.how == "stopped" and error.snapshot):
         raise error
-    typer.echo(has_stopped(error.job, error.snapshot), err=True)
+    typer.echo(stopped_text(error.job, error.snapshot), err=True)
     if not quiet and error.result is not None:
         typer.echo(str(error.result), err=True)
 
 
-def tell_result(result: mp.RunResult, *, quiet: bool) -> None:
+def print_result(result: mp.RunResult, *, quiet: bool) -> None:
     """Say on standard error what a run has done; that it has done nothing, for the job had finished, also if ``quiet``.
 
     What is shown then are the counts of the run that finished it.
@@ -150,7 +150,7 @@ def _story(error: Exception, traceback: bool) -> list[str]:
     lines = [str(error)]
     origin = _origin(error)
     if origin is not error and not isinstance(origin, mp.MalstromError):
-        cause = told(origin) if traceback else _cause(origin)
+        cause = describe_error(origin) if traceback else _cause(origin)
         if cause not in lines[0] and not isinstance(error, UserCodeFailed):
             lines.append(f"caused by {cause}")
         place = users_place(origin)
@@ -163,7 +163,7 @@ def _story(error: Exception, traceback: bool) -> list[str]:
 
 def _cause(error: BaseException) -> str:
     """The type of a foreign error, and what the system says by its number: no text of it."""
-    words = system_words(error)
+    words = errno_text(error)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
@@ -195,10 +195,10 @@ def _shown(file: str) -> str:
 Row = Sequence[object]
 
 
-def shown_size(size: int) -> str:
+def format_size(size: int) -> str:
     """A number of bytes for people.
 
-    >>> shown_size(999), shown_size(1_500_000), shown_size(2_500_000_000)
+    >>> format_size(999), format_size(1_500_000), format_size(2_500_000_000)
     ('999 B', '1.5 MB', '2.5 GB')
     """
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -207,10 +207,10 @@ def shown_size(size: int) -> str:
     return f"{size} B"
 
 
-def shown_age(age_s: float) -> str:
+def format_age(age_s: float) -> str:
     """How long ago something was, for people.
 
-    >>> shown_age(5.3), shown_age(200), shown_age(7_200), shown_age(200_000), shown_age(-3)
+    >>> format_age(5.3), format_age(200), format_age(7_200), format_age(200_000), format_age(-3)
     ('5 s', '3 min', '2 h', '2 d', '0 s')
     """
     for unit, factor in (("d", 86_400), ("h", 3_600), ("min", 60)):

@@ -15,7 +15,7 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from malstrom_py.cli.output import FAILED, WrongCommand, print_out, shown_age, shown_size, table, telling
+from malstrom_py.cli.output import FAILED, WrongCommand, format_age, format_size, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.errors import PlanError, SnapshotError, shown
@@ -87,7 +87,7 @@ def list_snapshots(
     uri: UriArgument, job: JobArgument = None, option: OptionOption = None, as_json: JsonOption = False
 ) -> None:
     """List the snapshots in a store, of one job or of all."""
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         store = store_of(uri, option)
         if isinstance(store, LocalStore) and not store.is_there:
             raise SnapshotError(f"there is no folder {uri}: see that this is where snapshots are kept")
@@ -112,7 +112,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show what is in a snapshot: its steps and how large their state is, its sources and how far they had read."""
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         checkpointer = _the_checkpointer(uri, option, job)
         manifest = _the_manifest(checkpointer, snapshot)
         print_out(json.dumps(_details(manifest)) if as_json else "\n\n".join(_paragraphs(manifest)))
@@ -129,7 +129,7 @@ def verify(
 
     The exit code is 1 if one of them is damaged.
     """
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         faults: list[str] = []
         chosen = None if snapshot is None else _an_id(snapshot)
         found_jobs = _some_checkpointers(uri, option, job)
@@ -164,7 +164,7 @@ def prune(
 
     Savepoints stay, and whatever one that stays needs. A job may go on running meanwhile.
     """
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         for checkpointer in _some_checkpointers(uri, option, job):
             removed = checkpointer.prune(keep, GRACE_S, SystemClock().now_s())
             there = len(checkpointer.list_checkpoints())
@@ -254,21 +254,21 @@ def _row(manifest: Manifest) -> tuple[object, ...]:
     return (
         manifest.job,
         manifest.id,
-        shown_age(SystemClock().now_s() - _made_at_s(manifest)),
+        format_age(SystemClock().now_s() - _made_at_s(manifest)),
         manifest.workers,
-        shown_size(summary.size_of(manifest)),
+        format_size(summary.size_of(manifest)),
         ", ".join(summary.notes_on(manifest)),
     )
 
 
 def _paragraphs(manifest: Manifest) -> Iterator[str]:
     made = datetime.fromtimestamp(_made_at_s(manifest), UTC)
-    age = shown_age(SystemClock().now_s() - _made_at_s(manifest))
+    age = format_age(SystemClock().now_s() - _made_at_s(manifest))
     notes = "".join(f"; {note}" for note in summary.notes_on(manifest))
     workers = f"{manifest.workers} worker{'' if manifest.workers == 1 else 's'}"
     yield (
         f"job {manifest.job}, snapshot {manifest.id} of {made:%Y-%m-%d %H:%M:%S} UTC, {age} ago{notes}\n"
-        f"{workers}, {manifest.plan.slots:,} slots, {shown_size(summary.size_of(manifest))} of state, "
+        f"{workers}, {manifest.plan.slots:,} slots, {format_size(summary.size_of(manifest))} of state, "
         f"entry {manifest.sequence} of the log, incarnation {manifest.incarnation}"
     )
     state = {one.step: one for one in summary.state_of(manifest)}
@@ -289,7 +289,7 @@ def _shown_epoch(epoch: int) -> str:
 
 
 def _state_cells(state: summary.StateSummary | None) -> tuple[object, object, object]:
-    return ("", "", "") if state is None else (shown_size(state.full), shown_size(state.delta), state.chain)
+    return ("", "", "") if state is None else (format_size(state.full), format_size(state.delta), state.chain)
 
 
 def _details(manifest: Manifest) -> dict[str, object]:

@@ -24,7 +24,7 @@ MalstromError
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
 Values of records never stand in a message: they may be secret. Keys do, as `shown`. Of an exception that is not of
-this package a message has the text only where it is in our `own_words`, or tells what stands in the code.
+this package a message has the text only where it is in our `mark_safe`, or tells what stands in the code.
 
 What the extras of malstrom-py bring, and how to install it: the one place that words such advice.
 
@@ -77,17 +77,17 @@ def lasting(error: _E) -> _E:
 _X = TypeVar("_X", bound=Exception)
 
 
-def own_words(error: _X) -> _X:
+def mark_safe(error: _X) -> _X:
     """``error``, of Python's own kinds, whose text this package wrote: it holds no value, and messages may repeat it.
 
-    >>> has_own_words(own_words(TypeError("a timestamp is an int"))), has_own_words(TypeError("secret"))
+    >>> has_safe_text(mark_safe(TypeError("a timestamp is an int"))), has_safe_text(TypeError("secret"))
     (True, False)
     """
     error._malstrom_words = True  # type: ignore[attr-defined]  # kept when it is pickled, as all attributes are
     return error
 
 
-def has_own_words(error: BaseException) -> bool:
+def has_safe_text(error: BaseException) -> bool:
     """Whether the text of ``error`` is by this package."""
     return getattr(error, "_malstrom_words", False) is True
 
@@ -289,13 +289,13 @@ def pip_install(*extras: str) -> str:
     >>> pip_install("ray")
     "pip install 'ray>=2.52' 'pyzmq>=26'"
     """
-    return packages_installed(*(package for extra in extras for package in EXTRAS[extra]))
+    return pip_command(*(package for extra in extras for package in EXTRAS[extra]))
 
 
-def packages_installed(*packages: str) -> str:
+def pip_command(*packages: str) -> str:
     """The command that installs ``packages``, quoted for a shell.
 
-    >>> packages_installed("pandas<3", "rich")
+    >>> pip_command("pandas<3", "rich")
     "pip install 'pandas<3' rich"
     """
     quoted = (package if package.replace("-", "").isalnum() else f"'{package}'" for package in packages)

@@ -1,8 +1,8 @@
 """What of an error in a user's function anyone may read: it goes into messages and logs, which show no values.
 
-Rule: a text is said that this package wrote, or that only names what is in the source code: a field, an attribute, a
+Rule: a text is safe_text that this package wrote, or that only names what is in the source code: a field, an attribute, a
 name. The bytecode says that it was the interpreter that raised, and the source of that very expression has the name:
-code that was made of data, by ``eval`` say, has no source. Of all other errors the type alone is said, for a text may
+code that was made of data, by ``eval`` say, has no source. Of all other errors the type alone is safe_text, for a text may
 hold a value.
 """
 
@@ -29,11 +29,11 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from malstrom_py import errors
-from malstrom_py.errors import CodecError, MalstromError, has_own_words
+from malstrom_py.errors import CodecError, MalstromError, has_safe_text
 
 # In a source tree the rooms `workers` and `rescale` are links to folders outside the package's own.
 _PACKAGE: Final = Path(errors.__file__).parent.parent
-OURS: Final = tuple(
+PACKAGE_FOLDERS: Final = tuple(
     f"{folder}{os.sep}" for folder in (_PACKAGE, *(path.resolve() for path in _PACKAGE.iterdir() if path.is_dir()))
 )
 """What the paths of this package's files begin with."""
@@ -68,13 +68,13 @@ _OF_ARGUMENTS: Final = re.compile(
 )
 
 
-def words_of(error: BaseException, row: object = None, function: object = None) -> str:
-    """What may be said of ``error`` besides its type, "" if nothing.
+def safe_detail(error: BaseException, row: object = None, function: object = None) -> str:
+    """What may be safe_text of ``error`` besides its type, "" if nothing.
 
     ``row``: the value that it was raised for; ``function``: the user's, that was called.
 
-    >>> from malstrom_py.errors import own_words
-    >>> words_of(own_words(TypeError("a timestamp is an int"))), words_of(TypeError("secret"))
+    >>> from malstrom_py.errors import mark_safe
+    >>> safe_detail(mark_safe(TypeError("a timestamp is an int"))), safe_detail(TypeError("secret"))
     ('a timestamp is an int', '')
     """
     try:
@@ -83,12 +83,12 @@ def words_of(error: BaseException, row: object = None, function: object = None) 
         return ""
 
 
-def system_words(error: BaseException) -> str:
+def errno_text(error: BaseException) -> str:
     """What the system says of ``error`` by its number, "" if it is none of Python's own classes, or has none.
 
     Neither the text nor the path: a user's function may have made them of a value.
 
-    >>> system_words(OSError(28, "secret", "/x/secret")), system_words(OSError("secret"))
+    >>> errno_text(OSError(28, "secret", "/x/secret")), errno_text(OSError("secret"))
     ('[Errno 28] No space left on device', '')
     """
     kind = type(error)
@@ -98,16 +98,16 @@ def system_words(error: BaseException) -> str:
     return f"[Errno {number}] {os.strerror(number)}" if type(number) is int and number in errno.errorcode else ""
 
 
-def is_ours(error: BaseException, *, alone: bool = False) -> bool:
+def raised_by_malstrom(error: BaseException, *, alone: bool = False) -> bool:
     """Whether it was this package that raised ``error``; ``alone``: and nobody else's code was on the way.
 
-    >>> is_ours(ValueError("secret"))
+    >>> raised_by_malstrom(ValueError("secret"))
     False
     """
     files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
-    if not files or not files[-1].startswith(OURS):
+    if not files or not files[-1].startswith(PACKAGE_FOLDERS):
         return False
-    return not alone or all(file.startswith(OURS) or _is_pythons(file) for file in files)
+    return not alone or all(file.startswith(PACKAGE_FOLDERS) or _is_pythons(file) for file in files)
 
 
 def _is_pythons(file: str) -> bool:
@@ -116,7 +116,7 @@ def _is_pythons(file: str) -> bool:
 
 
 def _words_of(error: BaseException, row: object, function: object) -> str:
-    if has_own_words(error):
+    if has_safe_text(error):
         return str(error.args[0])
     raised = _raising(error)
     if raised is None:
@@ -289,12 +289,12 @@ def _lines(file: str, first: int, last: int, names: dict[str, Any]) -> list[str]
     return lines if len(lines) == last - first + 1 else []
 
 
-def fields_told(names: list[str]) -> str:
+def list_fields(names: list[str]) -> str:
     """The names of columns, as a message lists them: the first of them, if they are many.
 
     Those of a schema: the keys of a dict may be values.
 
-    >>> fields_told(["carrier", "delay"]), fields_told([])
+    >>> list_fields(["carrier", "delay"]), list_fields([])
     ("'carrier', 'delay'", 'none')
     """
     known = ", ".join(repr(name) for name in names[:_FIELDS_MAX])
@@ -331,8 +331,8 @@ def column_of(function: object) -> str | None:
     return function.__reduce__()[1][0] if isinstance(function, operator.itemgetter) else None
 
 
-def others(number: int) -> str:
-    """Count other things: ``3 others``, ``1 other``."""
+def count_others(number: int) -> str:
+    """Count other things: ``3 count_others``, ``1 other``."""
     return f"{number} other{'' if number == 1 else 's'}"
 
 
@@ -348,28 +348,28 @@ def _described(function: object) -> str:
     return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else name
 
 
-def said(error: Exception) -> str:
-    """What a message may repeat of an error: the type, what the system says by a number, else what `words_of` has.
+def safe_text(error: Exception) -> str:
+    """What a message may repeat of an error: the type, what the system says by a number, else what `safe_detail` has.
 
     Of an error of this package it is the whole text, where no user's code had a part in it. A `CodecError` may have
     come of a user's: it is about records, so that it holds none of their values.
 
-    >>> said(OSError(28, "No space left on device")), said(ValueError("secret"))
+    >>> safe_text(OSError(28, "No space left on device")), safe_text(ValueError("secret"))
     ('OSError: [Errno 28] No space left on device', 'ValueError')
     """
-    if isinstance(error, MalstromError) and is_ours(error, alone=not isinstance(error, CodecError)):
-        return told(error)
-    return type(error).__name__ + _after(system_words(error) or words_of(error))
+    if isinstance(error, MalstromError) and raised_by_malstrom(error, alone=not isinstance(error, CodecError)):
+        return describe_error(error)
+    return type(error).__name__ + _after(errno_text(error) or safe_detail(error))
 
 
 def _after(words: str) -> str:
     return f": {words}" if words else ""
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Type and text of an error, for those who may see values; the type alone if it has no text to tell.
 
-    >>> told(ValueError("secret"))
+    >>> describe_error(ValueError("secret"))
     'ValueError: secret'
     """
     try:

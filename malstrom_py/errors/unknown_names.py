@@ -153,13 +153,13 @@ def answer(table: Table, name: str) -> str:
         return ""
     says, page = found
     begins = "here it is " if says.startswith((".", "mp.", "sources.", "sinks.")) else ""
-    return f": {begins}{says}, see docs/{page_of(page)}"
+    return f": {begins}{says}, see docs/{page_path(page)}"
 
 
-def page_of(page: str) -> str:
+def page_path(page: str) -> str:
     """The page that an entry of a table means.
 
-    >>> page_of("joins"), page_of("enrich.md")
+    >>> page_path("joins"), page_path("enrich.md")
     ('migrating-from-bytewax.md#joins', 'enrich.md')
     """
     if ".md" in page:
@@ -167,7 +167,7 @@ def page_of(page: str) -> str:
     return f"{_MIGRATING}#{page}"
 
 
-def no_attribute(thing: Any, name: str, table: Table) -> AttributeError:
+def unknown_attribute(thing: Any, name: str, table: Table) -> AttributeError:
     """That ``thing`` has no method ``name``, with the answer of ``table``, or its own method of that name in another
     spelling; for its ``__getattr__`` to raise.
     """
@@ -183,7 +183,7 @@ def _other_spelling(kind: type, name: str) -> str:
     return "" if own is None else f": here it is .{own}(…)"
 
 
-def no_name(module: str, name: str, table: Table) -> Exception:
+def unknown_name(module: str, name: str, table: Table) -> Exception:
     """That ``module`` has no ``name``, with the answer of ``table``; for its ``__getattr__``, and no other, to raise.
 
     An AttributeError, as for any name that is not there. But ``from module import name`` would have another text
