@@ -201,7 +201,7 @@ class KeyedStreamBuilder(StreamBuilder[K, V_co]):
     ) -> Any:
         """Emit any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``.
 
-        With ``sides``, return a tuple: the main stream, then one stream per name, with what ``output.side(name)`` sends.
+        With ``sides``, return a tuple: the main stream, then one stream per name, as sent to ``output.side(name)``.
         """
         check_name(name, "step")
         hooks = hooks_of(logic, name)

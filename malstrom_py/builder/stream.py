@@ -181,7 +181,7 @@ class StreamBuilder(Generic[K, V_co]):
     ) -> Any:
         """Emit any number of outputs per record, by a logic with ``on_data(message, output)`` or such a function.
 
-        With ``sides``, return a tuple: the main stream, then one stream per name, with what ``output.side(name)`` sends.
+        With ``sides``, return a tuple: the main stream, then one stream per name, as sent to ``output.side(name)``.
         """
         stateless_hooks_of(logic, name)
         factory = partial(StatelessOp, logic=logic, sides=sides_of(sides, name))

@@ -1,8 +1,7 @@
-"""Commands about snapshots: which there are, what is in one, whether they are whole, and removing old ones.
+"""Commands on snapshots: list, show, verify and prune; and the options of ``malstrom run`` for snapshots.
 
-Rule: these read a store, and no running job; state itself is never shown.
-Exit codes: 0 done, 1 a snapshot is damaged or cannot be reached, 2 the command was wrong.
-"""
+Rule: the commands read a store and contact no running job; they never print state.
+Exit codes: 0 done, 1 a snapshot is damaged or cannot be read, 2 the command was wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from malstrom_py.snapshot.store import Store, place_of
 from malstrom_py.snapshot.verification import verify as faults_in
 
 GRACE_S = 3600.0
-"""How old files are that belong to no snapshot before they go: a job that runs may be about to list them."""
+"""The minimum age of removed files that belong to no snapshot: a running job may be about to list younger ones."""
 
 
 def _above_zero(seconds: float | None) -> float | None:
@@ -41,22 +40,23 @@ def _above_zero(seconds: float | None) -> float | None:
     return seconds
 
 
-app = typer.Typer(help="Lists, shows, verifies and prunes snapshots.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List, show, verify and prune snapshots.", no_args_is_help=True, rich_markup_mode=None)
 
 UriArgument = Annotated[
-    str, typer.Argument(metavar="URI", help="Where they are, as in mp.Snapshots(uri): a folder, s3://…, gs://…, az://…")
+    str, typer.Argument(metavar="URI", help="The store, as in mp.Snapshots(uri): a folder, s3://…, gs://…, az://…")
 ]
 JobArgument = Annotated[
-    str | None, typer.Argument(metavar="JOB", help="The name of the job; needed if there are several.")
+    str | None, typer.Argument(metavar="JOB", help="The name of the job; required if the store has several.")
 ]
 OptionOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="For an object store, such as region=….")
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the object store, such as region=…."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 SnapshotsOption = Annotated[
     str | None,
-    typer.Option("--snapshots", metavar="URI", help="Where snapshots are kept: a folder, s3://…, gs://…, az://…"),
+    typer.Option("--snapshots", metavar="URI", help="Where to store snapshots: a folder, s3://…, gs://…, az://…"),
 ]
 IntervalOption = Annotated[
     float | None,
@@ -64,7 +64,7 @@ IntervalOption = Annotated[
         "--interval",
         callback=_above_zero,
         metavar="SECONDS",
-        help="How long from snapshot to snapshot, above 0; 60.",
+        help="Seconds between snapshots, above 0; default 60.",
         show_default=False,
     ),
 ]
@@ -73,12 +73,12 @@ ResumeOption = Annotated[
     typer.Option(
         "--resume",
         metavar="latest|none|ID",
-        help="Where to go on: from the newest snapshot, if there is one; not at all; or from one by its id.",
+        help="The snapshot to resume from: the newest, if there is one; none; or the one with this id.",
         show_default="latest",
     ),
 ]
 AllowDroppedStateOption = Annotated[
-    bool, typer.Option("--allow-dropped-state", help="State of steps that are gone may be left behind.")
+    bool, typer.Option("--allow-dropped-state", help="Allow the state of removed steps to be dropped.")
 ]
 
 
@@ -86,11 +86,11 @@ AllowDroppedStateOption = Annotated[
 def list_snapshots(
     uri: UriArgument, job: JobArgument = None, option: OptionOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the snapshots in a store, of one job or of all."""
+    """List the snapshots of one job, or of all jobs in a store."""
     with reporting_errors(traceback=False):
         store = store_of(uri, option)
         if isinstance(store, LocalStore) and not store.is_there:
-            raise SnapshotError(f"there is no folder {uri}: see that this is where snapshots are kept")
+            raise SnapshotError(f"folder {uri} does not exist: check where the snapshots are stored")
         found = list(_checkpointers(uri, option, job))
         manifests = [manifest for checkpointer in found for manifest in summary.manifests_of(checkpointer)]
         faults = [entry.fault for checkpointer in found for entry in summary.faulty(checkpointer)]
@@ -100,18 +100,20 @@ def list_snapshots(
             print_out(table(("job", "snapshot", "age", "workers", "state", "notes"), list(map(_row, manifests))))
         else:
             print_out("there are no snapshots here")
-        _tell_faults(faults)
+        _print_faults(faults)
 
 
 @app.command()
 def show(
     uri: UriArgument,
     job: JobArgument = None,
-    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Which one; the newest.")] = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", metavar="ID", help="The snapshot; default: the newest.")
+    ] = None,
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is in a snapshot: its steps and how large their state is, its sources and how far they had read."""
+    """Show a snapshot: its steps with the size of their state, its sources with their positions."""
     with reporting_errors(traceback=False):
         checkpointer = _the_checkpointer(uri, option, job)
         manifest = _the_manifest(checkpointer, snapshot)
@@ -122,12 +124,12 @@ def show(
 def verify(
     uri: UriArgument,
     job: JobArgument = None,
-    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Only this one.")] = None,
+    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Verify only this snapshot.")] = None,
     option: OptionOption = None,
 ) -> None:
-    """Read snapshots whole, and compare every digest.
+    """Read snapshots completely and compare every digest.
 
-    The exit code is 1 if one of them is damaged.
+    The exit code is 1 if a snapshot is damaged.
     """
     with reporting_errors(traceback=False):
         faults: list[str] = []
@@ -135,10 +137,10 @@ def verify(
         found_jobs = _some_checkpointers(uri, option, job)
         if chosen is not None and job is None:
             having = [one for one in found_jobs if chosen in one.list_checkpoints()]
-            if not having:  # unless it is one of those that cannot be read
-                told = faults_told(entry for one in found_jobs for entry in one.entries())
+            if not having:  # the message lists the snapshots that cannot be read
+                unreadable = faults_told(entry for one in found_jobs for entry in one.entries())
                 raise SnapshotError(
-                    f"there is no snapshot {chosen} in {uri}{told}: see `malstrom snapshots list {uri}`"
+                    f"snapshot {chosen} was not found in {uri}{unreadable}: see `malstrom snapshots list {uri}`"
                 )
             found_jobs = having
         for checkpointer in found_jobs:
@@ -150,19 +152,19 @@ def verify(
                 found = faults_in(checkpointer, one)
                 faults += found
                 print_out(f"{'damaged' if found else 'whole':<7}  {checkpointer.job}  {one}")
-        _tell_faults(faults)
+        _print_faults(faults)
 
 
 @app.command()
 def prune(
     uri: UriArgument,
     job: JobArgument = None,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest are to stay.")] = 3,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest snapshots to keep.")] = 3,
     option: OptionOption = None,
 ) -> None:
-    """Remove all but the newest snapshots that are whole, and files that belong to none.
+    """Remove all but the newest complete snapshots, and files that belong to no snapshot.
 
-    Savepoints stay, and whatever one that stays needs. A job may go on running meanwhile.
+    Savepoints stay, and so do files that a remaining snapshot needs. The job may run at the same time.
     """
     with reporting_errors(traceback=False):
         for checkpointer in _some_checkpointers(uri, option, job):
@@ -175,7 +177,7 @@ def prune(
 
 
 class Kept(TypedDict, total=False):
-    """Options of a runtime about snapshots, as far as they were given."""
+    """The given options of a runtime for snapshots."""
 
     snapshots: Snapshots
     resume: str
@@ -183,15 +185,15 @@ class Kept(TypedDict, total=False):
 
 
 def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow_dropped_state: bool) -> Kept:
-    """What ``malstrom run`` says about snapshots; `WrongCommand` if it makes no sense."""
+    """Return the options of ``malstrom run`` for snapshots; raise `WrongCommand` if they do not fit together."""
     if uri is None:
         given = {
             "--interval": interval_s is not None,
             "--resume": resume is not None,
             "--allow-dropped-state": allow_dropped_state,
         }
-        if said := [name for name, is_given in given.items() if is_given]:
-            raise WrongCommand(f"{said[0]} is about snapshots: say where they are kept with --snapshots URI")
+        if names := [name for name, is_given in given.items() if is_given]:
+            raise WrongCommand(f"{names[0]} needs --snapshots URI, which names the store of the snapshots")
         return {}
     try:
         snapshots = Snapshots(uri) if interval_s is None else Snapshots(uri, interval_s=interval_s)
@@ -204,7 +206,7 @@ def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow
 
 
 def store_of(uri: str, options: Sequence[str] | None) -> Store:
-    """The store that ``uri`` names; `WrongCommand` if there is no such kind, or an option is none."""
+    """Return the store that ``uri`` names; raise `WrongCommand` for an unknown kind or a wrong option."""
     pairs = [option.partition("=") for option in options or ()]
     if wrong := [name for name, equals, _ in pairs if not (name and equals)]:
         raise WrongCommand(f"an option is NAME=VALUE, got {wrong[0]!r}")
@@ -215,17 +217,17 @@ def store_of(uri: str, options: Sequence[str] | None) -> Store:
 
 
 def _checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> Iterator[StoreCheckpointer]:
-    """Those of ``job``, or of all there are."""
+    """Return the checkpointers of ``job``, or of all jobs in the store."""
     store = store_of(uri, options)
     jobs = summary.jobs_in(store) if job is None else [summary.the_job(store, job)]
     return (StoreCheckpointer(store, name) for name in jobs)
 
 
 def _some_checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> list[StoreCheckpointer]:
-    """The same; `SnapshotError` if there are none: who looks after snapshots is to know that he looks elsewhere."""
+    """Return the checkpointers of ``job`` or of all jobs; raise `SnapshotError` if there are none."""
     found = list(_checkpointers(uri, options, job))
     if not found:
-        raise SnapshotError(f"there are no snapshots in {uri}: see that this is where they are kept")
+        raise SnapshotError(f"there are no snapshots in {uri}: check where they are stored")
     return found
 
 
@@ -246,7 +248,7 @@ def _the_manifest(checkpointer: StoreCheckpointer, snapshot: str | None) -> Mani
 
 def _an_id(text: str) -> SnapshotId:
     if not is_snapshot_id(text):
-        raise WrongCommand(f"{text!r} is no id of a snapshot: see `malstrom snapshots list`")
+        raise WrongCommand(f"{text!r} is not an id of a snapshot: see `malstrom snapshots list`")
     return SnapshotId(text)
 
 
@@ -278,8 +280,8 @@ def _paragraphs(manifest: Manifest) -> Iterator[str]:
     ]
     yield table(("step", "kind", "full", "deltas", "longest chain", "migrate"), rows)
     if positions := list(summary.positions_of(manifest)):
-        told = [(step, part, shown(position), "yes" if done else "") for step, part, position, done in positions]
-        yield table(("source", "part", "position", "finished"), told)
+        sources = [(step, part, shown(position), "yes" if done else "") for step, part, position, done in positions]
+        yield table(("source", "part", "position", "finished"), sources)
     if manifest.frontiers:
         yield table(("exchange", "event time"), [(name, _shown_epoch(at)) for name, at in manifest.frontiers.items()])
 
@@ -305,12 +307,12 @@ def _details(manifest: Manifest) -> dict[str, object]:
     }
 
 
-def _tell_faults(faults: Sequence[str]) -> None:
+def _print_faults(faults: Sequence[str]) -> None:
     if faults:
         typer.echo("error: " + "\n  ".join(faults), err=True)
         raise typer.Exit(FAILED)
 
 
 def _made_at_s(manifest: Manifest) -> float:
-    """When its manifest was written, in seconds since 1970."""
+    """Return the time at which the manifest was written, in seconds since 1970."""
     return datetime.fromisoformat(manifest.created).timestamp()
