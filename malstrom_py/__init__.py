@@ -70,7 +70,7 @@ from malstrom_py.errors import (
     SourceError,
     SparkError,
 )
-from malstrom_py.errors.signposts import MODULE, no_name
+from malstrom_py.errors.unknown_names import MODULE, unknown_name
 from malstrom_py.operators.enrich.cache import Cache
 from malstrom_py.operators.logic import KeyedLogic, Output, StatefulLogic, StatelessLogic
 from malstrom_py.rescale.channels.channel import Credit
@@ -163,4 +163,4 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> NoReturn:
         """Answer a name that is not here."""
-        raise no_name(__name__, name, MODULE)
+        raise unknown_name(__name__, name, MODULE)

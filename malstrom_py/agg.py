@@ -1,14 +1,14 @@
-"""Aggregates: what ``aggregate`` computes of a key's records, one by one, and merged.
+"""The aggregates of the step ``aggregate``: computed record by record, and mergeable.
 
-Rule: an aggregate is immutable and holds no state. A state is plain data that can be persisted; it changes by being
-returned. ``field`` is what of a value is aggregated: a function, a column's name, or None for the value itself, as is
-``by`` of the steps ``sum``, ``min``, ``max`` and ``mean``, which these aggregates agree with:
+Rule: an aggregate is immutable and holds no state. A state is plain data that can be persisted; ``add`` returns the new
+state. ``field`` is the aggregated part of a value: a function, a column's name, or None for the value itself, like
+``by`` of the steps ``sum``, ``min``, ``max`` and ``mean``. Steps and aggregates treat special values alike:
 
 - ``sum``, ``min``, ``max``, ``mean`` and ``std`` take no None: such a record fails, and the step's ``on_error=``
   decides; filter it out first. ``count``, ``first``, ``last`` and ``n_unique`` take None like any value.
-- NaN makes ``sum``, ``mean`` and ``std`` NaN for good. It is neither smaller nor larger than anything, so ``min`` and
-  ``max`` keep what they had; one that begins with NaN stays NaN.
-- ``sum``, ``min``, ``max`` and ``mean`` give numbers of the kind they are given (int, float, Decimal).
+- NaN makes ``sum``, ``mean`` and ``std`` NaN permanently. NaN is neither smaller nor larger than any value, so ``min`` and
+  ``max`` keep their value; if the first value is NaN the result stays NaN.
+- ``sum``, ``min``, ``max`` and ``mean`` return numbers of the type of their input (int, float, Decimal).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Run = Callable[[Iterable[tuple[Any, Any]], list[Any], dict[Any, Any]], None]
 """Takes rows (key, value) until they end; per row sets the state of the key, then appends the result."""
 
 Field = Callable[[Any], Any] | str | None
-"""What of a value is aggregated: a function, a column's name, or None for the value itself."""
+"""The aggregated part of a value: a function, a column's name, or None for the value itself."""
 
 __all__ = [
     "Aggregation",
@@ -52,12 +52,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Aggregation(Generic[S, R_co]):
-    """How something is computed of many values. What the functions of ``malstrom_py.agg`` return.
+    """An aggregate: how a result is computed from many values. The functions of ``malstrom_py.agg`` return it.
 
-    ``init()`` is the state before the first value, ``add(state, value)`` the state behind one more,
-    ``merge(left, right)`` the state of what came into ``left`` and then into ``right``, ``finish(state)`` the result.
-    ``field`` says what of a record's value ``add`` takes; ``blind``: it does not look. ``check``, where there is one,
-    raises whatever ``add`` would: such an ``add`` changes the state it is given. ``fast``: `run` without these calls.
+    ``init()`` is the state before the first value, ``add(state, value)`` the state after one more,
+    ``merge(left, right)`` the state of the values of ``left`` followed by those of ``right``, ``finish(state)`` the
+    result. ``field`` is the part of a value that ``add`` takes; ``blind``: ``add`` ignores it. ``check``, if given,
+    raises each error that ``add`` would raise: such an ``add`` changes its state in place. ``fast``: `run` without these calls.
 
     >>> of_prices = mean("price")
     >>> state = of_prices.init()
@@ -79,8 +79,8 @@ class Aggregation(Generic[S, R_co]):
 
     def __repr__(self) -> str:
         of = self.field
-        told = "" if of is None else repr(of) if isinstance(of, str) else describe_function(of)
-        return f"agg.{self.name}({told})"
+        field = "" if of is None else repr(of) if isinstance(of, str) else describe_function(of)
+        return f"agg.{self.name}({field})"
 
     def run(self, rows: Iterable[tuple[Any, Any]], results: list[Any], states: dict[Any, Any]) -> None:
         """Add (key, value) rows until they end: per row set the state of its key, then append the result.
@@ -103,7 +103,7 @@ class Aggregation(Generic[S, R_co]):
 
 
 def count() -> Aggregation[int, int]:
-    """The number of records, whatever their values.
+    """Count the records; their values do not matter.
 
     >>> count(), sum("price")
     (agg.count(), agg.sum('price'))
@@ -112,7 +112,7 @@ def count() -> Aggregation[int, int]:
 
 
 def sum(field: Field = None) -> Aggregation[Any, Any]:
-    """The sum; 0 of no values.
+    """Sum the values; 0 for no values.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import agg, sources
@@ -124,22 +124,22 @@ def sum(field: Field = None) -> Aggregation[Any, Any]:
 
 
 def min(field: Field = None) -> Aggregation[Any, Any]:
-    """The smallest, of equal ones the first; None of no values."""
+    """Return the smallest value, of equal ones the first; None for no values."""
     return Aggregation("min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"), fast=_min_rows)
 
 
 def max(field: Field = None) -> Aggregation[Any, Any]:
-    """The largest, of equal ones the first; None of no values."""
+    """Return the largest value, of equal ones the first; None for no values."""
     return Aggregation("max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"), fast=_max_rows)
 
 
 def mean(field: Field = None) -> Aggregation[tuple[int, Any], Any]:
-    """The arithmetic mean; None of no values."""
+    """Compute the arithmetic mean; None for no values."""
     return Aggregation("mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"), fast=_mean_rows)
 
 
 def std(field: Field = None) -> Aggregation[tuple[int, Any, Any], float | None]:
-    """The standard deviation of a sample, as in Polars (divided by n - 1); None of fewer than two values. A float.
+    """Compute the sample standard deviation, a float, as in Polars (divided by n - 1); None for fewer than two values.
 
     Numerically stable: by Welford's recurrence, merged by that of Chan, Golub and LeVeque.
 
@@ -154,20 +154,20 @@ def std(field: Field = None) -> Aggregation[tuple[int, Any, Any], float | None]:
 
 
 def first(field: Field = None) -> Aggregation[Any, Any]:
-    """That of the record that came first (in the order of arrival, whatever the timestamps); None of no records."""
+    """Return the field of the first record in order of arrival, not of timestamps; None for no records."""
     return Aggregation("first", tuple, _first_add, _first_merge, _only, _field(field, "first"))
 
 
 def last(field: Field = None) -> Aggregation[Any, Any]:
-    """That of the record that came last (in the order of arrival, whatever the timestamps); None of no records."""
+    """Return the field of the last record in order of arrival, not of timestamps; None for no records."""
     return Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last"))
 
 
 def n_unique(field: Field = None) -> Aggregation[tuple[set[Any], bool], int]:
-    """The number of different values, which must be hashable. What is equal in Python is one, as 1, 1.0 and True are,
-    and so are all NaN; but not the NaN within tuples, which are equal only where they are the same object.
+    """Count the distinct values, which must be hashable. Values that are equal in Python, such as 1, 1.0 and True, count
+    once, and so do all NaN; but NaN within tuples are equal only if they are the same object.
 
-    Exact, so the state of a key holds each of its different values once: it is bounded only if these are.
+    The count is exact: the state of a key holds each distinct value once, so its size has no other bound.
     """
     return Aggregation(
         "n_unique", _unseen, _unique_add, _unique_merge, _unique, _field(field, "n_unique"), check=_unique_check
@@ -180,10 +180,10 @@ def custom(
     merge: Callable[[S, S], S],
     finish: Callable[[S], R_co],
 ) -> Aggregation[S, R_co]:
-    """An aggregate of your own. ``add`` and ``merge`` return a new state and change none that they are given.
+    """Return your own aggregate. ``add`` and ``merge`` return a new state and do not change their arguments.
 
-    ``merge(init(), state)`` and ``merge(state, init())`` must be equal to ``state``, and the ``merge`` of what came
-    first and what came then equal to adding all of it in order. A state is persisted: plain data, or of a registered
+    ``merge(init(), state)`` and ``merge(state, init())`` must be equal to ``state``, and the ``merge`` of earlier
+    and later values equal to adding all of them in order. A state is persisted: plain data, or of a registered
     class.
 
     >>> import malstrom_py as mp
@@ -196,7 +196,7 @@ def custom(
     [{'longest': 'ANT', 'n': 1}, {'longest': 'ANT', 'n': 2}, {'longest': 'ASPS', 'n': 3}]
 
     Raises:
-        PlanError: one of them is no function.
+        PlanError: an argument is not a function.
     """
     for name, function in (("init", init), ("add", add), ("merge", merge), ("finish", finish)):
         if not callable(function) or is_coroutine_function(function):
@@ -230,7 +230,7 @@ def _one_more(seen: int, value: Any) -> int:
 
 
 def _smaller(state: Any, value: Any) -> Any:
-    # The first value is compared as well, with itself: one without order must not stay and spoil the others.
+    # The first value is compared as well, with itself: a value without order must not enter the state.
     smaller = value < (value if state is None else state)
     return value if smaller or state is None else state
 
@@ -367,7 +367,7 @@ def _unique_check(state: tuple[set[Any], bool], value: Any) -> object:
 
 def _unique_add(state: tuple[set[Any], bool], value: Any) -> tuple[set[Any], bool]:
     seen, has_nan = state
-    if value != value:  # NaN is equal to nothing, and yet all NaN are one
+    if value != value:  # NaN is not equal to itself, but all NaN count once
         return seen, True
     seen.add(value)
     return seen, has_nan

@@ -1,9 +1,4 @@
-"""The clock of a runtime: the system's in production, a virtual one in tests. No other module asks for the time.
-
-The runtime's clock, a seam: real in production, virtual in tests. Nothing else asks for the wall time.
-
-A clock for tests: time passes when it is told to, and at once.
-"""
+"""The clock of a runtime: the system's in production, a virtual one in tests. No other module reads the time."""
 
 from __future__ import annotations
 
@@ -12,18 +7,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells and passes time, in seconds."""
+    """A source of time, in seconds, that can wait."""
 
     def now_s(self) -> float:
-        """Seconds since 1970, UTC."""
+        """Return the seconds since 1970, UTC."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Return the seconds since a fixed moment; never decreases."""
         ...
 
     def sleep_s(self, duration_s: float) -> None:
-        """Let ``duration_s`` pass."""
+        """Wait for ``duration_s``."""
         ...
 
 
@@ -41,10 +36,10 @@ class SystemClock:
 
 
 class VirtualClock:
-    """Implements `malstrom_py.clock.Clock` without waiting: ``sleep_s`` and ``advance`` move it at once.
+    """A `Clock` for tests that never waits: ``sleep_s`` and ``advance`` change the time immediately.
 
-    ``start_s`` is the wall time it begins at, in seconds since 1970; its monotonic time begins at 0.
-    ``slept_s`` lists the sleeps it was asked for, in order. ValueError for a duration below 0.
+    ``start_s`` is its first wall time, in seconds since 1970; its monotonic time starts at 0. ``slept_s`` lists the
+    durations of the sleeps, in order. A duration below 0 is a ValueError.
 
     A job that waits a minute for its source runs in no time:
 
@@ -79,20 +74,20 @@ class VirtualClock:
         return f"VirtualClock(now_s={self.now_s()})"
 
     def now_s(self) -> float:
-        """Seconds since 1970, UTC."""
+        """Return the seconds since 1970, UTC."""
         return self._start_s + self._passed_s
 
     def monotonic_s(self) -> float:
-        """Seconds that have passed here since the clock was made."""
+        """Return the virtual seconds since the clock was made."""
         return self._passed_s
 
     def sleep_s(self, duration_s: float) -> None:
-        """Let ``duration_s`` pass, at once, and note it in ``slept_s``."""
+        """Advance by ``duration_s`` and add it to ``slept_s``."""
         self.advance(duration_s)
         self.slept_s.append(duration_s)
 
     def advance(self, duration_s: float) -> None:
-        """Let ``duration_s`` pass, at once."""
+        """Advance by ``duration_s``."""
         if not duration_s >= 0:
             raise ValueError(f"time does not go back: {duration_s} s")
         self._passed_s += duration_s

@@ -1,17 +1,11 @@
-"""Local folders: the path that a user's URI names, and the lock on a staging folder of a run.
+"""Local folders: the path of a user's URI, and the lock on a staging folder of a run.
 
-The folder that a path or a ``file:`` URI means, wherever a user may name one.
+Rule for URIs: text that begins like a URI is one. ``file:///path``, and ``file:/path`` as Spark writes it, are local.
 
-Rule: what begins like a URI is one. ``file:///path``, and ``file:/path`` as Spark writes it, are local; others are not.
-
-The lock on a staging folder of a run: it tells another run of the job that this one is under way.
-
-Those who have files in it share it: the writer while it is open, and whoever will commit what it has pre-committed.
-Who clears the folder away wants it alone.
-
-The folder itself is locked (``flock``), so that nothing is left to remove, and the system lets go of it when the
-process ends, however it ends. On a file system without such locks nothing is held, and nobody is kept out.
-"""
+Rule for locks: a lock shows other runs of the job that this run is active. The writer holds it shared while it is open,
+and so does the committer of pre-committed files. Clearing the folder needs the lock exclusively. The folder itself is
+locked (``flock``), so no lock file is left over, and the system releases the lock when the process ends. A file system
+without such locks excludes no run."""
 
 from __future__ import annotations
 
@@ -29,18 +23,18 @@ from malstrom_py.errors import PlanError
 
 _URI: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
 
-NO_OBJECT_STORES: Final = " (files in object stores are not there yet, see docs/not-yet.md#files-in-object-stores)"
-"""What a message about a URI of another place ends with."""
+NO_OBJECT_STORES: Final = " (files in object stores are not supported yet, see docs/not-yet.md#files-in-object-stores)"
+"""The end of a message about a URI that is not local."""
 
 
 def local_path(uri: object, asked_by: str) -> Path:
-    """The path that ``uri`` means, absolute. ``asked_by`` is named in errors.
+    """Return the absolute path of ``uri``. Errors name ``asked_by``.
 
     >>> local_path("file:/data/a%20b", "sinks.Files"), local_path("/data", "sinks.Files")
     (PosixPath('/data/a b'), PosixPath('/data'))
 
     Raises:
-        PlanError: it is no path and no URI of a file on this machine.
+        PlanError: it is neither a path nor a URI of a file on this machine.
     """
     if not isinstance(uri, str | os.PathLike) or not isinstance(os.fspath(uri), str):
         raise PlanError(f"{asked_by} takes a path or a file:// URI, got {type(uri).__name__}")
@@ -52,7 +46,7 @@ def local_path(uri: object, asked_by: str) -> Path:
         is_local = parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path.strip("/")
         if not is_local or parts.query or parts.fragment:
             raise PlanError(
-                f"{asked_by} takes a local folder, which all who need it see under one path: give a path or "
+                f"{asked_by} takes a local folder, which has the same path for all processes: give a path or "
                 f"file:///path, not {text!r}{'' if parts.scheme == 'file' else NO_OBJECT_STORES}"
             )
         text = unquote(parts.path)
@@ -62,7 +56,7 @@ def local_path(uri: object, asked_by: str) -> Path:
 
 
 class RunLock:
-    """The lock on ``folder``, which may be removed and made again while the lock lives."""
+    """The lock on ``folder``, which may be removed and recreated during the life of the lock."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,7 +64,7 @@ class RunLock:
         self._close: Callable[[], object] | None = None
 
     def hold(self, *, shared: bool) -> None:
-        """Lock the folder as it is there now. OSError: there is none; BlockingIOError: another is in the way."""
+        """Lock the present folder. OSError: the folder does not exist; BlockingIOError: another run holds the lock."""
         if self._descriptor is not None and os.path.samestat(os.fstat(self._descriptor), self._folder.stat()):
             return
         self.release()
@@ -85,7 +79,7 @@ class RunLock:
             return  # No locks on this file system.
 
     def release(self) -> None:
-        """Let go of the folder; again at will."""
+        """Release the lock; safe to call again."""
         if self._close is not None:
             self._close()
         self._descriptor = self._close = None
@@ -93,7 +87,7 @@ class RunLock:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Hold ``folder`` alone inside; False if another holds it, or it is gone."""
+    """Hold ``folder`` exclusively; yield False if another run holds it or it does not exist."""
     lock = RunLock(folder)
     try:
         try:

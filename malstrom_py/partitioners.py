@@ -1,11 +1,11 @@
-"""Partitioners: how the keys of a ``key_by`` become slots, the units that are dealt to workers and move between them.
+"""Partitioners: how the keys of a ``key_by`` become slots, the units that are assigned to workers and move between them.
 
 - `stable_hash`, the default, spreads any keys evenly;
-- `index` is for keys that are numbers already, dealt evenly by you: slot = key modulo the number of slots;
-- a function of your own, key -> slot, from 0 to the job's ``slots`` - 1. Equal keys must get equal slots, in every
+- `index` is for keys that are evenly distributed integers: slot = key modulo the number of slots;
+- your own function, key -> slot, from 0 to the job's ``slots`` - 1. Equal keys must get equal slots, in every
   process: do not use ``hash()`` in it, which differs from process to process.
 
-What is a legal key, and the hash itself, stand in ``docs/key-hash.md``.
+``docs/key-hash.md`` describes legal keys and the hash.
 
 >>> stable_hash.bind(1024).slots_of(["user-0001", 1, True])
 [365, 193, 193]

@@ -1,9 +1,7 @@
-"""Names of jobs and steps, and other arguments of users: checked at the call, with a `PlanError` that names the step.
+"""Checks of users' arguments: names of jobs and steps, functions, defaults, side outputs.
 
-Names of jobs and steps. They are stable ids (snapshots and upgrades hang on them), so they are strict.
-
-Checks of what users pass to a builder: wrong is told at the call, as a `PlanError` that names the step.
-"""
+Rule: a wrong argument raises a `PlanError` at the call, and the error names the step. Names of jobs and steps are stable
+ids in snapshots and file names, so the check of names is strict."""
 
 from __future__ import annotations
 
@@ -17,11 +15,13 @@ from malstrom_py.errors import PlanError, shown
 from malstrom_py.errors.text import describe_function
 
 NAME_MAX: Final = 64
+_DETAIL_MAX: Final = 300
+_OWN: Final = frozenset(("out", "dead_letters"))
 _LEGAL = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")
 
 
 def check_name(name: object, what: str) -> str:
-    """``name`` if it is legal for a job or step (``what`` says which), else `PlanError`.
+    """Return ``name`` if it is a legal name of ``what`` ("job" or "step"), else raise `PlanError`.
 
     >>> check_name("running-mean", "step")
     'running-mean'
@@ -39,18 +39,14 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
-_DETAIL_MAX: Final = 300
-_OWN: Final = frozenset(("out", "dead_letters"))
-
-
 def refuse_class(thing: object, step: str) -> None:
-    """`PlanError` if ``thing`` is a class where one of its instances is meant."""
+    """Raise `PlanError` if ``thing`` is a class instead of an instance."""
     if isinstance(thing, type):
         raise PlanError(f"step {step!r}: pass an instance, {thing.__name__}(…), not the class itself")
 
 
 def function_of(function: object, step: str) -> Any:
-    """``function``, if it can be called and gives its result at once, else `PlanError` naming ``step``."""
+    """Return ``function`` if it is callable and not asynchronous, else raise `PlanError` naming ``step``."""
     function = callable_of(function, step)
     if is_coroutine_function(function) or _is_of_kind(function, inspect.isasyncgenfunction):
         raise PlanError(
@@ -61,15 +57,15 @@ def function_of(function: object, step: str) -> Any:
 
 
 def callable_of(function: object, step: str) -> Any:
-    """``function``, if it can be called in any way, else `PlanError` naming ``step``."""
-    check_name(step, "step")  # before it stands in a message: name and function may have been swapped
+    """Return ``function`` if it is callable, else raise `PlanError` naming ``step``."""
+    check_name(step, "step")  # before a message uses it: name and function may have been swapped
     if not callable(function):
         raise PlanError(f"step {step!r}: expected a function, got {type(function).__name__}")
     return function
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether calling ``function`` gives a coroutine; also of an object with an asynchronous ``__call__``."""
+    """Whether calling ``function`` returns a coroutine; true also for an object with an asynchronous ``__call__``."""
     return _is_of_kind(function, inspect.iscoroutinefunction)
 
 
@@ -78,21 +74,21 @@ def _is_of_kind(function: object, is_kind: Callable[[Any], bool]) -> bool:
         return False
     try:
         return is_kind(function) or is_kind(getattr(function, "__call__", None))  # noqa: B004
-    except Exception:  # of the user's own __getattr__, which may answer to any name, and raise anything
+    except Exception:  # of the user's own __getattr__, which may raise any error
         return False
 
 
 def refuse_policy(on_error: str, step: str, what: str) -> None:
-    """`PlanError` unless ``on_error`` is "fail": ``what`` takes whole batches, so no single record can be blamed."""
+    """Raise `PlanError` unless ``on_error`` is "fail": ``what`` takes whole batches, so no failed record is known."""
     if on_error != "fail":
         raise PlanError(
-            f"step {step!r}: {what} takes whole batches, so on_error={on_error!r} cannot tell which record failed: "
+            f"step {step!r}: {what} takes whole batches, so on_error={on_error!r} cannot identify the failed record: "
             f"leave it out, or use a function of one value"
         )
 
 
 def at_least(smallest: int, number: int, step: str) -> int:
-    """``number``, if it is a whole number of at least ``smallest``, else `PlanError` naming ``step``."""
+    """Return ``number`` if it is an int of at least ``smallest``, else raise `PlanError` naming ``step``."""
     check_name(step, "step")
     if not isinstance(number, int) or isinstance(number, bool) or number < smallest:
         raise PlanError(f"step {step!r}: expected a whole number of at least {smallest}, got {number!r}")
@@ -100,7 +96,7 @@ def at_least(smallest: int, number: int, step: str) -> int:
 
 
 def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any], Any]:
-    """A function of a value: ``field`` itself, or for a column's name the one that looks the column up."""
+    """Return a function of a value: ``field`` itself, or the lookup of the column that it names."""
     if isinstance(field, str):
         return itemgetter(field)
     checked: Callable[[Any], Any] = function_of(field, step)
@@ -108,27 +104,27 @@ def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any]
 
 
 def short(thing: object) -> str:
-    """What a plan tells of a source, a sink or a generator: its repr, or its type where that says no more."""
+    """Describe a source, a sink or a generator for a plan: by its repr, or by its type if it has Python's default repr."""
     text = shown(thing, characters_max=_DETAIL_MAX)
     return type(thing).__name__ if text.startswith("<") else text
 
 
 def sides_of(sides: object, step: str) -> tuple[str, ...]:
-    """``sides`` as names of side outputs of a step, each legal and there once, none if None, else `PlanError`."""
+    """Return ``sides`` as names of side outputs, empty for None; raise `PlanError` for an illegal or repeated name."""
     if not isinstance(sides, list | tuple | None):
         raise PlanError(f"step {step!r}: sides is a list of names, got {sides!r}")
     named = tuple(check_name(side, "side output") for side in sides or ())
     for side in named:
         if side in _OWN or named.count(side) > 1:
-            why = "is an output that every step may have" if side in _OWN else "stands there twice"
-            raise PlanError(f"step {step!r}: side output {side!r} {why}: give each a name of its own")
+            why = "is an output that every step may have" if side in _OWN else "is given twice"
+            raise PlanError(f"step {step!r}: side output {side!r} {why}: give each its own name")
     return named
 
 
 def kind_of_default(default: object, step: str, *, what: str = "default") -> type:
-    """The type of the states that ``default`` makes, else `PlanError`. It is called once for that.
+    """Return the type of the states that ``default`` returns; call it once. Raise `PlanError` if it fails.
 
-    ``what`` is how the user has called it.
+    ``what`` is the name of the argument.
     """
     if not callable(default) or is_coroutine_function(default):
         got = "a coroutine function" if callable(default) else type(default).__name__
@@ -137,7 +133,7 @@ def kind_of_default(default: object, step: str, *, what: str = "default") -> typ
     where = "" if isinstance(default, type) else f" (in {describe_function(default)})"
     try:
         return default if isinstance(default, type) else type(default())
-    except PlanError as error:  # of ours, so its text tells no value: per_worker, which has no worker to ask here
+    except PlanError as error:  # its text is ours and safe: per_worker, for instance, has no worker here
         raise PlanError(
             f"step {step!r}: {what} is called once while the job is built, and failed there{where}: {error}"
         ) from error

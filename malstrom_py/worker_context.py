@@ -1,17 +1,10 @@
-"""What a step knows of the worker that it runs on: its number, and the resources it shares there (``per_worker``).
+"""The worker that a step runs on: its identity, and the resources that its functions share (``per_worker``).
 
-Which worker something is built on.
-
-An asyncio event loop in a thread of its own, so that a worker can wait for many calls while it goes on working.
-
-Rule: everything that happens in the loop is started from outside by `call` or `run`, and the thread ends with `close`,
-whatever was still going on in it. Every wait for it has a deadline.
-
-``per_worker``: clients, models and connections that are made once per worker, and closed at its end.
-
-Rule: a handle knows how to make and close its thing, and holds none. What has been made is kept by the `Resources` of
-one worker, which the worker makes current while it works, also for coroutines that it starts.
-"""
+- `WorkerInfo`: job, step and worker for which a source or a sink is opened.
+- `LoopThread`: an asyncio event loop in its own thread, so that a worker can await many calls while it works. Coroutines
+  are started from outside by `call` or `run`; `close` ends the thread; every wait for it has a deadline.
+- `PerWorker`: a handle on a client, model or connection. A handle can make and close its resource and holds none: the
+  `Resources` of a worker hold them. The worker makes its `Resources` current while it works, also for its coroutines."""
 
 from __future__ import annotations
 
@@ -35,7 +28,7 @@ WorkerId = NewType("WorkerId", int)
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Which worker of which job a source or a sink is opened on, and for which step."""
+    """The job, the step and the worker for which a source or a sink is opened."""
 
     job: str
     step: str
@@ -45,11 +38,11 @@ class WorkerInfo:
 T = TypeVar("T")
 
 _END_S: Final = 5.0
-"""How long the thread may take to end."""
+"""The timeout of the end of the thread."""
 
 
 class LoopThread:
-    """Starts the thread, a daemon called ``name``. It ends with `close`.
+    """An event loop in a daemon thread called ``name``. `close` ends the thread.
 
     >>> async def answer():
     ...     return threading.current_thread().name
@@ -66,10 +59,10 @@ class LoopThread:
         self._thread.start()
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have ``function(*arguments)`` called in the loop, in a copy of the caller's context.
+        """Schedule ``function(*arguments)`` in the loop, in a copy of the caller's context.
 
         Raises:
-            OperatorError: the loop has ended, as it does when a task in it raises SystemExit.
+            OperatorError: the loop has ended because a task raised SystemExit.
         """
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
@@ -77,10 +70,10 @@ class LoopThread:
             raise self._gone() from error
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:
-        """Wait for what ``coroutine`` returns or raises. Not to be called in the loop itself.
+        """Run ``coroutine`` in the loop and return its result. Do not call this in the loop itself.
 
         Raises:
-            DeadlineError: naming ``what``, past ``timeout_s``.
+            DeadlineError: it took longer than ``timeout_s``; names ``what``.
         """
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -93,39 +86,39 @@ class LoopThread:
             raise self._gone() from error
         except TimeoutError:
             if future.done():
-                raise  # the coroutine's own
+                raise  # raised by the coroutine itself
             future.cancel()
             raise DeadlineError(
-                f"{what} took longer than {timeout_s:g} s: see that nothing in it waits for ever, or blocks the loop",
+                f"{what} took longer than {timeout_s:g} s: check that it neither waits forever nor blocks the loop",
                 wait=what,
                 deadline_s=timeout_s,
             ) from None
 
     def close(self) -> None:
-        """Cancel what still goes on in the loop and end the thread; nothing to do if it has ended.
+        """Cancel the tasks of the loop and end the thread, if it has not ended.
 
         Raises:
-            DeadlineError: something in the loop does not end. (As a daemon the thread ends with the process.)
+            DeadlineError: a task in the loop does not end. (The daemon thread ends with the process.)
         """
         if not self._loop.is_closed():
             try:
                 self._loop.call_soon_threadsafe(self._stop)
             except RuntimeError:
-                """It was closed in between."""
+                """The loop was closed in between."""
         if threading.current_thread() is self._thread:
-            return  # it cannot wait for itself; it ends when what called this returns
+            return  # a thread cannot join itself; it ends when the caller returns
         self._thread.join(_END_S)
         if self._thread.is_alive():
             raise DeadlineError(
                 f"the event loop of {self._thread.name!r} did not end within {_END_S:g} s: a function in it blocks, or "
-                f"swallows its cancellation. Await what takes long, and let CancelledError pass.",
+                f"swallows its cancellation. Await long operations, and let CancelledError pass.",
                 wait="the end of an event loop",
                 deadline_s=_END_S,
             )
 
     @property
     def ended(self) -> bool:
-        """Whether the thread is gone."""
+        """Whether the thread has ended."""
         return not self._thread.is_alive()
 
     def _gone(self) -> OperatorError:
@@ -141,11 +134,11 @@ class LoopThread:
 
 def _serve(loop: asyncio.AbstractEventLoop, stopped: asyncio.Future[None]) -> None:
     try:
-        # The runner cancels what is left, ends asynchronous generators and the executor's threads, and closes the loop.
+        # The runner cancels remaining tasks, ends asynchronous generators and the executor's threads, and closes the loop.
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(_until(stopped))
     except (SystemExit, KeyboardInterrupt):
-        """A task has raised it, which ends the loop: whoever needs it next is told so."""
+        """A task raised this, which ends the loop: the next call raises `OperatorError`."""
 
 
 async def _until(stopped: asyncio.Future[None]) -> None:
@@ -155,48 +148,48 @@ async def _until(stopped: asyncio.Future[None]) -> None:
 T_co = TypeVar("T_co", covariant=True)
 
 _CLOSE_S: Final = 10.0
-"""How long closing one thing may take, where that is asynchronous."""
+"""The timeout of closing one resource asynchronously."""
 
 _CURRENT: ContextVar[Resources | None] = ContextVar("malstrom_py.worker_context", default=None)
 
 
 class PerWorker(Generic[T_co]):
-    """What `per_worker` returns. Calling it, inside a function that a step runs, gives that worker's thing."""
+    """The handle that `per_worker` returns. Calling it in a function of a step returns the worker's resource."""
 
     __slots__ = ("close", "factory", "token")
 
     def __init__(self, factory: Callable[[], T_co], close: Callable[[T_co], object] | None) -> None:
         self.factory = factory
         self.close = close
-        # A worker elsewhere has copies of the handle, several perhaps: all of them stand for one thing.
+        # Workers in other processes may have several copies of the handle: all of them mean the same resource.
         self.token = secrets.token_hex(8)
 
     def __repr__(self) -> str:
         return f"per_worker({describe_function(self.factory)})"
 
     def __call__(self) -> T_co:
-        """The thing of the worker that is at work; made now, if it has none yet."""
+        """Return the resource of the current worker; make it at the first call."""
         resources = _CURRENT.get()
         if resources is None:
             raise PlanError(
                 f"{self} was called outside a worker: call it inside a function that a step runs (not while the job is "
-                f"built, and not in a thread of your own, unless that runs in contextvars.copy_context())"
+                f"built, and not in another thread, unless it runs in contextvars.copy_context())"
             )
         thing: T_co = resources.get(self)
         return thing
 
 
 def per_worker(factory: Callable[[], T], close: Callable[[T], object] | None = None) -> PerWorker[T]:
-    """A handle on something that each worker has one of: a client, a model, a connection.
+    """Return a handle on a resource of which each worker has one: a client, a model, a connection.
 
-    Calling the handle inside a function that a step runs gives the worker's own, which ``factory()`` makes when it is
-    first asked for. At the worker's end it is closed, behind sources and sinks, in the reverse order of making: by
-    ``close(thing)``, or else by its ``aclose()`` or ``close()``, if it has one. Each may be a coroutine function, and
-    is awaited in the event loop in which ``enrich`` makes its calls. ``factory`` is an ordinary function; what needs a
-    running loop is made by first asking for it in a function of ``enrich``. Other threads need the context of the
-    worker's: ``asyncio.to_thread`` passes it on.
+    Calling the handle in a function of a step returns the worker's resource; ``factory()`` makes it at the first call.
+    At the worker's end resources are closed after sources and sinks, the last made first: by ``close(resource)``, or by
+    the resource's ``aclose()`` or ``close()``, if it has one. Each may be a coroutine function; it is awaited in the
+    event loop of the calls of ``enrich``. ``factory`` is an ordinary function; a resource that needs a running loop must
+    be requested first in a function of ``enrich``. Other threads need the context of the worker's thread:
+    ``asyncio.to_thread`` copies it.
 
-    Functions that a job is made of are shipped to workers, and the handle with them: the thing itself never is.
+    The functions of a job are sent to workers with their handles; the resource itself is never sent.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -212,23 +205,23 @@ def per_worker(factory: Callable[[], T], close: Callable[[T], object] | None = N
     [5.0, 9.0]
 
     Raises:
-        PlanError: ``factory`` or ``close`` is no function; on a call, that there is no worker.
-        OperatorError: on a call, that ``factory`` raised. It ends the job: ``on_error=`` is about records.
+        PlanError: ``factory`` or ``close`` is not a function; at a call: the caller does not run on a worker.
+        OperatorError: at a call: ``factory`` raised. This ends the job: ``on_error=`` is for records only.
     """
     if not callable(factory) or inspect.iscoroutinefunction(factory):
         raise PlanError(
-            f"per_worker takes an ordinary function without arguments that makes a thing, such as a class, got "
+            f"per_worker takes an ordinary function without arguments that returns a resource, such as a class, got "
             f"{'a coroutine function' if callable(factory) else type(factory).__name__}"
         )
     if close is not None and not callable(close):
-        raise PlanError(f"per_worker: close is a function of the thing that is closed, got {type(close).__name__}")
+        raise PlanError(f"per_worker: close is a function that takes the resource, got {type(close).__name__}")
     return PerWorker(factory, close)
 
 
 class Resources:
-    """What one worker has made, and the event loop of its asynchronous calls. As a context it makes itself current.
+    """The resources of one worker, and the event loop of its asynchronous calls. As a context it makes itself current.
 
-    ``wake`` is set whenever a call has come back, for a worker that has nothing else to do.
+    ``wake`` is set when a call has finished, to wake an idle worker.
 
     >>> numbers = per_worker(lambda: [1, 2])
     >>> with Resources(worker=3):
@@ -240,7 +233,7 @@ class Resources:
         self.wake = wake or threading.Event()
         self._worker = worker
         self._tokens: list[Token[Resources | None]] = []
-        # Coroutines ask in the loop's thread, other functions in the worker's. A factory may ask for other things.
+        # Coroutines call handles in the loop's thread, other functions in the worker's. A factory may call other handles.
         self._lock = threading.RLock()
         self._made: dict[str, tuple[PerWorker[Any], Any]] = {}
         self._loop: LoopThread | None = None
@@ -257,7 +250,7 @@ class Resources:
 
     @staticmethod
     def current(step: str) -> Resources:
-        """Those of the worker at work. `PlanError` naming ``step`` if there is none."""
+        """Return the resources of the current worker; raise `PlanError` naming ``step`` if there is none."""
         resources = _CURRENT.get()
         if resources is None:
             raise PlanError(f"step {step!r} needs a worker: run it by a runtime or by an OperatorTester")
@@ -265,14 +258,14 @@ class Resources:
 
     @property
     def loop(self) -> LoopThread:
-        """The worker's event loop, started when it is first asked for."""
+        """The worker's event loop, started at first use."""
         with self._lock:
             if self._loop is None:
                 self._loop = LoopThread(f"malstrom-worker-{self._worker}")
             return self._loop
 
     def get(self, handle: PerWorker[Any]) -> Any:
-        """What ``handle`` stands for here. `OperatorError` if it cannot be made."""
+        """Return the resource of ``handle`` on this worker; raise `OperatorError` if its factory fails."""
         made = self._made.get(handle.token)
         if made is not None:
             return made[1]
@@ -283,7 +276,7 @@ class Resources:
             return made[1]
 
     def close(self) -> None:
-        """Close what was made, last made first, then end the loop; the first error is raised when all is done."""
+        """Close the resources, last made first, then end the loop; raise the first error after that."""
         self._closed = True
         errors: list[Exception] = []
         with self:
@@ -303,7 +296,7 @@ class Resources:
 
     def _make(self, handle: PerWorker[Any]) -> Any:
         if self._closed:
-            raise PlanError(f"{handle} was called when its worker had ended: do so while a step runs")
+            raise PlanError(f"{handle} was called after its worker had ended: call it while a step runs")
         try:
             return handle.factory()
         except Exception as error:
@@ -317,21 +310,21 @@ class Resources:
         except MalstromError:
             raise
         except Exception as error:
-            raise self._error(handle, f"made a thing whose closing raised {type(error).__name__}") from error
+            raise self._error(handle, f"made a resource whose closing raised {type(error).__name__}") from error
 
     def _error(self, handle: PerWorker[Any], what: str) -> OperatorError:
         where = describe_function(handle.factory)
         return OperatorError(
-            f"per_worker: the factory {where} {what} (on worker {self._worker}). Mend it, or what it needs; no record "
-            f"is to blame, so on_error= does not help.",
+            f"per_worker: the factory {where} {what} (on worker {self._worker}). Fix it, or what it connects to; no record "
+            f"is the cause, so on_error= does not apply.",
             function=where,
             rule=PER_WORKER,
         )
 
 
 def _closing(thing: Any) -> object:
-    """Close ``thing`` in its own way, if it has one: what is returned may have to be awaited."""
-    if not isinstance(thing, type | ModuleType):  # whose functions of that name close other things
+    """Call the ``aclose`` or ``close`` of ``thing``, if any, and return its result, which may be awaitable."""
+    if not isinstance(thing, type | ModuleType):  # their functions of that name close other things
         for name in ("aclose", "close"):
             method = getattr(thing, name, None)
             if callable(method):

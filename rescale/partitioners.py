@@ -12,7 +12,7 @@ from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from malstrom_py.errors import CodecError, OperatorError, PlanError
-from malstrom_py.errors.text import describe_function, said
+from malstrom_py.errors.text import describe_function, safe_text
 from malstrom_py.rescale.keys.key_hash import int64_of
 from malstrom_py.rescale.keys.key_types import check_key, check_keys
 from malstrom_py.rescale.slots import SlotCache, StableSlots, check_slots
@@ -172,7 +172,7 @@ class _OwnSlots:
         try:
             slot = operator.index(self._function(key))
         except Exception as error:
-            raise self._error(f"failed: {said(error)}", key) from error
+            raise self._error(f"failed: {safe_text(error)}", key) from error
         if not 0 <= slot < self._slots:
             raise self._error(f"returned {slot} for a key, but slots go from 0 to {self._slots - 1}", key)
         return slot, getsizeof(key)

@@ -6,7 +6,7 @@ from malstrom_py.builder.plan import SOURCE_REGION, Plan, Step
 
 
 def explain(plan: Plan) -> str:
-    """One line per step: rank, name, kind, inputs, detail; the exchanges stand between the regions."""
+    """Describe a plan, one line per step: rank, name, kind, inputs, detail; exchanges are between the regions."""
     width = max(len(step.name) for step in plan.steps)
     lines = [f"job {plan.job} ({len(plan.steps)} steps, {plan.slots} slots)"]
     for rank, step in enumerate(plan.steps):
@@ -29,11 +29,11 @@ def explain(plan: Plan) -> str:
 
 
 def to_mermaid(plan: Plan) -> str:
-    """A Mermaid ``flowchart`` that any Markdown viewer draws; keyed regions are boxes."""
+    """Return a Mermaid ``flowchart`` for Markdown viewers; keyed regions are boxes."""
     lines = ["flowchart LR"]
     regions: dict[str, list[Step]] = {}
     for step in plan.steps:
-        # The exchange itself stands on the border, before the region it opens.
+        # The exchange is drawn on the border, before the region it opens.
         regions.setdefault(SOURCE_REGION if step.kind == "key_by" else step.traits.region, []).append(step)
     for region, steps in regions.items():
         indent = "  "

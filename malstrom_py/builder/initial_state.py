@@ -1,8 +1,7 @@
-"""The state that the keys of a step have before its first record: rows of (key, state), checked and brought into form.
+"""The initial state of a step's keys: rows of (key, state) from the user, checked and converted to the step's state.
 
-Rule: what users give is what they see of the step: for steps with a function the state that it gets, for the figures
-what is named in `FORMS`. A step whose state has no such form takes none.
-"""
+Rule: users give the state as they see it in the step: for steps with a function its state, for aggregates the form that
+`FORMS` lists. A step without such a form takes no initial state."""
 
 from __future__ import annotations
 
@@ -15,21 +14,21 @@ from typing import Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.errors import OperatorError, PlanError, shown
-from malstrom_py.errors.text import describe_function, said
+from malstrom_py.errors.text import describe_function, safe_text
 from malstrom_py.validation import function_of
 
 ROWS_MAX: Final = 1_000_000
-"""How many rows are kept with the job, and copied to each worker. A function that returns them has no such limit."""
+"""The maximum number of rows stored in the job and copied to each worker; a function that returns rows has no limit."""
 
 _COLUMNS: Final = ["key", "state"]
 
 Form = Callable[[Any], Any]
-"""Makes of the state that a user gives that of the step; ValueError, saying what it should be, if it cannot."""
+"""Convert a user's state to that of the step; raise ValueError, with the expected form, if that is not possible."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitialState:
-    """What the keys of ``step`` begin with: the ``rows`` that were given, or those that ``load`` returns."""
+    """The initial state of the keys of ``step``: the given ``rows``, or those that ``load`` returns."""
 
     step: str
     form: Form = field(repr=False)
@@ -37,7 +36,7 @@ class InitialState:
     load: Callable[[], Any] | None = None
 
     def states(self) -> dict[Any, Any]:
-        """Key -> state of the step, copies that nobody else has. Calls ``load`` if there is one.
+        """Return key -> state of the step, as copies. Call ``load`` if there is one.
 
         Raises:
             PlanError: the rows are wrong.
@@ -55,20 +54,22 @@ class InitialState:
         except Exception as error:
             where = describe_function(load)
             raise OperatorError(
-                f"step {self.step!r}: initial_state failed: {said(error)} (in {where})", step=self.step, function=where
+                f"step {self.step!r}: initial_state failed: {safe_text(error)} (in {where})",
+                step=self.step,
+                function=where,
             ) from error
 
 
 def initial_state_of(
     given: object, kind: str, step: str, factory: object, register: Callable[[type], object]
 ) -> InitialState | None:
-    """``given`` for a step of ``kind``, checked; None if it is None.
+    """Check ``given`` for a step of ``kind`` and return it; None if it is None.
 
-    ``factory`` makes the operator of the step. Rows and DataFrames are read here, and the types of their states are
-    given to ``register``; a function is called when a job starts.
+    ``factory`` makes the operator of the step. Rows and DataFrames are read here, and ``register`` is called
+    with the types of their states; a function is called when a job starts.
 
     Raises:
-        PlanError: the step has no state that could be given, or a row is wrong.
+        PlanError: the step takes no initial state, or a row is wrong.
     """
     if given is None:
         return None
@@ -88,7 +89,7 @@ def initial_state_of(
 
 
 def _pairs(given: Any, step: str) -> Iterator[tuple[Any, Any]]:
-    """The rows of ``given``: a mapping, pairs, or a DataFrame with the columns key and state."""
+    """Iterate over the rows of ``given``: a mapping, pairs, or a DataFrame with the columns key and state."""
     if isinstance(given, Mapping):
         yield from given.items()
         return
@@ -110,7 +111,7 @@ def _pairs(given: Any, step: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _columns_of(given: Any, step: str) -> tuple[Iterable[Any], Iterable[Any]] | None:
-    """The columns key and state of a DataFrame, as values of Python; None if ``given`` is none. Nothing is imported."""
+    """Return the columns key and state of a DataFrame as Python values; None if ``given`` is not a DataFrame."""
     rooms = {base.__module__.partition(".")[0] for base in type(given).__mro__}
     if rooms.isdisjoint({"polars", "pandas", "pyarrow", "pyspark"}):
         return None
@@ -135,12 +136,12 @@ def _columns_of(given: Any, step: str) -> tuple[Iterable[Any], Iterable[Any]] | 
 
 
 def _without_missing(column: Any) -> list[Any]:
-    """A column of pandas with None for what is missing there: NaN, NaT, NA."""
+    """Return a pandas column with None for missing values: NaN, NaT, NA."""
     return [None if gone else value for value, gone in zip(column.tolist(), column.isna(), strict=True)]
 
 
 def _plain(value: Any) -> Any:
-    """A struct of Spark as a dict, any other value as it is."""
+    """Return a Spark struct as a dict, any other value unchanged."""
     return value.asDict(recursive=True) if hasattr(value, "asDict") else value
 
 
@@ -149,7 +150,7 @@ def _checked(rows: Iterable[tuple[Any, Any]], step: str, form: Form) -> dict[Any
     for number, (key, state) in enumerate(rows):
         try:
             twice = key in states
-        except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+        except Exception as error:  # a TypeError, or an error of the user's own __hash__
             raise PlanError(
                 f"step {step!r}: row {number} of initial_state has a key of type {type(key).__name__}, which cannot be "
                 f"hashed: give a tuple instead of a list"
@@ -158,8 +159,8 @@ def _checked(rows: Iterable[tuple[Any, Any]], step: str, form: Form) -> dict[Any
             raise PlanError(f"step {step!r}: initial_state has key {shown(key)} twice: give each key one state")
         if state is None:
             raise PlanError(
-                f"step {step!r}: initial_state of key {shown(key)} is None, which is no state: leave the key out "
-                f"(what is missing in a DataFrame is None)"
+                f"step {step!r}: initial_state of key {shown(key)} is None, which is not a state: leave the key out "
+                f"(missing values of a DataFrame are None)"
             )
         try:
             states[key] = form(copy.deepcopy(state))
@@ -191,7 +192,7 @@ def _mean(state: Any) -> tuple[int, Any]:
 
 def _sum(state: Any) -> Any:
     try:
-        _ = state + (state - state)  # what is a number, or a timedelta; texts and lists can be added only
+        _ = state + (state - state)  # numbers and timedeltas can; texts and lists can only be added
     except Exception:
         raise ValueError(f"is of type {type(state).__name__}, and is to be the sum so far: a number") from None
     return state
@@ -218,7 +219,7 @@ FORMS: Final[Mapping[str, Form]] = {
     "mean": _mean,
     "distinct": _seen,
 }
-"""Kind of step -> how its state is given. Those of functions, min and max are given as they are; a sum is checked."""
+"""Kind of step -> the form of its given state. States of functions, min and max stay unchanged."""
 
 _OF_AGGREGATES: Final[Mapping[str, Form]] = {
     **dict.fromkeys(("min", "max", "custom"), _same),
@@ -236,26 +237,26 @@ def _form_of(kind: str, step: str, options: Mapping[str, Any]) -> Form:
             if one.name not in _OF_AGGREGATES:
                 raise PlanError(
                     f"step {step!r}: initial_state cannot be given for {label}={one}: use agg.custom, whose state is "
-                    f"your own, or a step of its own"
+                    f"your own, or a separate step"
                 )
         forms = {label: _OF_AGGREGATES[aggregations[label].name] for label in sorted(aggregations)}
         return partial(_aggregated, forms)
     if kind not in FORMS:
         raise PlanError(
-            f"step {step!r}: {kind} takes no initial_state, for its state is its own: use stateful_map or fold, whose "
-            f"state is yours"
+            f"step {step!r}: {kind} takes no initial_state, because its state is internal: use stateful_map or "
+            f"fold, whose state is yours"
         )
     return FORMS[kind]
 
 
 def _aggregated(forms: Mapping[str, Form], state: Any) -> tuple[Any, ...]:
-    """A key's states stand in a tuple, by the names of the aggregates in their order."""
+    """Return a key's states as a tuple, in the order of the aggregates' names."""
     if not isinstance(state, Mapping) or set(state) != set(forms):
         raise ValueError(f"is to be a dict with a state for each aggregate: {', '.join(forms)}")
     made = []
     for label, form in forms.items():
         if state[label] is None:
-            raise ValueError(f"has None for {label}, which is no state")
+            raise ValueError(f"has None for {label}, which is not a state")
         try:
             made.append(form(state[label]))
         except ValueError as error:

@@ -15,7 +15,7 @@ from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.codec import TypeTable, can_register
 from malstrom_py.data.messages import DeadLetter
 from malstrom_py.errors import PlanError
-from malstrom_py.errors.signposts import JOB, STEPS, no_attribute
+from malstrom_py.errors.unknown_names import JOB, STEPS, unknown_attribute
 from malstrom_py.operators.base import OnError
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
@@ -29,7 +29,7 @@ V = TypeVar("V")
 
 
 class Job:
-    """A named graph of steps. ``name`` and ``slots`` (into which keys are hashed) stay for the job's life.
+    """A named graph of steps. ``name`` and ``slots`` (into which keys are hashed) never change.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -57,7 +57,7 @@ class Job:
         def __getattr__(self, attribute: str) -> NoReturn:
             if not attribute.startswith("_") and hasattr(KeyedStreamBuilder, attribute):
                 raise AttributeError(f"Job has no method {attribute!r}: {STEPS}", name=attribute, obj=self)
-            raise no_attribute(self, attribute, JOB)
+            raise unknown_attribute(self, attribute, JOB)
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {len(self._steps)} steps)"
@@ -65,15 +65,15 @@ class Job:
     def source(
         self, name: str, source: Source[V], *, on_error: OnError = "fail", renamed_from: str | None = None
     ) -> StreamBuilder[None, V]:
-        """A stream of what ``source`` reads. ``on_error`` is for records that cannot be read.
+        """Return a stream of the records of ``source``. ``on_error`` is the policy for records that cannot be read.
 
-        ``renamed_from``: the name that the step had, to go on from a snapshot where it is called so.
+        ``renamed_from``: the former name of the step, to resume from a snapshot that has that name.
         """
         check_name(name, "step")
         refuse_class(source, name)
         if not isinstance(source, PartitionedSource | StatelessSource):
             raise PlanError(
-                f"step {name!r}: {type(source).__name__} is no source: it has neither list_parts and build_part "
+                f"step {name!r}: {type(source).__name__} is not a source: it has neither list_parts and build_part "
                 f"nor build(worker)"
             )
         if on_error not in get_args(OnError):
@@ -89,12 +89,12 @@ class Job:
         return self._types.register(kind)
 
     def register_state(self, kind: type) -> None:
-        """The same for the type of a step's ``default``, if it is of a class that needs it (for builders)."""
+        """Register the type of a step's ``default`` if that type needs it (for builders)."""
         if can_register(kind):
             self._types.register(kind)
 
     def dead_letters(self, step: str) -> StreamBuilder[None, DeadLetter]:
-        """The records that ``step`` could not take; it must have been given ``on_error="dead-letter"``."""
+        """Return the stream of records that ``step`` failed on; the step must have ``on_error="dead-letter"``."""
         found = self._steps.get(check_name(step, "step"))
         if found is None:
             raise PlanError(f"job {self.name!r} has no step {step!r}; it has {', '.join(self._steps) or 'none'}")
@@ -105,16 +105,16 @@ class Job:
         return StreamBuilder(self, StreamRef(step, port), traits)
 
     def plan(self) -> Plan:
-        """The checked graph; `PlanError` says which step is wrong and what to do. Every runtime calls it first."""
+        """Return the checked graph; `PlanError` names the wrong step and what to do. Every runtime calls it first."""
         check_targets({name: _sink_of(step) for name, step in self._steps.items() if step.kind == "sink"})
         return check_regions(make_plan(self.name, self.slots, list(self._steps.values()), self._types))
 
     def explain(self) -> str:
-        """The plan as text, one line per step."""
+        """Return the plan as text, one line per step."""
         return explain.explain(self.plan())
 
     def to_mermaid(self) -> str:
-        """The plan as a Mermaid flow chart."""
+        """Return the plan as a Mermaid flow chart."""
         return explain.to_mermaid(self.plan())
 
     def add(self, step: Step) -> StreamRef:
@@ -128,7 +128,7 @@ class Job:
         return StreamRef(step.name)
 
     def _region_of_letters(self, step: Step) -> str:
-        """The region of a step's dead letters: its own, but those of a key_by stay before the region it opens."""
+        """Return the region of a step's dead letters: its own; for a key_by the region before its exchange."""
         if step.kind != "key_by":
             return step.traits.region
         (ref,) = step.inputs
@@ -137,7 +137,7 @@ class Job:
         return before.traits.region if keyed_there else self._region_of_letters(before)
 
     def plan_to(self, stream: StreamBuilder[Any, Any], sink: TransactionalSink) -> Plan:
-        """A plan of what leads to ``stream``, ended by ``sink``; the job itself stays as it is."""
+        """Return a plan of the steps before ``stream``, ended by ``sink``; the job itself does not change."""
         names = (f"collected{number or ''}" for number in count())
         name = next(name for name in names if name not in self._steps)
         last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)

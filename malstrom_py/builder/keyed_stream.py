@@ -1,7 +1,7 @@
-"""The builder of keyed streams: what `StreamBuilder` has, and the steps that keep one state per key.
+"""The builder of keyed streams: the steps that keep one state per key, besides those of `StreamBuilder`.
 
-The running figures of keyed streams: per record what is known of its key so far, such as how many or how much.
-"""
+The steps are, in this order: maps with state, custom logic, lists, enrichment, and running aggregates, which emit for
+each record the aggregate of its key's records so far."""
 
 from __future__ import annotations
 
@@ -43,132 +43,19 @@ V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 W = TypeVar("W")
 S = TypeVar("S")
+Info = TypeVar("Info")
 
 By = Callable[[V], W] | str | None
-"""Which number of a value an aggregate takes: a function, a column's name, or None for the value itself."""
-
-
-class RunningFigures(StreamBuilder[K, V_co]):
-    """The part of a `KeyedStreamBuilder` that has these steps."""
-
-    def reduce(
-        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
-    ) -> KeyedStreamBuilder[K, V_co]:
-        """Per record its key's values so far, combined by ``fn(accumulated, value)``."""
-        return self._then(
-            "reduce", name, partial(Reduce, fn=function_of(fn, name)), fn, on_error=on_error, upgrade=upgrade
-        )
-
-    def fold(
-        self,
-        name: str,
-        fn: Callable[[S, V_co], S],
-        *,
-        default: Callable[[], S],
-        on_error: OnError = "fail",
-        **upgrade: Unpack[Upgrade],
-    ) -> KeyedStreamBuilder[K, S]:
-        """Per record ``fn(accumulated, value)``, from ``default()`` on."""
-        factory = partial(Fold, fn=function_of(fn, name), default=self._default(default, name))
-        return self._then("fold", name, factory, fn, on_error=on_error, upgrade=upgrade)
-
-    def count(self, name: str, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, int]:
-        """Per record the number of records of its key so far."""
-        return self._then("count", name, Count, None, upgrade=upgrade)
-
-    def sum(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
-    ) -> KeyedStreamBuilder[K, Any]:
-        """Per record the sum of its key's values so far."""
-        return self._then("sum", name, partial(Sum, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
-
-    def min(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
-    ) -> KeyedStreamBuilder[K, Any]:
-        """Per record the smallest of its key's values so far."""
-        return self._then("min", name, partial(Min, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
-
-    def max(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
-    ) -> KeyedStreamBuilder[K, Any]:
-        """Per record the largest of its key's values so far."""
-        return self._then("max", name, partial(Max, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
-
-    def mean(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
-    ) -> KeyedStreamBuilder[K, float]:
-        """Per record the mean of its key's values so far."""
-        return self._then("mean", name, partial(Mean, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
-
-    def aggregate(
-        self,
-        name: str,
-        /,
-        *,
-        on_error: OnError = "fail",
-        renamed_from: str | None = None,
-        migrate: Migrate | None = None,
-        initial_state: Any = None,
-        **aggs: Aggregation[Any, Any],
-    ) -> KeyedStreamBuilder[K, dict[str, Any]]:
-        """Per record a dict of figures over its key's records so far: ``total=agg.sum("price"), n=agg.count()``.
-
-        See `malstrom_py.agg` for what there is. A record that one of them cannot take leaves all of them as they were.
-        """
-        check_name(name, "step")
-        if not aggs:
-            raise PlanError(f"step {name!r}: name at least one aggregate, such as n=agg.count()")
-        for label, one in aggs.items():
-            if not isinstance(one, Aggregation):
-                raise PlanError(
-                    f"step {name!r}: {label} is an aggregate, which agg.count() or agg.sum('price') return, "
-                    f"got {type(one).__name__}"
-                )
-            self._default(one.init, name, f"init of {label}")
-        detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
-        factory = partial(Aggregate, aggregations=aggs)
-        upgrade: Upgrade = {"renamed_from": renamed_from, "migrate": migrate, "initial_state": initial_state}
-        return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail, upgrade=upgrade)
-
-    def top_n(
-        self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
-    ) -> KeyedStreamBuilder[K, list[V_co]]:
-        """Per record the list of its key's ``n`` largest values so far, largest first."""
-        factory = partial(TopN, n=at_least(1, n, name), by=number_of(by, name))
-        return self._then("top_n", name, factory, by, on_error=on_error, upgrade=upgrade)
-
-    def distinct(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
-    ) -> KeyedStreamBuilder[K, V_co]:
-        """The first record of each value (or of each ``by``) per key."""
-        return self._then(
-            "distinct", name, partial(Distinct, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade
-        )
-
-    def _default(self, default: object, step: str, what: str = "default") -> Any:
-        """``default`` if it can make a state. It is called here once, so that what it makes may be persisted."""
-        if default is None:
-            return None
-        self.job.register_state(kind_of_default(default, step, what=what))
-        return default
-
-    if TYPE_CHECKING:  # the same method, which here leads to a keyed stream again
-
-        def _then(
-            self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
-        ) -> KeyedStreamBuilder[K, Any]: ...
+"""The part of a value that an aggregate takes: a function, a column's name, or None for the value itself."""
 
 
 def number_of(by: Callable[[Any], Any] | str | None, step: str) -> Callable[[Any], Any] | None:
-    """What ``by`` takes of a value, as a function; None for the value itself."""
+    """Return ``by`` as a function of a value; None for the value itself."""
     return None if by is None else field_getter(by, step)
 
 
-Info = TypeVar("Info")
-
-
-class KeyedStreamBuilder(RunningFigures[K, V_co]):
-    """A stream whose records have keys of type ``K``. All records of a key meet the same state, in order."""
+class KeyedStreamBuilder(StreamBuilder[K, V_co]):
+    """A stream whose records have keys of type ``K``. All records of a key use the same state, in order."""
 
     @overload
     def stateful_map(
@@ -199,9 +86,9 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
         on_error: OnError = "fail",
         **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]:
-        """One output per record: ``fn(key, value, state) -> (output, new state, or None to drop it)``.
+        """Emit one output per record: ``fn(key, value, state) -> (output, new state, or None to drop it)``.
 
-        ``default`` makes the state of a key that has none; without it such a key's state is None.
+        ``default()`` returns the state of a new key; without ``default`` that state is None.
         """
         factory = partial(StatefulMap, fn=function_of(fn, name), default=self._default(default, name))
         return self._then("stateful_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
@@ -235,7 +122,7 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
         on_error: OnError = "fail",
         **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]:
-        """Any number of outputs per record: ``fn(key, value, state) -> (outputs, new state, or None to drop it)``."""
+        """Emit 0 to many outputs per record: ``fn(key, value, state) -> (outputs, new state, or None to drop it)``."""
         factory = partial(StatefulFlatMap, fn=function_of(fn, name), default=self._default(default, name))
         return self._then("stateful_flat_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
 
@@ -271,7 +158,7 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
         on_error: OnError = "fail",
         **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, W]:
-        """`stateful_map`, whose state goes once the frontier passes its last record + ``ttl`` (event time)."""
+        """Map as `stateful_map`; drop a key's state when the frontier passes its last record + ``ttl`` (event time)."""
         self._needs_epochs(name, "ttl_map")
         if not isinstance(ttl, timedelta | int) or isinstance(ttl, bool):
             raise PlanError(f"step {name!r}: ttl is a timedelta, or an int in the stream's unit, got {ttl!r}")
@@ -312,9 +199,9 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
         on_error: OnError = "fail",
         **upgrade: Unpack[Upgrade],
     ) -> Any:
-        """Any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``.
+        """Emit any number of outputs per record, by a `StatefulLogic`, a `KeyedLogic` or a function like ``on_data``.
 
-        With ``sides`` a tuple of streams: the main one, and one per name for what ``output.side(name)`` is sent.
+        With ``sides``, return a tuple: the main stream, then one stream per name, as sent to ``output.side(name)``.
         """
         check_name(name, "step")
         hooks = hooks_of(logic, name)
@@ -322,8 +209,8 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
             self._needs_epochs(name, "on_timer")
         if "on_batch" in hooks and on_error != "fail":
             raise PlanError(
-                f"step {name!r}: on_batch takes whole batches, so on_error={on_error!r} cannot tell which record "
-                f"failed: override on_data instead"
+                f"step {name!r}: on_batch takes whole batches, so on_error={on_error!r} cannot identify the failed "
+                f"record: override on_data instead"
             )
         made = self._default(default, name)
         factory = partial(StatefulOp, logic=logic, default=made, sides=sides_of(sides, name))
@@ -332,9 +219,11 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
     def collect(
         self, name: str, *, size: int | None = None, every: timedelta | None = None, **upgrade: Unpack[Upgrade]
     ) -> KeyedStreamBuilder[K, list[V_co]]:
-        """A key's values as lists: of ``size`` values, or of what came in ``every`` (the runtime's clock)."""
+        """Emit a key's values as lists: of ``size`` values, or of those within ``every`` (by the runtime's clock)."""
         if size is None and every is None:
-            raise PlanError(f"step {name!r}: collect needs size= or every=, or nothing would come before the end")
+            raise PlanError(
+                f"step {name!r}: collect needs size= or every=: without either it emits nothing until the end"
+            )
         size = None if size is None else at_least(1, size, name)
         if every is not None and (not isinstance(every, timedelta) or every <= timedelta(0)):
             raise PlanError(f"step {name!r}: every is a timedelta above 0, got {every!r}")
@@ -388,14 +277,15 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
         on_error: OnError = "fail",
         **upgrade: Unpack[Upgrade],
     ) -> KeyedStreamBuilder[K, Any]:
-        """``(value, await async_fn(key))`` per record, in order, with at most ``concurrency`` calls at a time.
+        """Emit ``(value, await async_fn(key))`` per record, in order, with at most ``concurrency`` calls in flight.
 
-        ``by`` takes what is asked about from the value instead of the key; ``combine(value, info)`` makes the output. A
-        call may take ``timeout_s``; if it fails it is made ``retries`` times more, after pauses that begin with
-        ``retry_backoff_s`` and double, up to 30 s; if it still fails ``on_error`` decides about the record. With a
-        ``cache`` (a `Cache`, or a timedelta as its ``ttl``) answers are kept per worker, and records that ask the same
-        at the same time share a call; without one each record asks for itself. Calls run in one event loop per worker:
-        ``async_fn`` must await what takes long, for what blocks holds up all calls (``asyncio.to_thread`` helps).
+        ``by`` takes the argument of the call from the value instead of the key; ``combine(value, info)`` returns the
+        output. The timeout of a call is ``timeout_s``. A failed call is retried ``retries`` times, with a backoff that
+        starts at ``retry_backoff_s`` and doubles up to 30 s; then ``on_error`` decides about the record. With a
+        ``cache`` (a `Cache`, or a timedelta as its ``ttl``) answers are cached per worker, and concurrent records with
+        the same argument share a call; without a cache each record makes its own call. Calls run in one event loop per
+        worker: ``async_fn`` must await operations that take long, because blocking code delays all calls
+        (``asyncio.to_thread`` helps).
         """
         asking = Asking(async_fn, concurrency, retries, retry_backoff_s, timeout_s).checked(name)
         kept = Cache(ttl=cache) if isinstance(cache, timedelta) else cache
@@ -408,14 +298,119 @@ class KeyedStreamBuilder(RunningFigures[K, V_co]):
         factory = partial(Enrich, asking=asking, by=number_of(by, name), cache=kept, combine=combine)
         return self._then("enrich", name, factory, async_fn, on_error=on_error, upgrade=upgrade)
 
+    def reduce(
+        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, V_co]:
+        """Emit per record its key's values so far, combined by ``fn(accumulated, value)``."""
+        return self._then(
+            "reduce", name, partial(Reduce, fn=function_of(fn, name)), fn, on_error=on_error, upgrade=upgrade
+        )
+
+    def fold(
+        self,
+        name: str,
+        fn: Callable[[S, V_co], S],
+        *,
+        default: Callable[[], S],
+        on_error: OnError = "fail",
+        **upgrade: Unpack[Upgrade],
+    ) -> KeyedStreamBuilder[K, S]:
+        """Emit per record ``fn(accumulated, value)``, starting with ``default()``."""
+        factory = partial(Fold, fn=function_of(fn, name), default=self._default(default, name))
+        return self._then("fold", name, factory, fn, on_error=on_error, upgrade=upgrade)
+
+    def count(self, name: str, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, int]:
+        """Emit per record the number of records of its key so far."""
+        return self._then("count", name, Count, None, upgrade=upgrade)
+
+    def sum(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, Any]:
+        """Emit per record the sum of its key's values so far."""
+        return self._then("sum", name, partial(Sum, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+
+    def min(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, Any]:
+        """Emit per record the smallest of its key's values so far."""
+        return self._then("min", name, partial(Min, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+
+    def max(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, Any]:
+        """Emit per record the largest of its key's values so far."""
+        return self._then("max", name, partial(Max, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+
+    def mean(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, float]:
+        """Emit per record the mean of its key's values so far."""
+        return self._then("mean", name, partial(Mean, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade)
+
+    def aggregate(
+        self,
+        name: str,
+        /,
+        *,
+        on_error: OnError = "fail",
+        renamed_from: str | None = None,
+        migrate: Migrate | None = None,
+        initial_state: Any = None,
+        **aggs: Aggregation[Any, Any],
+    ) -> KeyedStreamBuilder[K, dict[str, Any]]:
+        """Emit per record a dict of aggregates of its key's records so far: ``total=agg.sum("price"), n=agg.count()``.
+
+        `malstrom_py.agg` lists the aggregates. A record that one aggregate cannot take changes no state.
+        """
+        check_name(name, "step")
+        if not aggs:
+            raise PlanError(f"step {name!r}: name at least one aggregate, such as n=agg.count()")
+        for label, one in aggs.items():
+            if not isinstance(one, Aggregation):
+                raise PlanError(
+                    f"step {name!r}: {label} is an aggregate, which agg.count() or agg.sum('price') return, "
+                    f"got {type(one).__name__}"
+                )
+            self._default(one.init, name, f"init of {label}")
+        detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
+        factory = partial(Aggregate, aggregations=aggs)
+        upgrade: Upgrade = {"renamed_from": renamed_from, "migrate": migrate, "initial_state": initial_state}
+        return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail, upgrade=upgrade)
+
+    def top_n(
+        self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, list[V_co]]:
+        """Emit per record the list of its key's ``n`` largest values so far, largest first."""
+        factory = partial(TopN, n=at_least(1, n, name), by=number_of(by, name))
+        return self._then("top_n", name, factory, by, on_error=on_error, upgrade=upgrade)
+
+    def distinct(
+        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Upgrade]
+    ) -> KeyedStreamBuilder[K, V_co]:
+        """Keep the first record of each value (or of each ``by``) per key."""
+        return self._then(
+            "distinct", name, partial(Distinct, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade
+        )
+
+    def _default(self, default: object, step: str, what: str = "default") -> Any:
+        """Check ``default`` and register the type of state that it returns; this calls it once."""
+        if default is None:
+            return None
+        self.job.register_state(kind_of_default(default, step, what=what))
+        return default
+
     def _needs_epochs(self, name: str, what: str) -> None:
         if not self.traits.epochs:
             raise PlanError(
                 f"step {name!r}: {what} runs on event time, but the stream has no epochs: put assign_timestamps "
-                f"and generate_epochs before key_by, and go on with its on-time stream"
+                f"and generate_epochs before key_by, and use its on-time stream"
             )
 
-    if TYPE_CHECKING:  # the same methods, which here lead to a keyed stream again
+    if TYPE_CHECKING:  # the inherited methods: on a keyed stream they return a keyed stream
+
+        def _then(
+            self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
+        ) -> KeyedStreamBuilder[K, Any]: ...
 
         def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = ...) -> KeyedStreamBuilder[K, W]: ...
         def filter_map(

@@ -1,4 +1,4 @@
-"""What ``key_by`` takes as ``partitioner=``; `malstrom_py.partitioners` has those that come with this package (F3)."""
+"""The type of the ``partitioner=`` of ``key_by``, and its check; `malstrom_py.partitioners` implements it (F3)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from malstrom_py.errors import PlanError
 
 
 class Bindable(Protocol):
-    """A partitioner as the builder knows it: something that can be bound to a number of slots."""
+    """A partitioner as the builder uses it: it can be bound to a number of slots."""
 
     def bind(self, slots: int, *, step: str = "") -> Any:
-        """This partitioner at work for ``step``, in a job of ``slots`` slots."""
+        """Return this partitioner for ``step`` of a job with ``slots`` slots."""
         ...
 
 
 PartitionerLike = Bindable | Callable[[Any], int]
-"""A partitioner, or a function of your own: key -> slot."""
+"""A partitioner, or your own function: key -> slot."""
 
 
 def check_partitioner(partitioner: object, step: str) -> Any:
-    """``partitioner`` if it may be one, or None, else `PlanError` naming ``step``."""
+    """Return ``partitioner`` if it is None or may be a partitioner; raise `PlanError` naming ``step`` otherwise."""
     if partitioner is not None and not (callable(partitioner) or hasattr(partitioner, "bind")):
         raise PlanError(
             f"step {step!r}: partitioner is one of malstrom_py.partitioners or a function key -> slot, "

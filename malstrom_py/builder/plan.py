@@ -1,4 +1,4 @@
-"""The plan: a job's graph, frozen and checked. Steps stand in topological order; every runtime takes one."""
+"""The plan: a job's graph, immutable and checked. Its steps are in topological order; every runtime runs a plan."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class StreamRef:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What is known of a stream before it runs.
+    """The properties of a stream that are known before it runs.
 
-    ``unit`` is None on a stream without timestamps; ``epochs`` says whether epochs below the maximum may come,
-    ``split`` whether ``generate_epochs`` stands upstream. ``region`` is ``"source"`` or the name of the
+    ``unit`` is None on a stream without timestamps; ``epochs`` is whether epochs below the maximum may come,
+    ``split`` whether ``generate_epochs`` is upstream. ``region`` is ``"source"`` or the name of the
     ``key_by`` that opened the keyed region; ``partitioner`` is that key_by's, None for the default. ``local``
-    streams have keys that they were not distributed by.
+    streams have keys, but were not distributed by them.
     """
 
     keyed: bool = False
@@ -45,7 +45,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An output of a step: a name for people, and whether it carries epochs below the maximum."""
+    """An output of a step: its label, and whether it carries epochs below the maximum."""
 
     name: str = "out"
     epochs: bool = True
@@ -55,8 +55,8 @@ class Port:
 class Step:
     """One step of a plan. ``detail`` is for people: a source, a file:line, a bound.
 
-    ``renamed_from`` and ``migration`` are what it says of its former self, to go on from a snapshot of that;
-    ``initial`` is the state that its keys begin with.
+    ``renamed_from`` and ``migration`` let it resume from a snapshot of an earlier version of the step; ``initial`` is
+    the initial state of its keys.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Step:
 
     @property
     def dead_letter_port(self) -> int | None:
-        """The port of dead letters: the last one, if the step's policy asks for it."""
+        """The port of dead letters: the last one if the step's policy is "dead-letter", else None."""
         return len(self.ports) - 1 if self.on_error == "dead-letter" else None
 
 
@@ -90,27 +90,27 @@ class Plan:
         return f"Plan({self.job!r}, {len(self.steps)} steps)"
 
     def rank(self, name: str) -> int:
-        """Where a step stands in ``steps``."""
+        """Return the index of a step in ``steps``."""
         return next(rank for rank, step in enumerate(self.steps) if step.name == name)
 
     def edges(self) -> Iterator[tuple[StreamRef, Step]]:
-        """Every edge as (stream, the step that reads it)."""
+        """Iterate over the edges as (stream, the step that reads it)."""
         return ((ref, step) for step in self.steps for ref in step.inputs)
 
 
 def union_traits(name: str, streams: Sequence[Traits]) -> Traits:
-    """The traits of a union of ``streams``; `PlanError` naming the step if they do not go together."""
+    """Return the traits of a union of ``streams``; raise `PlanError` naming the step if they are incompatible."""
     first, *others = streams
     for other in others:
         if (other.keyed, other.local, other.partitioner) != (first.keyed, first.local, first.partitioner):
             raise PlanError(
-                f"step {name!r}: a union of differently keyed streams, where records of one key would not meet: "
-                f"key all of them alike (same partitioner), or put key_by behind the union"
+                f"step {name!r}: a union of differently keyed streams, so records of one key would not share a worker: "
+                f"key all of them alike (same partitioner), or put key_by after the union"
             )
         if (other.unit, other.epochs) != (first.unit, first.epochs):
             raise PlanError(
                 f"step {name!r}: a union of streams that are timed differently ({_timing(first)}; {_timing(other)}): "
-                f"give all the same timestamps and epochs before it, or put generate_epochs behind it"
+                f"give all the same timestamps and epochs before it, or put generate_epochs after it"
             )
     region = next((traits.region for traits in streams if traits.region != SOURCE_REGION), SOURCE_REGION)
     return replace(first, region=region, split=any(traits.split for traits in streams))
@@ -123,37 +123,40 @@ def _timing(traits: Traits) -> str:
 
 
 def epochs_traits(name: str, traits: Traits) -> Traits:
-    """The traits of what ``generate_epochs`` sends on time, of a stream of ``traits``; `PlanError` if it cannot be."""
+    """Return the traits of the on-time stream of ``generate_epochs``; raise `PlanError` if it cannot be placed here."""
     if traits.region != SOURCE_REGION:
         raise PlanError(
-            f"step {name!r}: generate_epochs stands behind key_by {traits.region!r}, but lateness belongs "
+            f"step {name!r}: generate_epochs is after key_by {traits.region!r}, but lateness belongs "
             f"to the source's parts (T1): put it between the source and the first key_by"
         )
     if traits.unit is None:
         raise PlanError(f"step {name!r}: the stream has no timestamps: put assign_timestamps before it")
     if traits.split:
-        raise PlanError(f"step {name!r}: generate_epochs stands upstream already; lateness is decided once (T1)")
+        raise PlanError(f"step {name!r}: generate_epochs is upstream already; lateness is decided once (T1)")
     return replace(traits, epochs=True, split=True)
 
 
 def make_plan(job: str, slots: int, steps: Sequence[Step], types: TypeTable | None = None) -> Plan:
-    """Check a graph as a whole: `PlanError` for an empty job, a source from which no path leads to a sink, or a step
-    that was renamed from one that is there, or from which another was renamed too."""
+    """Check a graph as a whole and return its plan.
+
+    Raises:
+        PlanError: the job is empty, a source has no path to a sink, or a former name is a step or is given twice.
+    """
     if not any(step.kind == "source" for step in steps):
         raise PlanError(f"job {job!r} is empty: start with job.source('name', …)")
     useful = _leading_to_a_sink(steps)
     for step in steps:
         if step.kind == "source" and step.name not in useful:
             raise PlanError(
-                f"job {job!r}: no path leads from source {step.name!r} to a sink, so it would be read for "
-                f"nothing: end its stream with .sink('name', …), or use mp.collect(stream) to see its values"
+                f"job {job!r}: no path leads from source {step.name!r} to a sink, so reading it would have "
+                f"no effect: end its stream with .sink('name', …), or use mp.collect(stream) to see its values"
             )
     _check_renamed(steps)
     return Plan(job, slots, tuple(steps), types or TypeTable())
 
 
 def ancestors(steps: Sequence[Step], names: set[str]) -> list[Step]:
-    """The steps called ``names`` and all that leads to them, in order."""
+    """Return the steps called ``names`` and all their ancestors, in order."""
     wanted = set(names)
     for step in reversed(steps):
         if step.name in wanted:

@@ -1,8 +1,7 @@
-"""The regions of a plan: what lies between sources and exchanges, between two exchanges, or before a sink.
+"""The regions of a plan: the steps between sources and exchanges, between two exchanges, or before a sink.
 
-State of a region moves together, barriers are aligned over all inputs of a region, and a region is fed only while
-its outputs have no backlog (F2, S1). So no region may feed itself, directly or through others: it would wait for
-itself.
+The state of a region moves together, barriers are aligned over all inputs of a region, and a region is fed only while
+its outputs have no backlog (F2, S1). So no region may feed itself, directly or through others: that would deadlock.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from malstrom_py.errors import PlanError
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Steps that are run together. ``entries`` are the exchanges that feed it, ``exits`` those that it feeds."""
+    """Steps that run together. ``entries`` are the exchanges that feed the region, ``exits`` those that it feeds."""
 
     steps: tuple[str, ...]
     sources: tuple[str, ...]
@@ -25,22 +24,22 @@ class Region:
 
     @property
     def name(self) -> str:
-        """What it is called between workers: as its first step."""
+        """The region's name in messages between workers: that of its first step."""
         return self.steps[0]
 
 
 def is_exchanged(step: Step, ref: StreamRef) -> bool:
-    """Whether the stream ``ref`` of ``step`` comes out of an exchange: the keyed one of a ``key_by``."""
+    """Whether ``ref`` is an output stream of an exchange: the keyed stream of a ``key_by``."""
     return step.kind == "key_by" and ref.port == 0
 
 
 def regions_of(plan: Plan) -> list[Region]:
-    """The regions, downstream first: feeding them in this order frees credit before it is asked for."""
+    """Return the regions, downstream first: feeding them in this order frees credit before it is needed."""
     return _ordered(plan.steps)[0]
 
 
 def check_regions(plan: Plan) -> Plan:
-    """``plan``, if no region feeds itself, else `PlanError` naming the union that closes the loop."""
+    """Return ``plan`` if no region feeds itself; raise `PlanError` naming the union that closes the loop otherwise."""
     if not _ordered(plan.steps)[1]:
         return plan
     names = [step.name for step in plan.steps]
@@ -50,8 +49,8 @@ def check_regions(plan: Plan) -> Plan:
         loop = [region for region in loop if region not in upstream]
     exchanges = ", ".join(repr(name) for region in loop for name in region.exits if _feeds_any(name, loop))
     raise PlanError(
-        f"step {closing!r}: this union joins streams from before and behind an exchange ({exchanges}), so that the "
-        f"exchange would wait for itself (F2): give the streams sinks of their own, or join them before key_by"
+        f"step {closing!r}: this union joins streams from before and after an exchange ({exchanges}), so that the "
+        f"exchange would wait for itself (F2): give each stream its own sink, or join them before key_by"
     )
 
 
@@ -60,11 +59,11 @@ def _feeds_any(exchange: str, regions: Sequence[Region]) -> bool:
 
 
 def _ordered(steps: Sequence[Step]) -> tuple[list[Region], list[Region]]:
-    """The regions, downstream first, and those that cannot be put in order, for they lead into a loop."""
+    """Return the regions, downstream first, and those that cannot be ordered because they lead into a loop."""
     ordered: list[Region] = []
     left = _regions(steps)
     while True:
-        # Every exchange that something reads is an entry of exactly one region.
+        # Every exchange that a step reads is an entry of exactly one region.
         ready = [region for region in left if not any(_feeds_any(exit, left) for exit in region.exits)]
         if not ready:
             return ordered, left
@@ -74,7 +73,7 @@ def _ordered(steps: Sequence[Step]) -> tuple[list[Region], list[Region]]:
 
 def _regions(steps: Sequence[Step]) -> list[Region]:
     kinds = {step.name: step for step in steps}
-    # The far end of an exchange is a place of its own, hence the pairs (step, behind its exchange or not).
+    # The receiving end of an exchange is a separate place, hence the pairs (step, after its exchange or not).
     groups: dict[tuple[str, bool], set[tuple[str, bool]]] = {}
     for step in steps:
         places = {(step.name, False)}

@@ -1,8 +1,7 @@
-"""What a step says of its former self, for a job that goes on from a snapshot of an earlier version of itself.
+"""The options of a step for resuming from a snapshot of an earlier version of the job: former name, migration, state.
 
-Rule: whether a ``migrate`` has been applied to a state already is told by its name, which stands in the snapshot. So it
-needs a name that is its own and stays: that of its file and that of the function, however the program is started.
-"""
+Rule: a snapshot notes by name which ``migrate`` has been applied to a state. So a ``migrate`` needs a stable, unique
+name: that of its file and that of the function, however the program is started."""
 
 from __future__ import annotations
 
@@ -16,16 +15,16 @@ from malstrom_py.errors import PlanError
 from malstrom_py.validation import check_name, function_of
 
 Migrate = Callable[[Any, Any], Any]
-"""``migrate(key, state)``: the state as the step takes it now, or None to drop it. Called once for each key."""
+"""``migrate(key, state)`` returns the state for the new version of the step, or None to drop it. Runs once per key."""
 
 _LOADED_AS: Final = "malstrom_job_"
-"""What the command line may put before the name of a file, where a module of that name is there already."""
+"""The prefix that the command line adds to a file's module name if a module of that name exists."""
 
 
 class Upgrade(TypedDict, total=False):
-    """Options of every step that keeps state. ``renamed_from``: the name it had; ``migrate``: see `Migrate`.
+    """Options of every step that keeps state. ``renamed_from``: its former name; ``migrate``: see `Migrate`.
 
-    ``initial_state``: what its keys begin with, rows of (key, state), a dict, a DataFrame with the columns key and
+    ``initial_state``: the initial state of its keys, rows of (key, state), a dict, a DataFrame with the columns key and
     state, or a function that returns one of these.
     """
 
@@ -36,28 +35,28 @@ class Upgrade(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A ``migrate`` of the user, and the name that it is known by in snapshots."""
+    """A user's ``migrate`` function and its name in snapshots."""
 
     name: str
     function: Migrate
 
 
 def former_name(renamed_from: object, step: str) -> str | None:
-    """``renamed_from`` if it is the name of another step, None if it is None, else `PlanError`."""
+    """Return ``renamed_from`` if it is another step's name or None; raise `PlanError` otherwise."""
     if renamed_from is None:
         return None
     check_name(step, "step")
     try:
         former = check_name(renamed_from, "step")
     except PlanError as error:
-        raise PlanError(f"step {step!r}: renamed_from is the name that the step had: {error}") from None
+        raise PlanError(f"step {step!r}: renamed_from is the former name of the step: {error}") from None
     if former == step:
-        raise PlanError(f"step {step!r}: renamed_from is the name that the step had before, and this is the one it has")
+        raise PlanError(f"step {step!r}: renamed_from is the former name of the step, not its present one")
     return former
 
 
 def migration_of(migrate: object, step: str) -> Migration | None:
-    """``migrate`` with its name, None if it is None; `PlanError` if it has no name of its own.
+    """Return ``migrate`` with its name, None if it is None; raise `PlanError` if its name is not unique.
 
     >>> def to_cents(key, euros):
     ...     return euros * 100
@@ -70,14 +69,14 @@ def migration_of(migrate: object, step: str) -> Migration | None:
     name = getattr(function, "__qualname__", None)
     if not isinstance(name, str) or "<lambda>" in name:
         raise PlanError(
-            f"step {step!r}: migrate needs a name of its own, by which snapshots tell whether it has been applied: "
+            f"step {step!r}: migrate needs a unique name, by which snapshots note that it has been applied: "
             f"make it a function with def, and give the next one another name"
         )
     return Migration(f"{_file_of(function)}:{name}", function)
 
 
 def refuse_unknown(upgrade: Upgrade, step: str) -> Upgrade:
-    """``upgrade``; `TypeError` for an option that there is not, as Python has it for arguments."""
+    """Return ``upgrade``; raise `TypeError` for an unknown option, as Python does for arguments."""
     for name in upgrade:
         if name not in Upgrade.__annotations__:
             raise TypeError(f"step {step!r} got an unexpected keyword argument {name!r}")
@@ -85,7 +84,7 @@ def refuse_unknown(upgrade: Upgrade, step: str) -> Upgrade:
 
 
 def _file_of(function: object) -> str:
-    """The last part of the name of a function's module; of the program itself, that of its file."""
+    """Return the last part of the name of a function's module; for the main program, that of its file."""
     module = str(getattr(function, "__module__", None) or "")
     if module == "__main__":
         main = sys.modules.get("__main__")

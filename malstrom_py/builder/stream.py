@@ -1,8 +1,7 @@
-"""The fluent builders. A builder stands for one output stream of a step; using it twice is fan-out.
+"""The builder of streams. A builder is one output stream of a step; using a builder twice is fan-out.
 
-Rule: what can be known wrong at a call raises `PlanError` there; nothing runs while a job is built. What each
-step does in detail, with an example, stands in ``malstrom_py.operators``, one file per step.
-"""
+Rule: an error that can be found at a call raises `PlanError` at that call; nothing runs while a job is built.
+``malstrom_py.operators`` has one file per step, with what the step does in detail and an example."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from malstrom_py.builder.state_migration import Upgrade, former_name, migration_
 from malstrom_py.data.epochs import EpochGenerator, idle_after_s, max_ahead_of
 from malstrom_py.data.time import Unit, check_unit
 from malstrom_py.errors import PlanError
-from malstrom_py.errors.signposts import STREAM, no_attribute
 from malstrom_py.errors.text import describe_function
+from malstrom_py.errors.unknown_names import STREAM, unknown_attribute
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.branching import Branch, Cloned, Split, Union
 from malstrom_py.operators.columns import FilterColumns, MapBatches, Select, WithColumns, expressions_of, is_expression
@@ -64,7 +63,7 @@ KEYED_METHODS = frozenset(
 
 
 class StreamBuilder(Generic[K, V_co]):
-    """A stream of values of type ``V``. ``K`` is the type of its keys, None as long as it has none."""
+    """A stream of values of type ``V``. ``K`` is the type of its keys, None for a stream without keys."""
 
     def __init__(self, job: Job, ref: StreamRef, traits: Traits) -> None:
         self.job = job
@@ -79,7 +78,7 @@ class StreamBuilder(Generic[K, V_co]):
         return self._then("map", name, partial(Map, fn=function_of(fn, name)), fn, on_error=on_error)
 
     def filter(self, name: str, predicate: Callable[[V_co], object] | pl.Expr, *, on_error: OnError = "fail") -> Self:
-        """Keep the records whose value ``predicate`` holds true: a function, or a Polars expression of columns."""
+        """Keep the records for whose value ``predicate`` is true: a function, or a Polars expression of columns."""
         if is_expression(predicate):
             refuse_policy(on_error, name, "an expression")
             (expression,) = expressions_of([predicate], {}, name)
@@ -106,13 +105,13 @@ class StreamBuilder(Generic[K, V_co]):
         return self._then("flatten", name, Flatten, None, on_error=on_error)
 
     def inspect(self, name: str, fn: Callable[[V_co], object], *, on_error: OnError = "fail") -> Self:
-        """Call ``fn(value)`` for its effect; the records pass as they are."""
+        """Call ``fn(value)`` for its effect; records pass unchanged."""
         return self._same("inspect", name, partial(Inspect, fn=function_of(fn, name)), fn, on_error=on_error)
 
     def select(
         self, name: str, /, *expressions: pl.Expr | str, **named: pl.Expr | str
     ) -> StreamBuilder[K, dict[str, Any]]:
-        """Make each record's columns anew by Polars expressions, which work row by row; a str is a column."""
+        """Replace each record's columns by Polars expressions, which work row by row; a str is a column."""
         found = expressions_of(expressions, named, name)
         return self._then("select", name, partial(Select, expressions=found), None, detail=_shown(found))
 
@@ -130,13 +129,13 @@ class StreamBuilder(Generic[K, V_co]):
         return self._then("map_batches", name, partial(MapBatches, fn=function_of(fn, name)), fn)
 
     def inspect_frontier(self, name: str, fn: Callable[[int], object]) -> Self:
-        """Call ``fn(frontier)`` each time event time moves here, at last with `MAX_EPOCH`; records pass as they are."""
+        """Call ``fn(frontier)`` each time event time advances, finally with `MAX_EPOCH`; records pass unchanged."""
         return self._same("inspect_frontier", name, partial(InspectFrontier, fn=function_of(fn, name)), fn)
 
     def branch(
         self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail"
     ) -> tuple[Self, Self]:
-        """Two streams: the records whose value ``predicate`` holds true, and the others."""
+        """Return two streams: the records for whose value ``predicate`` is true, and the others."""
         factory = partial(Branch, predicate=function_of(predicate, name))
         ports = (Port("yes"), Port("no"))
         ref = self._add("branch", name, factory, predicate, ports=ports, on_error=on_error)
@@ -145,20 +144,20 @@ class StreamBuilder(Generic[K, V_co]):
     def split(
         self, name: str, n: int, fn: Callable[[V_co], Iterable[int]], *, on_error: OnError = "fail"
     ) -> tuple[Self, ...]:
-        """``n`` streams: each record goes to those whose numbers ``fn(value)`` gives, one, several or none."""
+        """Return ``n`` streams: each record goes to those whose numbers ``fn(value)`` returns, one, several or none."""
         factory = partial(Split, n=at_least(1, n, name), fn=function_of(fn, name))
         ports = tuple(Port(str(number)) for number in range(n))
         ref = self._add("split", name, factory, fn, ports=ports, on_error=on_error)
         return tuple(self._at(ref, number) for number in range(n))
 
     def cloned(self, name: str, n: int) -> tuple[Self, ...]:
-        """``n`` streams of all records each."""
+        """Return ``n`` streams with all records each."""
         ports = tuple(Port(str(number)) for number in range(at_least(1, n, name)))
         ref = self._add("cloned", name, partial(Cloned, n=n), None, ports=ports)
         return tuple(self._at(ref, number) for number in range(n))
 
     def union(self, name: str, *streams: StreamBuilder[K, V_co]) -> Self:
-        """This stream and ``streams`` as one. All keyed alike or none, all timed alike or none."""
+        """Merge this stream and ``streams``. All must have the same keying and the same timestamps and epochs."""
         check_name(name, "step")
         for stream in streams:
             if not isinstance(stream, StreamBuilder):
@@ -180,9 +179,9 @@ class StreamBuilder(Generic[K, V_co]):
     def stateless_op(
         self, name: str, logic: StatelessLike[K, V_co, W], *, sides: Any = None, on_error: OnError = "fail"
     ) -> Any:
-        """Any number of outputs per record, by a logic with ``on_data(message, output)`` or such a function.
+        """Emit any number of outputs per record, by a logic with ``on_data(message, output)`` or such a function.
 
-        With ``sides`` a tuple of streams: the main one, and one per name for what ``output.side(name)`` is sent.
+        With ``sides``, return a tuple: the main stream, then one stream per name, as sent to ``output.side(name)``.
         """
         stateless_hooks_of(logic, name)
         factory = partial(StatelessOp, logic=logic, sides=sides_of(sides, name))
@@ -232,12 +231,12 @@ class StreamBuilder(Generic[K, V_co]):
         return KeyedStreamBuilder(self.job, ref, traits)
 
     key_distribute = key_by
-    """The same, by Malstrom's name for it."""
+    """`key_by` under its name in Malstrom."""
 
     def key_local(
         self, name: str, key: Callable[[V_co], K2] | str, *, on_error: OnError = "fail"
     ) -> StreamBuilder[K2, V_co]:
-        """Key each record where it is, without distributing: no stateful step may follow (R11)."""
+        """Key each record on its worker, without distributing: no stateful step may follow (R11)."""
         traits = replace(self.traits, keyed=False, local=True)
         function = field_getter(key, name)
         ref = self._add("key_local", name, partial(KeyLocal, fn=function), function, traits=traits, on_error=on_error)
@@ -249,7 +248,7 @@ class StreamBuilder(Generic[K, V_co]):
         """Time each record by ``fn(value)`` or by a column: an int in ``unit`` (s, ms, us, ns) or aware datetime."""
         if self.traits.epochs:
             raise PlanError(
-                f"step {name!r}: timestamps cannot change behind generate_epochs, for they could fall below "
+                f"step {name!r}: timestamps cannot change after generate_epochs, because they could fall below "
                 f"an epoch already passed: put assign_timestamps before it"
             )
         function, column = field_getter(fn, name), fn if isinstance(fn, str) else None
@@ -266,11 +265,11 @@ class StreamBuilder(Generic[K, V_co]):
         max_ahead: timedelta | int | None = None,
         renamed_from: str | None = None,
     ) -> tuple[Self, Self]:
-        """Two streams: the records that are on time, with epochs, and the late ones, without (T1).
+        """Return two streams: the records that are on time, with epochs (watermarks), and the late ones, without (T1).
 
-        Lateness is judged per record against the running epoch of its own source part. A part that has had nothing for
-        ``idle_after`` does not hold event time back. A record more than ``max_ahead`` (a timedelta, or an int in the
-        stream's unit) in the future counts as late, and moves no epoch. Both are by the runtime's clock.
+        Lateness is judged per record against the current epoch of its source part. A part that has had no record for
+        ``idle_after`` does not delay event time. A record more than ``max_ahead`` (a timedelta, or an int in the
+        stream's unit) in the future is late, and advances no epoch. Both use the runtime's clock.
         """
         traits, unit = epochs_traits(name, self.traits), self.traits.unit or "ms"
         if not callable(getattr(generator, "tracker", None)):
@@ -278,14 +277,14 @@ class StreamBuilder(Generic[K, V_co]):
         idle_s, ahead = idle_after_s(idle_after, name), max_ahead_of(max_ahead, unit, name)
         factory = partial(GenerateEpochs, generator=generator, unit=unit, idle_after_s=idle_s, max_ahead=ahead)
         limits = {"idle_after": idle_after, "max_ahead": max_ahead}
-        told = [short(generator), *(f"{limit}={span}" for limit, span in limits.items() if span is not None)]
+        notes = [short(generator), *(f"{limit}={span}" for limit, span in limits.items() if span is not None)]
         ports = (Port("on_time"), Port("late", epochs=False))
-        options: dict[str, Any] = {"detail": ", ".join(told), "upgrade": {"renamed_from": renamed_from}}
+        options: dict[str, Any] = {"detail": ", ".join(notes), "upgrade": {"renamed_from": renamed_from}}
         ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, **options)
         return self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
 
     def sink(self, name: str, sink: Sink, *, renamed_from: str | None = None) -> None:
-        """Write the stream to ``sink``. For a `PartitionedSink` it is distributed by part first."""
+        """Write the stream to ``sink``. For a `PartitionedSink` the stream is first distributed by part."""
         check_name(name, "step")
         refuse_class(sink, name)
         upgrade: Upgrade = {"renamed_from": renamed_from}
@@ -294,7 +293,7 @@ class StreamBuilder(Generic[K, V_co]):
             return
         if not isinstance(sink, TransactionalSink | StatelessSink):
             raise PlanError(
-                f"step {name!r}: {type(sink).__name__} is no sink: it has neither build(worker) nor "
+                f"step {name!r}: {type(sink).__name__} is not a sink: it has neither build(worker) nor "
                 f"open(worker), commit, abort and recover"
             )
         self._add("sink", name, partial(WriteSink, sink=sink), None, ports=(), detail=short(sink), upgrade=upgrade)
@@ -318,7 +317,7 @@ class StreamBuilder(Generic[K, V_co]):
 
         def __getattr__(self, attribute: str) -> Callable[..., NoReturn]:
             if attribute not in KEYED_METHODS:
-                raise no_attribute(self, attribute, STREAM)
+                raise unknown_attribute(self, attribute, STREAM)
 
             def refuse(name: str = "?", *_: object, **__: object) -> NoReturn:
                 if self.traits.local:
@@ -353,30 +352,32 @@ class StreamBuilder(Generic[K, V_co]):
             raise PlanError(f"step {name!r}: on_error is 'fail', 'skip' or 'dead-letter', got {on_error!r}")
         if on_error == "dead-letter":
             ports = (*ports, Port("dead_letters", epochs=False))
-        told = ("" if function is None else describe_function(function)) if detail is None else detail
+        label = ("" if function is None else describe_function(function)) if detail is None else detail
         former, migration = former_name(upgrade.get("renamed_from"), name), migration_of(upgrade.get("migrate"), name)
         initial = initial_state_of(upgrade.get("initial_state"), kind, name, factory, self.job.register_state)
-        inputs, traits, said = (self.ref, *also), traits or self.traits, (former, migration, initial)
-        return self.job.add(Step(name, kind, factory, inputs, ports, on_error, traits, told, *said))
+        inputs, traits = (self.ref, *also), traits or self.traits
+        return self.job.add(
+            Step(name, kind, factory, inputs, ports, on_error, traits, label, former, migration, initial)
+        )
 
     def _at(self, ref: StreamRef, port: int, traits: Traits | None = None) -> Self:
         return type(self)(self.job, StreamRef(ref.step, port), traits or self.traits)
 
     def _same(self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any) -> Self:
-        """A step behind which values keep their type."""
+        """Add a step that keeps the type of values."""
         ref = self._add(kind, name, factory, function, **options)
         return self._at(ref, 0, options.get("traits"))
 
     def _then(
         self, kind: str, name: str, factory: OperatorFactory, function: object, **options: Any
     ) -> StreamBuilder[K, Any]:
-        """A step behind which values have another type; the stream stays keyed if it was."""
+        """Add a step that changes the type of values; a keyed stream stays keyed."""
         return self._same(kind, name, factory, function, **options)
 
     def _with_sides(
         self, kind: str, name: str, factory: OperatorFactory, logic: object, sides: Sequence[str] | None, **options: Any
     ) -> Any:
-        """A step with one stream; or, where ``sides`` are given, the tuple of all its streams, the main one first."""
+        """Add a step; return its stream or, with ``sides``, the tuple of all its streams, the main one first."""
         main = self._then(kind, name, factory, logic, ports=(Port(), *map(Port, sides or ())), **options)
         return main if sides is None else (main, *(main._at(main.ref, port) for port, _ in enumerate(sides, 1)))
 

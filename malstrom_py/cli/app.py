@@ -1,12 +1,11 @@
-"""The command line ``malstrom``: run a job, explain it, command one that runs, and see what this machine can do.
+"""The command line ``malstrom``: run a job, explain it, control a running job, manage snapshots, check this machine.
 
-The options of ``malstrom run`` that are about Ray, and a job on Ray that goes on without its program.
+This module has ``run``, ``explain`` and ``doctor``, the options of ``run``, and the loading of a user's job.
 
-Rule: standard output belongs to the job and to what was asked for. What went wrong is told on standard error, after
-``error:``, with the user's own file and line; a traceback comes only if ``--traceback`` asks for it.
-Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C, 143 by SIGTERM before a job had
-begun.
-"""
+Rule: standard output is for the job and for the requested result. Errors go to standard error, after ``error:``, with
+the user's own file and line; ``--traceback`` adds the traceback.
+Exit codes: 0 done, 1 the job failed, 2 the command was wrong, 130 stopped by Ctrl-C, 143 by SIGTERM before the job
+started."""
 
 from __future__ import annotations
 
@@ -37,14 +36,14 @@ from malstrom_py.cli.output import (
     WrongCommand,
     exit_text,
     print_out,
-    tell_result,
-    tell_stopped,
-    telling,
+    print_result,
+    print_stopped,
+    reporting_errors,
     users_place,
 )
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import pip_install
-from malstrom_py.errors.text import told
+from malstrom_py.errors.text import describe_error
 from malstrom_py.workers.ray.runtime import is_amount
 
 RuntimeEnvOption = Annotated[
@@ -52,7 +51,7 @@ RuntimeEnvOption = Annotated[
     typer.Option(
         "--runtime-env",
         metavar="JSON|FILE",
-        help='What Ray is to bring to each worker, such as {"working_dir": "."}: as JSON, or in a JSON or YAML file.',
+        help='Runtime environment of the workers on Ray, such as {"working_dir": "."}: JSON, or a JSON or YAML file.',
         show_default=False,
     ),
 ]
@@ -61,13 +60,13 @@ ResourcesOption = Annotated[
     typer.Option(
         "--resources",
         metavar="NAME=N|JSON",
-        help="What each worker on Ray needs of the cluster's own resources; may be repeated.",
+        help="Custom Ray resources that each worker needs; may be repeated.",
         show_default=False,
     ),
 ]
 DetachedOption = Annotated[
     bool,
-    typer.Option("--detached", help="Return once the job runs on Ray: it goes on until it ends or is stopped."),
+    typer.Option("--detached", help="Return once the job runs on Ray; the job continues until it ends or is stopped."),
 ]
 
 _LOOK_S: Final = 0.1
@@ -81,7 +80,7 @@ def ray_options(
     resources: Sequence[str] | None = None,
     detached: bool = False,
 ) -> dict[str, Any]:
-    """Return these options as `RayRuntime` takes them, those that were given. `WrongCommand` if one cannot be read."""
+    """Return the given options as arguments of `RayRuntime`. `WrongCommand` if one cannot be parsed."""
     given: dict[str, Any] = {}
     if address is not None:
         given["address"] = address
@@ -100,33 +99,33 @@ def ray_options(
 
 
 def refuse_without_ray(options: dict[str, Any]) -> None:
-    """`WrongCommand` if there are any, for a job in this process."""
+    """Raise `WrongCommand` if an option of Ray was given for a job in this process."""
     for name in options:
         raise WrongCommand(f"--{name.replace('_', '-')} is for jobs on Ray: add --runtime ray, or leave it out")
 
 
 def start_detached(runtime: mp.RayRuntime, job: mp.Job, *, address: str | None, quiet: bool) -> None:
-    """Start a job that goes on without this program, and return once its workers are at work, or it has ended.
+    """Start a job that continues without this program; return once its workers run or the job has ended.
 
     Raises:
-        MalstromError: it has failed before.
+        MalstromError: the job failed during its start.
     """
     handle, clock = runtime.start(job, control=False), SystemClock()
     try:
         while (status := handle.status()).phase in {"opening", "recovering"}:
             clock.sleep_s(_LOOK_S)
     except KeyboardInterrupt as error:
-        error.add_note(f"job {job.name!r} goes on; `malstrom stop {job.name}{_at(address)}` ends it")
+        error.add_note(f"job {job.name!r} continues to run; `malstrom stop {job.name}{_at(address)}` ends it")
         raise
     if status.state in {"finished", "failed", "stopped"}:
         try:
-            tell_result(handle.wait(), quiet=quiet)
+            print_result(handle.wait(), quiet=quiet)
         except mp.JobEnded as error:
-            tell_stopped(error, quiet=quiet)
+            print_stopped(error, quiet=quiet)
     elif not quiet:
         typer.echo(
-            f"job {job.name} runs on {status.workers} worker{'' if status.workers == 1 else 's'}, and goes on without "
-            f"this program. To watch it, and to end it:\n  malstrom status {job.name}{_at(address)}\n"
+            f"job {job.name} runs on {status.workers} worker{'' if status.workers == 1 else 's'} and continues without "
+            f"this program. To watch and to stop it:\n  malstrom status {job.name}{_at(address)}\n"
             f"  malstrom stop {job.name}{_at(address)}",
             err=True,
         )
@@ -137,7 +136,7 @@ def _at(address: str | None) -> str:
 
 
 def _env(text: str) -> dict[str, Any]:
-    """A ``runtime_env`` from JSON, or from a file with it."""
+    """Read a ``runtime_env`` from JSON or from a file."""
     if text.lstrip().startswith("{"):
         return _object(text, "--runtime-env")
     file = Path(text).expanduser()
@@ -145,7 +144,7 @@ def _env(text: str) -> dict[str, Any]:
         content = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise WrongCommand(
-            f'--runtime-env is JSON, such as {{"working_dir": "."}}, or a file with it; {file} cannot be read: {error}'
+            f'--runtime-env is JSON, such as {{"working_dir": "."}}, or a JSON or YAML file; {file} cannot be read: {error}'
         ) from None
     if file.suffix not in {".yaml", ".yml"}:
         return _object(content, f"--runtime-env {file}")
@@ -191,14 +190,14 @@ _DEFAULT_NAME: Final = "job"
 
 
 class Runtime(StrEnum):
-    """Where the workers of a job are."""
+    """Where the workers of a job run."""
 
     IN_PROCESS = "in-process"
     RAY = "ray"
 
 
 app = typer.Typer(
-    help="Runs and explains stream processing jobs.",
+    help="Run, explain and control stream processing jobs.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -211,16 +210,16 @@ JobArgument = Annotated[
     typer.Argument(
         metavar="JOB",
         help="module:name or path/to/file.py:name. The name is a Job, or a function without arguments that returns "
-        f"one; without a name it is '{_DEFAULT_NAME}'.",
+        f"one; the default name is '{_DEFAULT_NAME}'.",
         show_default=False,
     ),
 ]
-TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
+TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the full traceback of an error.")]
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        with telling(traceback=False):
+        with reporting_errors(traceback=False):
             print_out(f"malstrom {mp.__version__}")
         raise typer.Exit
 
@@ -231,28 +230,30 @@ def malstrom(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Runs and explains stream processing jobs."""
+    """Run, explain and control stream processing jobs."""
 
 
 @app.command()
 def run(
     job: JobArgument,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show neither progress nor the summary.")] = False,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many workers, in turn.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", "-w", min=1, help="Number of workers. In this process they take turns.")
+    ] = 1,
     batch_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows per batch at most.", show_default=str(mp.Batching().rows_max))
+        int | None, typer.Option(min=1, help="Maximum rows per batch.", show_default=str(mp.Batching().rows_max))
     ] = None,
     no_control: Annotated[
-        bool, typer.Option("--no-control", help="Open no control socket: other commands will not find the job.")
+        bool, typer.Option("--no-control", help="Open no control socket; other commands cannot find the job then.")
     ] = False,
     runtime: Annotated[
-        Runtime, typer.Option("--runtime", help="Where its workers are: in this process, or actors on Ray.")
+        Runtime, typer.Option("--runtime", help="Where the workers run: in this process, or as actors on Ray.")
     ] = Runtime.IN_PROCESS,
     address: Annotated[
-        str | None, typer.Option("--address", help="Of the Ray cluster, or auto.", show_default=False)
+        str | None, typer.Option("--address", help="Address of the Ray cluster, or auto.", show_default=False)
     ] = None,
     num_cpus: Annotated[
-        float | None, typer.Option("--num-cpus", min=0, help="What each worker on Ray needs.", show_default="1.0")
+        float | None, typer.Option("--num-cpus", min=0, help="CPUs that each worker on Ray needs.", show_default="1.0")
     ] = None,
     resources: ResourcesOption = None,
     runtime_env: RuntimeEnvOption = None,
@@ -265,19 +266,19 @@ def run(
 ) -> None:
     """Run a job to its end.
 
-    It runs in this process, or on Ray. Progress and the counts of the run go to standard error. Meanwhile the commands
-    status, rescale and stop find it by the name of the job, also in another terminal. With --snapshots it goes on where
-    it was when it ended before its end. SIGTERM stops it as the command stop does; the exit code is 0.
+    The job runs in this process, or on Ray. Progress and a summary go to standard error. While it runs, the commands
+    status, rescale and stop find it by its name, also from another terminal. With --snapshots a job that did not finish
+    resumes from its newest snapshot. SIGTERM stops the job as the command stop does; the exit code is then 0.
     """
-    with telling(traceback, can_ask=True):
+    with reporting_errors(traceback, has_option=True):
         batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
         kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
         for_ray = ray_options(
             address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
         )
         if runtime is Runtime.RAY:
-            shown = False if quiet else None
-            on_ray = mp.RayRuntime(workers, batch=batching, progress=shown, **for_ray, **kept)
+            progress = False if quiet else None
+            on_ray = mp.RayRuntime(workers, batch=batching, progress=progress, **for_ray, **kept)
             if detached:
                 start_detached(on_ray, load_job(job), address=address, quiet=quiet)
                 return
@@ -289,26 +290,26 @@ def run(
 
 
 def _run_to_end(runtime: mp.InProcess | mp.RayRuntime, job: mp.Job, *, control: bool, quiet: bool) -> None:
-    """Run ``job`` until it has finished, or has been stopped as planned, and say which."""
+    """Run ``job`` until it finishes or a planned stop ends it, and print which."""
     try:
         result = runtime.run(job, control=control, stop_on_sigterm=True)
     except mp.JobEnded as error:
-        tell_stopped(error, quiet=quiet)
+        print_stopped(error, quiet=quiet)
     else:
-        tell_result(result, quiet=quiet)
+        print_result(result, quiet=quiet)
         if not quiet:
-            _tell_of_lost_rows(job)
+            _warn_of_lost_rows(job)
 
 
-def _tell_of_lost_rows(job: mp.Job) -> None:
-    """Say so if all that ``job`` has written is in the memory of this program, which is about to end."""
+def _warn_of_lost_rows(job: mp.Job) -> None:
+    """Print a warning if ``job`` has written only to memory, which ends with this program."""
     steps = [step for step in job.plan().steps if step.kind == "sink"]
     given = [step.factory.keywords.get("sink") if isinstance(step.factory, partial) else None for step in steps]
     if given and all(isinstance(sink, mp.sinks.Memory) for sink in given):
         names = ", ".join(repr(step.name) for step in steps)
         typer.echo(
-            f"what was written to {names} (sinks.Memory) ends with this program: to see it, write to sinks.Stdout() "
-            f"or sinks.Files(folder)",
+            f"rows written to {names} (sinks.Memory) are lost when this program ends: to see them, write to "
+            f"sinks.Stdout() or sinks.Files(folder)",
             err=True,
         )
 
@@ -316,25 +317,25 @@ def _tell_of_lost_rows(job: mp.Job) -> None:
 @app.command()
 def explain(
     job: JobArgument,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flow chart.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flow chart.")] = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Print the steps of a job, without running it."""
-    with telling(traceback, can_ask=True):
+    """Print the steps of a job without running it."""
+    with reporting_errors(traceback, has_option=True):
         loaded = load_job(job)
         print_out(loaded.to_mermaid() if mermaid else loaded.explain())
 
 
 @app.command()
 def doctor() -> None:
-    """See what works on this machine.
+    """Check what works on this machine.
 
-    And what to do about the rest. The exit code is 0 if jobs can run.
+    Print each problem with its remedy. The exit code is 0 if jobs can run.
     """
     from malstrom_py.cli.doctor import examine
 
     findings = examine()
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         print_out("\n  ".join((f"malstrom {mp.__version__}", *map(str, findings))))
     if any(finding.is_fatal for finding in findings):
         raise typer.Exit(FAILED)
@@ -345,14 +346,18 @@ app.add_typer(cli_snapshots.app, name="snapshots")
 
 
 def load_job(spec: str) -> mp.Job:
-    """The job that ``spec`` names, ``module:name`` or ``path/to/file.py:name``.
+    """Load the job that ``spec`` names, ``module:name`` or ``path/to/file.py:name``.
 
-    The working directory is importable, for a file its own folder too. Raises `WrongCommand` if there is no such
-    job, `UserCodeFailed` if the user's code raised, `MalstromError` as it comes.
+    The working directory is importable, and for a file also its folder.
+
+    Raises:
+        WrongCommand: there is no such job.
+        UserCodeFailed: the user's code raised.
+        MalstromError: the user's code called this package wrongly.
     """
     target, _, name = spec.rpartition(":") if ":" in spec else (spec, "", _DEFAULT_NAME)
     if not target or not name:
-        raise WrongCommand(f"{spec!r} names no job: write module:name or path/to/file.py:name")
+        raise WrongCommand(f"{spec!r} does not name a job: write module:name or path/to/file.py:name")
     is_file = target.endswith(".py") or "/" in target
     module = _load_file(Path(target)) if is_file else _load_module(target)
     try:
@@ -367,14 +372,14 @@ def _load_module(name: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     if not all(part.isidentifier() for part in name.split(".")):
-        raise WrongCommand(f"{name!r} is no name of a module: write module:name, or path/to/file.py:name for a file")
+        raise WrongCommand(f"{name!r} is not a module name: write module:name, or path/to/file.py:name for a file")
     try:
         with _users_code(f"importing {name}"):
             return importlib.import_module(name)
     except UserCodeFailed as failure:
         error = failure.__cause__
         missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
-        # The module itself is missing only if none of the user's own lines was running when that was found.
+        # The module itself is missing only if no line of the user's code was running.
         if missing and f"{name}.".startswith(f"{missing}.") and users_place(error) is None:
             raise WrongCommand(_no_such_module(name, missing)) from None
         raise
@@ -383,12 +388,12 @@ def _load_module(name: str) -> ModuleType:
 def _load_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
-        raise WrongCommand(f"there is no file {path}: check path and working directory")
-    # Under its own name, as if its folder had been the working directory, unless that name is taken.
+        raise WrongCommand(f"file {path} does not exist: check the path and the working directory")
+    # Use the file's name as module name, as if its folder were the working directory, unless the name is taken.
     name = path.stem if path.stem not in sys.modules else f"malstrom_job_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise WrongCommand(f"{path} is no Python file: its name must end with .py")
+        raise WrongCommand(f"{path} is not a Python file: its name must end with .py")
     module = importlib.util.module_from_spec(spec)
     sys.path[:0] = [folder for folder in (str(path.parent), str(Path.cwd())) if folder not in sys.path]
     sys.modules[name] = module
@@ -398,7 +403,7 @@ def _load_file(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    cloudpickle.register_pickle_by_value(module)  # workers in other processes do not find it by its name
+    cloudpickle.register_pickle_by_value(module)  # workers in other processes cannot import it by its name
     return module
 
 
@@ -408,9 +413,9 @@ def _as_job(found: object, where: str) -> mp.Job:
         made = _call(found, where)
     if isinstance(made, mp.Job):
         return made
-    said = "returns" if callable(found) else "is"
+    verb = "returns" if callable(found) else "is"
     raise WrongCommand(
-        f"{where} {said} {_kind(made)}, not a job: name a malstrom_py.Job, or a function without arguments that "
+        f"{where} {verb} {_kind(made)}, not a job: name a malstrom_py.Job, or a function without arguments that "
         f"returns one"
     )
 
@@ -421,25 +426,25 @@ def _call(function: Callable[..., Any], where: str) -> object:
     except TypeError as error:
         raise WrongCommand(f"{where} cannot be called without arguments: {error}") from None
     except ValueError:
-        pass  # A builtin without a signature: the call itself will tell.
+        pass  # A builtin without a signature: the call itself shows whether it works.
     with _users_code(f"calling {where}"):
         return function()
 
 
 @contextmanager
 def _users_code(doing: str) -> Iterator[None]:
-    """What the user's code raises inside becomes `UserCodeFailed`; our own errors pass, they say enough."""
+    """Convert errors of the user's code inside to `UserCodeFailed`; errors of this package pass unchanged."""
     try:
         yield
     except mp.MalstromError:
         raise
     except SystemExit as error:
         raise UserCodeFailed(
-            f"{doing} ended the program ({exit_text(error)}), so there is no job to run. Put such a call under "
+            f"{doing} ended the program ({exit_text(error)}), so no job was returned. Put that call under "
             f"if __name__ == '__main__'"
         ) from error
     except Exception as error:
-        raise UserCodeFailed(f"{doing} failed: {told(error)}") from error
+        raise UserCodeFailed(f"{doing} failed: {describe_error(error)}") from error
 
 
 def _no_such_module(name: str, missing: str) -> str:
@@ -450,7 +455,7 @@ def _no_such_module(name: str, missing: str) -> str:
     near = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(folders)], n=1)
     suggestion = ".".join(filter(None, (parent, near[0], name[len(missing) + 1 :]))) if near else ""
     hint = f"did you mean {suggestion!r}?" if near else "check its name and the working directory"
-    return f"there is no module {missing!r} (looked in {', '.join(folders)} and where Python looks): {hint}"
+    return f"module {missing!r} was not found (looked in {', '.join(folders)} and where Python looks): {hint}"
 
 
 def _no_such_name(module: ModuleType, target: str, name: str) -> str:

@@ -1,7 +1,6 @@
-"""What works on this machine, and what to do about the rest.
+"""The checks of ``malstrom doctor``: what works on this machine, and the remedy for the rest.
 
-Rule: optional packages are looked up, never imported: importing them can take seconds, or fail in ways of its own.
-"""
+Rule: optional packages are looked up, never imported: an import can take seconds, or fail for its own reasons."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Final, Literal
 
-from malstrom_py.errors import packages_installed, pip_install
+from malstrom_py.errors import pip_command, pip_install
 from malstrom_py.spark.java import find_java
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A package that jobs run without: what installs it, what needs it. ``below``: the first one too new."""
+class Requirement:
+    """An optional package: how to install it and what needs it. ``below``: the first version that is too new."""
 
     installed_by: str
     needed_by: str
@@ -31,21 +30,21 @@ class Wanted:
     below: tuple[int, ...] = ()
 
 
-_CONNECT: Final = packages_installed("pyspark[connect]>=4.0")
+_CONNECT: Final = pip_command("pyspark[connect]>=4.0")
 
 CORE: Final = ("cloudpickle", "msgpack", "polars", "pyarrow", "rich", "typer", "xxhash")
 OPTIONAL: Final = {
-    "ray": Wanted(pip_install("ray"), "jobs on Ray", at_least=(2, 52)),
-    "pyzmq": Wanted(pip_install("ray"), "jobs on Ray", at_least=(26,)),
-    "pyspark": Wanted(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(4, 0)),
-    "pandas": Wanted(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
-    "obstore": Wanted(pip_install("objects"), "snapshots in object stores", at_least=(0, 6)),
-    "grpcio": Wanted(_CONNECT, "sessions of Spark Connect"),
-    "grpcio-status": Wanted(_CONNECT, "sessions of Spark Connect"),
-    "googleapis-common-protos": Wanted(_CONNECT, "sessions of Spark Connect"),
-    "zstandard": Wanted(_CONNECT, "sessions of Spark Connect"),
+    "ray": Requirement(pip_install("ray"), "jobs on Ray", at_least=(2, 52)),
+    "pyzmq": Requirement(pip_install("ray"), "jobs on Ray", at_least=(26,)),
+    "pyspark": Requirement(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(4, 0)),
+    "pandas": Requirement(pip_install("spark"), "sources.Spark and sinks.Spark", at_least=(2, 2), below=(3,)),
+    "obstore": Requirement(pip_install("objects"), "snapshots in object stores", at_least=(0, 6)),
+    "grpcio": Requirement(_CONNECT, "sessions of Spark Connect"),
+    "grpcio-status": Requirement(_CONNECT, "sessions of Spark Connect"),
+    "googleapis-common-protos": Requirement(_CONNECT, "sessions of Spark Connect"),
+    "zstandard": Requirement(_CONNECT, "sessions of Spark Connect"),
 }
-"""By distribution."""
+"""The optional packages by name of distribution."""
 
 _PYTHON_MIN: Final = (3, 11)
 _DEADLINE_S: Final = 20
@@ -54,14 +53,14 @@ _JAVA_BY: Final = {
     "dnf": "dnf install java-21-openjdk-headless, or java-17-openjdk-headless",
     "brew": "brew install openjdk@21",
 }
-"""How a package manager gets a Java that fits."""
+"""The command of each package manager that installs a suitable Java."""
 
 _JAVA_ELSEWHERE: Final = "with SDKMAN (https://sdkman.io): sdk install java 21.0.5-tem"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. ``missing``: jobs run without it; ``broken``: they do not. ``what_to_do`` may be empty.
+    """The result of one check. ``missing``: jobs run without it; ``broken``: no job runs. ``what_to_do`` may be empty.
 
     >>> print(Finding("missing", "ray", "not installed", pip_install("ray")))
     missing  ray: not installed. pip install 'ray>=2.52' 'pyzmq>=26'
@@ -77,12 +76,12 @@ class Finding:
 
     @property
     def is_fatal(self) -> bool:
-        """Whether no job can run because of it."""
+        """Whether the finding prevents all jobs from running."""
         return self.state == "broken"
 
 
 def examine() -> list[Finding]:
-    """Look at everything, in the order in which it is needed."""
+    """Run all checks, the most basic first."""
     return [
         examine_python(sys.version_info[:2], platform.python_version(), sys.executable),
         *(examine_core(name) for name in CORE),
@@ -94,7 +93,7 @@ def examine() -> list[Finding]:
 
 
 def examine_python(version: tuple[int, int], text: str, executable: str) -> Finding:
-    """Whether this Python is new enough."""
+    """Check that this Python is new enough."""
     if version < _PYTHON_MIN:
         wanted = ".".join(map(str, _PYTHON_MIN))
         return Finding("broken", "Python", f"{text} at {executable}", f"Install Python {wanted} or newer")
@@ -102,20 +101,20 @@ def examine_python(version: tuple[int, int], text: str, executable: str) -> Find
 
 
 def examine_core(name: str) -> Finding:
-    """Whether a package is there that no job runs without: imported, for a broken build shows only then."""
+    """Check a required package by importing it: only an import shows a broken build."""
     try:
         version = metadata.version(name)
         import_module(name)
     except metadata.PackageNotFoundError:
-        return Finding("broken", name, "not installed", packages_installed(name))
+        return Finding("broken", name, "not installed", pip_command(name))
     except Exception as error:
         said = f"installed, but its import raised {type(error).__name__}: {error}"
         return Finding("broken", name, said, f"pip install --force-reinstall {name}")
     return Finding("ok", name, version)
 
 
-def examine_optional(name: str, wanted: Wanted) -> Finding:
-    """Whether an optional package is installed, new enough and not too new."""
+def examine_optional(name: str, wanted: Requirement) -> Finding:
+    """Check that an optional package is installed, new enough and not too new."""
     use = f"needed by {wanted.needed_by}"
     try:
         version = metadata.version(name)
@@ -123,15 +122,15 @@ def examine_optional(name: str, wanted: Wanted) -> Finding:
         return Finding("missing", name, f"not installed; {use}", wanted.installed_by)
     if is_older(version, wanted.at_least):
         least = ".".join(map(str, wanted.at_least))
-        return Finding("missing", name, f"{version} is too old; {use}", packages_installed(f"{name}>={least}"))
+        return Finding("missing", name, f"{version} is too old; {use}", pip_command(f"{name}>={least}"))
     if wanted.below and not is_older(version, wanted.below):
         below = ".".join(map(str, wanted.below))
-        return Finding("missing", name, f"{version} is too new; {use}", packages_installed(f"{name}<{below}"))
+        return Finding("missing", name, f"{version} is too new; {use}", pip_command(f"{name}<{below}"))
     return Finding("ok", name, f"{version}, {use}")
 
 
 def is_older(version: str, than: tuple[int, ...]) -> bool:
-    """Whether the release that ``version`` begins with comes before ``than``.
+    """Whether ``version`` is of an older release than ``than``.
 
     >>> is_older("2.9.3", (2, 52)), is_older("2.52.0rc1", (2, 52)), is_older("27", (26,)), is_older("odd", ())
     (True, False, False, False)
@@ -142,7 +141,7 @@ def is_older(version: str, than: tuple[int, ...]) -> bool:
 
 
 def examine_store(folder: str) -> Finding:
-    """Whether files can be written to ``folder``."""
+    """Check that files can be written to ``folder``."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="malstrom-") as file:
             file.write(b"x" * 4096)
@@ -155,24 +154,24 @@ def examine_store(folder: str) -> Finding:
 
 
 def examine_spark_python(environ: Mapping[str, str]) -> Finding:
-    """Whether Spark would run functions in a Python of this version: by PYSPARK_PYTHON, else python3 by the path."""
+    """Check that Spark would run functions in this version of Python: by PYSPARK_PYTHON, else python3 on the path."""
     asked = environ.get("PYSPARK_PYTHON", "python3")
     found = shutil.which(asked, path=environ.get("PATH"))
     where = "by PYSPARK_PYTHON" if "PYSPARK_PYTHON" in environ else "by PATH, as PYSPARK_PYTHON is not set"
     what_to_do = f"Set PYSPARK_PYTHON={sys.executable} before Spark is started"
     if found is None:
-        return Finding("missing", "Python of Spark", f"{asked} ({where}) is not there", what_to_do)
+        return Finding("missing", "Python of Spark", f"{asked} ({where}) was not found", what_to_do)
     version = _version_of(found)
     if version is None:
-        return Finding("missing", "Python of Spark", f"{found} ({where}) does not tell its version", what_to_do)
+        return Finding("missing", "Python of Spark", f"{found} ({where}) does not print its version", what_to_do)
     if tuple(version.split(".")[:2]) != tuple(map(str, sys.version_info[:2])):
-        said = f"{version} at {found} ({where}) is of another version than this one"
+        said = f"{version} at {found} ({where}) is another version than this Python"
         return Finding("missing", "Python of Spark", said, what_to_do)
     return Finding("ok", "Python of Spark", f"{version} at {found} ({where})")
 
 
 def examine_java(environ: Mapping[str, str]) -> Finding:
-    """Whether there is a Java that Spark runs on."""
+    """Check that there is a Java that Spark runs on."""
     found = find_java(environ)
     if found.fits:
         return Finding("ok", "Java", f"{found.description}, needed by Spark")

@@ -1,8 +1,7 @@
-"""Commands about jobs that run already: how they stand, on how many workers, and their end.
+"""Commands on running jobs: status, rescale and stop.
 
-Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may be anyone's child, in
-any terminal; what is asked of it here it does itself, and tells here.
-"""
+Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may run in another
+terminal. The job does the work; the command prints the result."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 import malstrom_py as mp
-from malstrom_py.cli.output import WrongCommand, has_stopped, print_out, telling
+from malstrom_py.cli.output import WrongCommand, print_out, reporting_errors, stopped_text
 from malstrom_py.clock import SystemClock
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.ray.discovery import running_nearby
@@ -22,50 +21,52 @@ from malstrom_py.workers.reports.job_status import WORKERS_MAX
 NameArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="The name of the job, as in mp.Job(name).", show_default=False)
 ]
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, help="How long to wait for it, in seconds.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, help="How long to wait, in seconds.")]
 AddressOption = Annotated[
     str | None,
-    typer.Option("--address", help="Of the Ray cluster it runs on; without, it is found on this machine."),
+    typer.Option(
+        "--address", help="Address of the Ray cluster that the job runs on; by default this machine is searched."
+    ),
 ]
 _AGAIN_S: Final = 0.1
-"""How often a stop is asked for that a savepoint is in the way of."""
+"""The interval at which a stop is retried while a savepoint is in progress, in seconds."""
 
-NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the job has begun with it.")]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return once the rescale has started.")]
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Give ``app`` the commands of this module."""
+    """Add the commands of this module to ``app``."""
     for command in (rescale, status, stop):
         app.command()(command)
 
 
 def rescale(
     job: NameArgument,
-    workers: Annotated[int, typer.Argument(metavar="N", min=1, max=WORKERS_MAX, help="How many workers.")],
+    workers: Annotated[int, typer.Argument(metavar="N", min=1, max=WORKERS_MAX, help="New number of workers.")],
     timeout_s: TimeoutOption = 120.0,
     no_wait: NoWaitOption = False,
     address: AddressOption = None,
 ) -> None:
-    """Have a running job run on N workers, while it goes on.
+    """Rescale a running job to N workers without stopping it.
 
-    Past the timeout the exit code is 1, and the rescale goes on. If a later request overtakes this one, it returns with
-    that one.
+    After the timeout the exit code is 1, and the rescale continues. If a later request supersedes this one, the command
+    returns when the later rescale ends.
     """
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         report = _attached(job, address).rescale(workers, wait=not no_wait, timeout_s=timeout_s)
-        print_out(f"job {job} has begun to rescale to {workers}" if report is None else _shown(job, report))
+        print_out(f"job {job} has begun to rescale to {workers}" if report is None else _report_text(job, report))
 
 
 def status(
     job: Annotated[
         str | None,
-        typer.Argument(metavar="JOB", help="The name of the job; without one, the names of all that run here."),
+        typer.Argument(metavar="JOB", help="The name of the job; without it, list the jobs that run here."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the counts of each step.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the counts of each step.")] = False,
     address: AddressOption = None,
 ) -> None:
-    """Print how a running job stands."""
-    with telling(traceback=False):
+    """Print the status of a running job."""
+    with reporting_errors(traceback=False):
         if job is None:
             names = sorted({*running_jobs(), *running_nearby(address)})
             print_out(json.dumps(names) if as_json else "\n".join(names) or "no job is running here")
@@ -80,23 +81,23 @@ def stop(
         bool | None,
         typer.Option(
             "--drain/--no-drain",
-            help="End it for good, as if its sources had ended, and have its sinks commit; or stop it where it is, "
-            "with snapshots after a last one: its sinks discard what is not committed. Without either: --no-drain for "
-            "a job with snapshots, else --drain.",
+            help="--drain finishes the job as if its sources had ended: its sinks commit. --no-drain stops it, with "
+            "snapshots after a last one; sinks discard uncommitted rows. Default: --no-drain for a job with "
+            "snapshots, else --drain.",
             show_default=False,
         ),
     ] = None,
     timeout_s: TimeoutOption = 120.0,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return without waiting for the end.")] = False,
     address: AddressOption = None,
 ) -> None:
-    """Stop a running job: with snapshots so that it can go on from a last one.
+    """Stop a running job; a job with snapshots writes a last one, from which it can resume.
 
-    A job without snapshots ends for good: its sources stop, what is in flight is finished, and its sinks commit. A
-    savepoint that is being made is waited for, but not with --no-wait. Past the timeout the exit code is 1, and the job
-    is still being stopped.
+    A job without snapshots finishes: its sources stop, rows in flight are processed, and its sinks commit. The command
+    waits for a savepoint in progress, except with --no-wait. After the timeout the exit code is 1, and the stop
+    continues.
     """
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         handle = _attached(job, address)
         has_snapshots = handle.status().snapshots is not None
         drained = not has_snapshots if drain is None else drain
@@ -111,7 +112,7 @@ def stop(
 
 
 def _stopped(handle: mp.JobHandle, *, drain: bool, wait: bool, timeout_s: float) -> str | None:
-    """Stop a job, once the savepoint is made that it may be making. `OperationInProgress`: that takes too long."""
+    """Stop a job, after the savepoint in progress, if any. Raise `OperationInProgress` if that takes too long."""
     clock = SystemClock()
     until_s = clock.monotonic_s() + timeout_s
     while True:
@@ -127,7 +128,7 @@ def _stopped(handle: mp.JobHandle, *, drain: bool, wait: bool, timeout_s: float)
 def _attached(job: str, address: str | None) -> mp.JobHandle:
     try:
         return mp.JobHandle.attach(job, address=address)
-    except mp.PlanError as error:  # no job could have that name
+    except mp.PlanError as error:  # not a legal name of a job
         raise WrongCommand(str(error)) from None
 
 
@@ -135,16 +136,16 @@ def _ended(job: str, last: str | None, drained: bool, has_snapshots: bool) -> st
     if drained:
         return f"job {job} has finished" + (f"; its last snapshot is {last}" if last else "")
     if last:
-        return has_stopped(job, last)
+        return stopped_text(job, last)
     if has_snapshots:
         raise mp.SnapshotError(
-            f"job {job} has stopped, and its last snapshot could not be made: it goes on from the one before, if there "
-            f"is one, and what came after that comes again"
+            f"job {job} has stopped, but its last snapshot could not be written: it resumes from the snapshot before, "
+            f"if there is one, and processes later records again"
         )
     return f"job {job} has stopped; nothing was committed"
 
 
-def _shown(job: str, report: mp.RescaleReport) -> str:
+def _report_text(job: str, report: mp.RescaleReport) -> str:
     size = len(report.members)
     text = (
         f"job {job} runs on {size} worker{'' if size == 1 else 's'}: {report.slots:,} slots and {report.parts:,} parts "
@@ -153,4 +154,4 @@ def _shown(job: str, report: mp.RescaleReport) -> str:
     )
     if report.superseded_by is None:
         return text
-    return f"{text}; a later request for {report.superseded_by} workers has overtaken this one"
+    return f"{text}; a later request for {report.superseded_by} workers superseded this one"

@@ -1,13 +1,8 @@
-"""What the command line prints, and where: results on standard output, errors on standard error.
+"""What the command line prints: results on standard output, errors on standard error; tables, sizes and ages.
 
-What the command line tells, and where: what was asked for on standard output, what went wrong on standard error.
-
-Rule: an error is told in lines, after ``error:``, with the user's own file and line; the text of a foreign one, which
-may hold values of records, only to those who ask for the ``traceback``. The last line names that option, where the
-command has it. How a command ended is its exit code.
-
-Tables of the command line: drawn for people at a terminal, plain columns for what reads standard output.
-"""
+Rule: an error is printed after ``error:``, with the user's own file and line. The text of an error that is not of this
+package may hold values of records, so only ``--traceback`` prints it; the last line names that option if the command
+has it and the option would show more. The exit code is how the command ended."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ import typer
 
 import malstrom_py as mp
 from malstrom_py.errors import shown
-from malstrom_py.errors.text import system_words, told
+from malstrom_py.errors.text import describe_error, errno_text
 from malstrom_py.workers.reports.error_transfer import users_frame
 
 FAILED: Final = 1
@@ -32,11 +27,11 @@ WRONG_COMMAND: Final = 2
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
-TRACEBACK_HINT: Final = "--traceback shows more"
+TRACEBACK_HINT: Final = "run again with --traceback to see the full error"
 
 
 class WrongCommand(Exception):
-    """What was asked for is not there, or no job."""
+    """The command or its arguments are wrong, or the job does not exist."""
 
 
 class NotPrinted(Exception):
@@ -44,66 +39,69 @@ class NotPrinted(Exception):
 
 
 class UserCodeFailed(Exception):
-    """The user's own module or function raised before there was a job; what it raised is the ``__cause__``."""
+    """The user's module or function raised before there was a job; its error is the ``__cause__``."""
 
 
 @contextmanager
-def telling(traceback: bool, *, can_ask: bool = False) -> Iterator[None]:
-    """What is raised inside is told on standard error, and becomes the exit code.
+def reporting_errors(traceback: bool, *, has_option: bool = False) -> Iterator[None]:
+    """Print what is raised inside on standard error, and exit with its code.
 
-    ``can_ask``: whether the command has the option that asks for the ``traceback``.
+    ``has_option``: whether the command has the option ``--traceback``.
     """
     try:
         yield
     except (WrongCommand, mp.JobNotFound) as error:
-        tell("error", str(error))
+        print_error("error", str(error))
         raise typer.Exit(WRONG_COMMAND) from None
     except KeyboardInterrupt as error:
-        tell("interrupted", *getattr(error, "__notes__", ()) or ("nothing had run yet",))
+        print_error("interrupted", *getattr(error, "__notes__", ()) or ("nothing had run yet",))
         raise typer.Exit(INTERRUPTED) from None
     except (typer.Exit, BrokenPipeError):
-        raise  # Whoever read standard output went away; typer ends quietly.
+        raise  # The reader of standard output has closed it; typer ends quietly.
     except SystemExit as error:
         if _by_sigterm(error):
-            tell("terminated", "SIGTERM came before the job was known to run; `malstrom status` shows what runs")
+            print_error(
+                "terminated", "SIGTERM arrived before the job had started; `malstrom status` lists the running jobs"
+            )
             raise typer.Exit(TERMINATED) from None
-        # Not the text that it gave: it may hold a value of a record.
+        # Without the text of the exit: it may hold a value of a record.
         code = exit_text(error) if error.code is None or type(error.code) is int else "sys.exit(…)"
-        tell("error", f"a function of the job ended the program ({code}), before the job was done")
+        print_error("error", f"a function of the job ended the program ({code}), before the job was done")
         raise typer.Exit(FAILED) from None
     except Exception as error:
         if traceback:
             tracebacks.print_exception(error.__cause__ if isinstance(error, UserCodeFailed) else error)
-        hint = [TRACEBACK_HINT] if can_ask and not traceback and not isinstance(error, NotPrinted) else []
-        tell("error", *_story(error, traceback), *hint)
+        hint = [TRACEBACK_HINT] if has_option and not traceback and not isinstance(error, NotPrinted) else []
+        print_error("error", *_story(error, traceback), *hint)
         raise typer.Exit(FAILED) from None
 
 
-def tell(what: str, *lines: str) -> None:
-    """Say on standard error what happened, and below it what there is to say about it."""
+def print_error(what: str, *lines: str) -> None:
+    """Print on standard error what happened, and details in the lines below."""
     typer.echo(f"{what}: " + "\n  ".join(lines), err=True)
 
 
-def has_stopped(job: str, snapshot: str) -> str:
-    """What both sides of a planned stop say of its end."""
+def stopped_text(job: str, snapshot: str) -> str:
+    """Return what both sides of a planned stop print at its end."""
     return f"job {job} has stopped; it can resume from snapshot {snapshot}"
 
 
-def tell_stopped(error: mp.JobEnded, *, quiet: bool) -> None:
-    """Say on standard error that a job was stopped as planned, with a snapshot to go on from, and its counts unless
-    ``quiet``; raise any other end.
+def print_stopped(error: mp.JobEnded, *, quiet: bool) -> None:
+    """Print on standard error that a job was stopped as planned, its snapshot, and its counts unless ``quiet``.
+
+    Raise ``error`` if the job ended in another way.
     """
     if not (error.how == "stopped" and error.snapshot):
         raise error
-    typer.echo(has_stopped(error.job, error.snapshot), err=True)
+    typer.echo(stopped_text(error.job, error.snapshot), err=True)
     if not quiet and error.result is not None:
         typer.echo(str(error.result), err=True)
 
 
-def tell_result(result: mp.RunResult, *, quiet: bool) -> None:
-    """Say on standard error what a run has done; that it has done nothing, for the job had finished, also if ``quiet``.
+def print_result(result: mp.RunResult, *, quiet: bool) -> None:
+    """Print the counts of a run on standard error; also if ``quiet``, print that the job had finished before.
 
-    What is shown then are the counts of the run that finished it.
+    The counts are then those of the run that finished the job.
     """
     last = f"; its last snapshot is {result.last_snapshot}" if result.last_snapshot else ""
     if result.resumed_finished:
@@ -114,24 +112,24 @@ def tell_result(result: mp.RunResult, *, quiet: bool) -> None:
 
 
 def print_out(text: str) -> None:
-    """Print what was asked for on standard output, which may be a full disk."""
+    """Print a result on standard output, which may be a full disk."""
     try:
         typer.echo(text)
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What is left in the buffer would be tried, and complained about, once more when Python ends.
+        # Otherwise Python would write the rest of its buffer, and fail, when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise NotPrinted(f"standard output cannot be written: {error.strerror}") from error
 
 
 def exit_text(error: SystemExit) -> str:
-    """The call that ended the program."""
+    """Return the call that ended the program."""
     return f"sys.exit({'' if error.code is None else shown(error.code)})"
 
 
 def _by_sigterm(error: SystemExit) -> bool:
-    """Whether a handler of Ray's has raised it, which ends programs so that its processes end as well."""
+    """Whether Ray's handler of SIGTERM raised ``error``, to end its processes with the program."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -139,9 +137,9 @@ def _by_sigterm(error: SystemExit) -> bool:
 
 
 def _story(error: Exception, traceback: bool) -> list[str]:
-    """What happened, where in the user's code it came from, and what else went wrong meanwhile.
+    """Return the lines of an error: what happened, its cause, the place in the user's code, further errors.
 
-    The text of a foreign error may hold values of records: it is for those who ask for the ``traceback``.
+    The text of an error that is not of this package may hold values of records: it is included with ``traceback`` only.
     """
     if isinstance(error, NotPrinted):
         return [str(error)]
@@ -150,7 +148,7 @@ def _story(error: Exception, traceback: bool) -> list[str]:
     lines = [str(error)]
     origin = _origin(error)
     if origin is not error and not isinstance(origin, mp.MalstromError):
-        cause = told(origin) if traceback else _cause(origin)
+        cause = describe_error(origin) if traceback else _cause(origin)
         if cause not in lines[0] and not isinstance(error, UserCodeFailed):
             lines.append(f"caused by {cause}")
         place = users_place(origin)
@@ -162,13 +160,13 @@ def _story(error: Exception, traceback: bool) -> list[str]:
 
 
 def _cause(error: BaseException) -> str:
-    """The type of a foreign error, and what the system says by its number: no text of it."""
-    words = system_words(error)
+    """Return the type of an error, and the system's text for its number, without the error's own text."""
+    words = errno_text(error)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _origin(error: BaseException) -> BaseException:
-    """The first cause of all; causes may go round in a circle, for ``raise e from e`` is legal."""
+    """Return the root cause; causes may form a circle, because ``raise e from e`` is legal."""
     seen = [error]
     while (cause := seen[-1].__cause__) is not None and cause not in seen:
         seen.append(cause)
@@ -176,7 +174,7 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def users_place(error: BaseException | None) -> str | None:
-    """The user's innermost line that was running: ``file:line, in function``; None if none was."""
+    """Return the innermost line of the user's code that was running: ``file:line, in function``; None for none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
     frame = None if error is None else users_frame(error)
@@ -187,7 +185,7 @@ def users_place(error: BaseException | None) -> str | None:
 
 
 def _shown(file: str) -> str:
-    """A path as short as it can be written from here."""
+    """Return a path relative to the working directory if it is inside it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
@@ -195,10 +193,10 @@ def _shown(file: str) -> str:
 Row = Sequence[object]
 
 
-def shown_size(size: int) -> str:
-    """A number of bytes for people.
+def format_size(size: int) -> str:
+    """Format a number of bytes.
 
-    >>> shown_size(999), shown_size(1_500_000), shown_size(2_500_000_000)
+    >>> format_size(999), format_size(1_500_000), format_size(2_500_000_000)
     ('999 B', '1.5 MB', '2.5 GB')
     """
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -207,10 +205,10 @@ def shown_size(size: int) -> str:
     return f"{size} B"
 
 
-def shown_age(age_s: float) -> str:
-    """How long ago something was, for people.
+def format_age(age_s: float) -> str:
+    """Format the time since an event.
 
-    >>> shown_age(5.3), shown_age(200), shown_age(7_200), shown_age(200_000), shown_age(-3)
+    >>> format_age(5.3), format_age(200), format_age(7_200), format_age(200_000), format_age(-3)
     ('5 s', '3 min', '2 h', '2 d', '0 s')
     """
     for unit, factor in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -220,7 +218,7 @@ def shown_age(age_s: float) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Row], *, drawn: bool | None = None) -> str:
-    """``rows`` below their ``headings``; ``drawn`` with lines around, by default if standard output is a terminal.
+    """Format ``rows`` below ``headings``; ``drawn``: with lines, by default if standard output is a terminal.
 
     >>> print(table(["step", "keys"], [["total", 12], ["n", 3]], drawn=False))
     step   keys
@@ -242,7 +240,7 @@ def _drawn(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     made = Table(*headings)
     for row in rows:
-        made.add_row(*map(Text, row))  # as they are: brackets are no markup
+        made.add_row(*map(Text, row))  # brackets in a Text are not markup
     console = Console()
     with console.capture() as captured:
         console.print(made)

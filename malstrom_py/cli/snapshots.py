@@ -1,8 +1,7 @@
-"""Commands about snapshots: which there are, what is in one, whether they are whole, and removing old ones.
+"""Commands on snapshots: list, show, verify and prune; and the options of ``malstrom run`` for snapshots.
 
-Rule: these read a store, and no running job; state itself is never shown.
-Exit codes: 0 done, 1 a snapshot is damaged or cannot be reached, 2 the command was wrong.
-"""
+Rule: the commands read a store and contact no running job; they never print state.
+Exit codes: 0 done, 1 a snapshot is damaged or cannot be read, 2 the command was wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from malstrom_py.cli.output import FAILED, WrongCommand, print_out, shown_age, shown_size, table, telling
+from malstrom_py.cli.output import FAILED, WrongCommand, format_age, format_size, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.errors import PlanError, SnapshotError, shown
@@ -32,7 +31,7 @@ from malstrom_py.snapshot.store import Store, place_of
 from malstrom_py.snapshot.verification import verify as faults_in
 
 GRACE_S = 3600.0
-"""How old files are that belong to no snapshot before they go: a job that runs may be about to list them."""
+"""The minimum age of removed files that belong to no snapshot: a running job may be about to list younger ones."""
 
 
 def _above_zero(seconds: float | None) -> float | None:
@@ -41,22 +40,23 @@ def _above_zero(seconds: float | None) -> float | None:
     return seconds
 
 
-app = typer.Typer(help="Lists, shows, verifies and prunes snapshots.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List, show, verify and prune snapshots.", no_args_is_help=True, rich_markup_mode=None)
 
 UriArgument = Annotated[
-    str, typer.Argument(metavar="URI", help="Where they are, as in mp.Snapshots(uri): a folder, s3://…, gs://…, az://…")
+    str, typer.Argument(metavar="URI", help="The store, as in mp.Snapshots(uri): a folder, s3://…, gs://…, az://…")
 ]
 JobArgument = Annotated[
-    str | None, typer.Argument(metavar="JOB", help="The name of the job; needed if there are several.")
+    str | None, typer.Argument(metavar="JOB", help="The name of the job; required if the store has several.")
 ]
 OptionOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="For an object store, such as region=….")
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the object store, such as region=…."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 SnapshotsOption = Annotated[
     str | None,
-    typer.Option("--snapshots", metavar="URI", help="Where snapshots are kept: a folder, s3://…, gs://…, az://…"),
+    typer.Option("--snapshots", metavar="URI", help="Where to store snapshots: a folder, s3://…, gs://…, az://…"),
 ]
 IntervalOption = Annotated[
     float | None,
@@ -64,7 +64,7 @@ IntervalOption = Annotated[
         "--interval",
         callback=_above_zero,
         metavar="SECONDS",
-        help="How long from snapshot to snapshot, above 0; 60.",
+        help="Seconds between snapshots, above 0; default 60.",
         show_default=False,
     ),
 ]
@@ -73,12 +73,12 @@ ResumeOption = Annotated[
     typer.Option(
         "--resume",
         metavar="latest|none|ID",
-        help="Where to go on: from the newest snapshot, if there is one; not at all; or from one by its id.",
+        help="The snapshot to resume from: the newest, if there is one; none; or the one with this id.",
         show_default="latest",
     ),
 ]
 AllowDroppedStateOption = Annotated[
-    bool, typer.Option("--allow-dropped-state", help="State of steps that are gone may be left behind.")
+    bool, typer.Option("--allow-dropped-state", help="Allow the state of removed steps to be dropped.")
 ]
 
 
@@ -86,11 +86,11 @@ AllowDroppedStateOption = Annotated[
 def list_snapshots(
     uri: UriArgument, job: JobArgument = None, option: OptionOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the snapshots in a store, of one job or of all."""
-    with telling(traceback=False):
+    """List the snapshots of one job, or of all jobs in a store."""
+    with reporting_errors(traceback=False):
         store = store_of(uri, option)
         if isinstance(store, LocalStore) and not store.is_there:
-            raise SnapshotError(f"there is no folder {uri}: see that this is where snapshots are kept")
+            raise SnapshotError(f"folder {uri} does not exist: check where the snapshots are stored")
         found = list(_checkpointers(uri, option, job))
         manifests = [manifest for checkpointer in found for manifest in summary.manifests_of(checkpointer)]
         faults = [entry.fault for checkpointer in found for entry in summary.unreadable_entries(checkpointer)]
@@ -100,19 +100,21 @@ def list_snapshots(
             print_out(table(("job", "snapshot", "age", "workers", "state", "notes"), list(map(_row, manifests))))
         else:
             print_out("there are no snapshots here")
-        _tell_faults(faults)
+        _print_faults(faults)
 
 
 @app.command()
 def show(
     uri: UriArgument,
     job: JobArgument = None,
-    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Which one; the newest.")] = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", metavar="ID", help="The snapshot; default: the newest.")
+    ] = None,
     option: OptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is in a snapshot: its steps and how large their state is, its sources and how far they had read."""
-    with telling(traceback=False):
+    """Show a snapshot: its steps with the size of their state, its sources with their positions."""
+    with reporting_errors(traceback=False):
         checkpointer = _the_checkpointer(uri, option, job)
         manifest = _the_manifest(checkpointer, snapshot)
         print_out(json.dumps(_details(manifest)) if as_json else "\n\n".join(_paragraphs(manifest)))
@@ -122,23 +124,23 @@ def show(
 def verify(
     uri: UriArgument,
     job: JobArgument = None,
-    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Only this one.")] = None,
+    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="ID", help="Verify only this snapshot.")] = None,
     option: OptionOption = None,
 ) -> None:
-    """Read snapshots whole, and compare every digest.
+    """Read snapshots completely and compare every digest.
 
-    The exit code is 1 if one of them is damaged.
+    The exit code is 1 if a snapshot is damaged.
     """
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         faults: list[str] = []
         chosen = None if snapshot is None else _an_id(snapshot)
         found_jobs = _some_checkpointers(uri, option, job)
         if chosen is not None and job is None:
             having = [one for one in found_jobs if chosen in one.list_checkpoints()]
-            if not having:  # unless it is one of those that cannot be read
-                told = joined_faults(entry for one in found_jobs for entry in one.entries())
+            if not having:  # the message lists the snapshots that cannot be read
+                unreadable = joined_faults(entry for one in found_jobs for entry in one.entries())
                 raise SnapshotError(
-                    f"there is no snapshot {chosen} in {uri}{told}: see `malstrom snapshots list {uri}`"
+                    f"snapshot {chosen} was not found in {uri}{unreadable}: see `malstrom snapshots list {uri}`"
                 )
             found_jobs = having
         for checkpointer in found_jobs:
@@ -150,21 +152,21 @@ def verify(
                 found = faults_in(checkpointer, one)
                 faults += found
                 print_out(f"{'damaged' if found else 'whole':<7}  {checkpointer.job}  {one}")
-        _tell_faults(faults)
+        _print_faults(faults)
 
 
 @app.command()
 def prune(
     uri: UriArgument,
     job: JobArgument = None,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest are to stay.")] = 3,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest snapshots to keep.")] = 3,
     option: OptionOption = None,
 ) -> None:
-    """Remove all but the newest snapshots that are whole, and files that belong to none.
+    """Remove all but the newest complete snapshots, and files that belong to no snapshot.
 
-    Savepoints stay, and whatever one that stays needs. A job may go on running meanwhile.
+    Savepoints stay, and so do files that a remaining snapshot needs. The job may run at the same time.
     """
-    with telling(traceback=False):
+    with reporting_errors(traceback=False):
         for checkpointer in _some_checkpointers(uri, option, job):
             removed = checkpointer.prune(keep, GRACE_S, SystemClock().now_s())
             there = len(checkpointer.list_checkpoints())
@@ -175,7 +177,7 @@ def prune(
 
 
 class Kept(TypedDict, total=False):
-    """Options of a runtime about snapshots, as far as they were given."""
+    """The given options of a runtime for snapshots."""
 
     snapshots: Snapshots
     resume: str
@@ -183,15 +185,15 @@ class Kept(TypedDict, total=False):
 
 
 def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow_dropped_state: bool) -> Kept:
-    """What ``malstrom run`` says about snapshots; `WrongCommand` if it makes no sense."""
+    """Return the options of ``malstrom run`` for snapshots; raise `WrongCommand` if they do not fit together."""
     if uri is None:
         given = {
             "--interval": interval_s is not None,
             "--resume": resume is not None,
             "--allow-dropped-state": allow_dropped_state,
         }
-        if said := [name for name, is_given in given.items() if is_given]:
-            raise WrongCommand(f"{said[0]} is about snapshots: say where they are kept with --snapshots URI")
+        if names := [name for name, is_given in given.items() if is_given]:
+            raise WrongCommand(f"{names[0]} needs --snapshots URI, which names the store of the snapshots")
         return {}
     try:
         snapshots = Snapshots(uri) if interval_s is None else Snapshots(uri, interval_s=interval_s)
@@ -204,7 +206,7 @@ def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow
 
 
 def store_of(uri: str, options: Sequence[str] | None) -> Store:
-    """The store that ``uri`` names; `WrongCommand` if there is no such kind, or an option is none."""
+    """Return the store that ``uri`` names; raise `WrongCommand` for an unknown kind or a wrong option."""
     pairs = [option.partition("=") for option in options or ()]
     if wrong := [name for name, equals, _ in pairs if not (name and equals)]:
         raise WrongCommand(f"an option is NAME=VALUE, got {wrong[0]!r}")
@@ -215,17 +217,17 @@ def store_of(uri: str, options: Sequence[str] | None) -> Store:
 
 
 def _checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> Iterator[StoreCheckpointer]:
-    """Those of ``job``, or of all there are."""
+    """Return the checkpointers of ``job``, or of all jobs in the store."""
     store = store_of(uri, options)
     jobs = summary.jobs_in(store) if job is None else [summary.find_job(store, job)]
     return (StoreCheckpointer(store, name) for name in jobs)
 
 
 def _some_checkpointers(uri: str, options: Sequence[str] | None, job: str | None) -> list[StoreCheckpointer]:
-    """The same; `SnapshotError` if there are none: who looks after snapshots is to know that he looks elsewhere."""
+    """Return the checkpointers of ``job`` or of all jobs; raise `SnapshotError` if there are none."""
     found = list(_checkpointers(uri, options, job))
     if not found:
-        raise SnapshotError(f"there are no snapshots in {uri}: see that this is where they are kept")
+        raise SnapshotError(f"there are no snapshots in {uri}: check where they are stored")
     return found
 
 
@@ -246,7 +248,7 @@ def _the_manifest(checkpointer: StoreCheckpointer, snapshot: str | None) -> Mani
 
 def _an_id(text: str) -> SnapshotId:
     if not is_snapshot_id(text):
-        raise WrongCommand(f"{text!r} is no id of a snapshot: see `malstrom snapshots list`")
+        raise WrongCommand(f"{text!r} is not an id of a snapshot: see `malstrom snapshots list`")
     return SnapshotId(text)
 
 
@@ -254,21 +256,21 @@ def _row(manifest: Manifest) -> tuple[object, ...]:
     return (
         manifest.job,
         manifest.id,
-        shown_age(SystemClock().now_s() - _made_at_s(manifest)),
+        format_age(SystemClock().now_s() - _made_at_s(manifest)),
         manifest.workers,
-        shown_size(summary.size_of(manifest)),
+        format_size(summary.size_of(manifest)),
         ", ".join(summary.notes_on(manifest)),
     )
 
 
 def _paragraphs(manifest: Manifest) -> Iterator[str]:
     made = datetime.fromtimestamp(_made_at_s(manifest), UTC)
-    age = shown_age(SystemClock().now_s() - _made_at_s(manifest))
+    age = format_age(SystemClock().now_s() - _made_at_s(manifest))
     notes = "".join(f"; {note}" for note in summary.notes_on(manifest))
     workers = f"{manifest.workers} worker{'' if manifest.workers == 1 else 's'}"
     yield (
         f"job {manifest.job}, snapshot {manifest.id} of {made:%Y-%m-%d %H:%M:%S} UTC, {age} ago{notes}\n"
-        f"{workers}, {manifest.plan.slots:,} slots, {shown_size(summary.size_of(manifest))} of state, "
+        f"{workers}, {manifest.plan.slots:,} slots, {format_size(summary.size_of(manifest))} of state, "
         f"entry {manifest.sequence} of the log, incarnation {manifest.incarnation}"
     )
     state = {one.step: one for one in summary.state_of(manifest)}
@@ -278,8 +280,8 @@ def _paragraphs(manifest: Manifest) -> Iterator[str]:
     ]
     yield table(("step", "kind", "full", "deltas", "longest chain", "migrate"), rows)
     if positions := list(summary.positions_of(manifest)):
-        told = [(step, part, shown(position), "yes" if done else "") for step, part, position, done in positions]
-        yield table(("source", "part", "position", "finished"), told)
+        sources = [(step, part, shown(position), "yes" if done else "") for step, part, position, done in positions]
+        yield table(("source", "part", "position", "finished"), sources)
     if manifest.frontiers:
         yield table(("exchange", "event time"), [(name, _shown_epoch(at)) for name, at in manifest.frontiers.items()])
 
@@ -289,7 +291,7 @@ def _shown_epoch(epoch: int) -> str:
 
 
 def _state_cells(state: summary.StateSummary | None) -> tuple[object, object, object]:
-    return ("", "", "") if state is None else (shown_size(state.full), shown_size(state.delta), state.chain)
+    return ("", "", "") if state is None else (format_size(state.full), format_size(state.delta), state.chain)
 
 
 def _details(manifest: Manifest) -> dict[str, object]:
@@ -305,12 +307,12 @@ def _details(manifest: Manifest) -> dict[str, object]:
     }
 
 
-def _tell_faults(faults: Sequence[str]) -> None:
+def _print_faults(faults: Sequence[str]) -> None:
     if faults:
         typer.echo("error: " + "\n  ".join(faults), err=True)
         raise typer.Exit(FAILED)
 
 
 def _made_at_s(manifest: Manifest) -> float:
-    """When its manifest was written, in seconds since 1970."""
+    """Return the time at which the manifest was written, in seconds since 1970."""
     return datetime.fromisoformat(manifest.created).timestamp()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, SupportsIndex, get_args
 
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
-from malstrom_py.errors import PlanError, own_words
+from malstrom_py.errors import PlanError, mark_safe
 
 Unit = Literal["s", "ms", "us", "ns"]
 
@@ -44,15 +44,15 @@ def to_time(moment: object, unit: Unit) -> int:
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise own_words(TypeError(NAIVE))
+            raise mark_safe(TypeError(NAIVE))
         time = _scale((moment - _EPOCH) // _MICROSECOND, unit)
     elif moment is None:
-        raise own_words(TypeError("the timestamp is None: filter such records out first, or set on_error="))
+        raise mark_safe(TypeError("the timestamp is None: filter such records out first, or set on_error="))
     else:
         time = _index(moment)
     # MIN_EPOCH and MAX_EPOCH mean "no epoch yet" and "the end", so no record may have them.
     if not MIN_EPOCH < time < MAX_EPOCH:
-        raise own_words(ValueError(f"the timestamp does not fit an int64 in unit {unit!r}"))
+        raise mark_safe(ValueError(f"the timestamp does not fit an int64 in unit {unit!r}"))
     return time
 
 
@@ -96,7 +96,7 @@ def _index(moment: object) -> int:
         message = f"a timestamp is an int in the step's unit or an aware datetime, got {kind}"
         if isinstance(moment, str):
             message += ": parse it, with datetime.fromisoformat(text) for instance; the text needs an offset such as Z"
-        raise own_words(TypeError(message))
+        raise mark_safe(TypeError(message))
     return operator.index(moment)
 
 

@@ -1,35 +1,33 @@
-"""Every error malstrom-py raises on purpose. The tree:
+"""The errors of malstrom-py. The tree:
 
 MalstromError
 ├── PlanError            the job is wrong; found while it is built or planned, names the step and the remedy
 ├── OperatorError        a user's function raised; names step, key and the function's file:line
 ├── SourceError          a source could not be listed, opened or read
-│   └── MalformedRecord  one record could not be read; the part stands behind it and can be polled on
+│   └── MalformedRecord  one record could not be read; the part continues after it
 ├── SinkError            a sink could not be opened, written or committed
 ├── SparkError           Spark cannot be started or reached, or has gone away
-├── SnapshotError        a snapshot could not be written, read or found; says which one, and what is to be done
-│   └── FencedError      another start of this job has taken over: nothing can be committed here any more
+├── SnapshotError        a snapshot could not be written, read or found; names it and what to do
+│   └── FencedError      another start of this job has taken over: this one cannot commit any more
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
-├── PeerError            another worker broke the rules of a channel, or is gone
-├── DeadlineError        a wait took longer than it may; says which one, and how long
-├── ControlError         a running job cannot be reached by its name, or what reached it makes no sense
-│   ├── JobNotFound      no job of that name runs here; names those that do
+├── PeerError            another worker broke the rules of a channel, or is unreachable
+├── DeadlineError        a wait exceeded its deadline; names the wait and the deadline
+├── ControlError         a running job cannot be reached, or a command to it is malformed
+│   ├── JobNotFound      no job of that name runs here; names the running jobs
 │   └── JobRunning       a job of that name runs already
-├── JobEnded             the job has ended, so nothing can be asked of it any more; says how
-├── OperationInProgress  a wait ran out while what was waited for goes on, or it stands in the way of another
-├── DagError             a `DagExecutor` cannot do what it was asked to; names the node
+├── JobEnded             the job has ended and takes no commands; says how it ended
+├── OperationInProgress  a wait timed out while the operation continues, or another operation is in progress
+├── DagError             a `DagExecutor` cannot run a request; names the node
 │   ├── NodeNotFound     the graph has no such node, source or sink
-│   └── RestoreFailed    a checkpoint cannot be restored; names node and reason, and nothing has changed
+│   └── RestoreFailed    a checkpoint cannot be restored; names node and reason; the executor is unchanged
 └── InternalError        our bug; please report it
 
 A message says what happened, where, and what to do. The user's own exception is the ``__cause__``.
-Values of records never stand in a message: they may be secret. Keys do, as `shown`. Of an exception that is not of
-this package a message has the text only where it is in our `own_words`, or tells what stands in the code.
+A message never contains values of records, which may be secret; it may contain keys, as `shown`. It repeats the text
+of another package's exception only if that text is safe: see `malstrom_py.errors.text`.
 
-What the extras of malstrom-py bring, and how to install it: the one place that words such advice.
-
-Rule: the advice names the packages themselves, for malstrom-py is on no index: that works in a clone, for a project
-that was given a clone's path, and for an installed wheel alike. `tests/tidy` compares the table with pyproject.toml.
+This module also has the advice on installing extras. The advice names the packages themselves, because malstrom-py is not
+on a package index: that works in a clone, in a project that uses a clone, and with an installed wheel.
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ _SHOWN_MAX: Final = 80
 
 
 def shown(key: object, *, characters_max: int = _SHOWN_MAX) -> str:
-    """A key as a message shows it: its repr, cut at ``characters_max`` characters, or its type if it has none.
+    """Format a key for a message: its repr, cut at ``characters_max`` characters, or its type if repr fails.
 
     >>> shown("carrier"), shown("x" * 1000, characters_max=10)
     ("'carrier'", "'xxxxxx...")
     """
     try:
         text = repr(key)
-    except Exception:  # of the user's own __repr__: it must not hide the error that is being told
+    except Exception:  # of the user's own __repr__: it must not hide the error that is reported
         return f"<{type(key).__name__}>"
     return text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
 
@@ -55,7 +53,7 @@ def shown(key: object, *, characters_max: int = _SHOWN_MAX) -> str:
 class MalstromError(Exception):
     """Base of all errors of this package: ``except MalstromError`` catches each of them.
 
-    Attribute: ``lasting`` (whether the same would come of it if the job were begun again: then it is not, by itself).
+    Attribute: ``lasting``: whether a restart would fail with the same error; the job is then not restarted.
     """
 
     lasting: bool = False
@@ -65,7 +63,7 @@ _E = TypeVar("_E", bound=MalstromError)
 
 
 def lasting(error: _E) -> _E:
-    """``error``, which would come again if the job were begun again.
+    """Mark ``error`` as one that a restart would raise again, and return it.
 
     >>> lasting(SnapshotError("it is gone")).lasting
     True
@@ -77,18 +75,18 @@ def lasting(error: _E) -> _E:
 _X = TypeVar("_X", bound=Exception)
 
 
-def own_words(error: _X) -> _X:
-    """``error``, of Python's own kinds, whose text this package wrote: it holds no value, and messages may repeat it.
+def mark_safe(error: _X) -> _X:
+    """Mark ``error``, of a class of Python, as one whose text this package wrote without values, and return it.
 
-    >>> has_own_words(own_words(TypeError("a timestamp is an int"))), has_own_words(TypeError("secret"))
+    >>> has_safe_text(mark_safe(TypeError("a timestamp is an int"))), has_safe_text(TypeError("secret"))
     (True, False)
     """
     error._malstrom_words = True  # type: ignore[attr-defined]  # kept when it is pickled, as all attributes are
     return error
 
 
-def has_own_words(error: BaseException) -> bool:
-    """Whether the text of ``error`` is by this package."""
+def has_safe_text(error: BaseException) -> bool:
+    """Whether this package wrote the text of ``error`` (see `mark_safe`)."""
     return getattr(error, "_malstrom_words", False) is True
 
 
@@ -102,8 +100,8 @@ class OperatorError(MalstromError):
     """A user's function raised inside a step.
 
     Attributes: ``step`` (its name), ``key`` (of the record; None on an unkeyed stream), ``function``
-    (``"name at file:line"``) and ``rule`` (which rule it broke: "key kept" or "epoch order" of outputs, "per_worker" if
-    what a worker needs could not be made, or empty). The user's exception is the ``__cause__``.
+    (``"name at file:line"``) and ``rule`` (the rule that it broke: "key kept" or "epoch order" of outputs, "per_worker" if
+    a worker's resource could not be made, or empty). The user's exception is the ``__cause__``.
     """
 
     def __init__(self, message: str, *, step: str = "", key: object = None, function: str = "", rule: str = "") -> None:
@@ -115,16 +113,16 @@ class OperatorError(MalstromError):
 
 
 class SourceError(MalstromError):
-    """A source could not be listed, opened or read. Sources raise it themselves with what to do; anything
-    else that escapes from a source is wrapped in one that names step and part."""
+    """A source could not be listed, opened or read. Sources raise it with what to do; any other
+    error of a source is wrapped in one that names step and part."""
 
 
 class MalformedRecord(SourceError):
     """Raised by ``SourcePart.poll`` for one record that cannot be read.
 
     The part's position is already past the record: the step's ``on_error`` policy decides about it, and the
-    next ``poll`` goes on behind it. A ``poll`` that raises gives no rows: return those before the record first, and
-    raise at the next one. ``record`` is what was read (text or bytes), for the dead-letter stream.
+    next ``poll`` continues after it. A ``poll`` that raises returns no rows: return the rows before the record first,
+    and raise in the next ``poll``. ``record`` is the text or bytes that were read, for the dead-letter stream.
     """
 
     def __init__(self, message: str, *, record: object = None) -> None:
@@ -133,19 +131,19 @@ class MalformedRecord(SourceError):
 
 
 class SinkError(MalstromError):
-    """A sink could not be opened, written or committed. What was not committed is not visible."""
+    """A sink could not be opened, written or committed. Uncommitted rows are not visible."""
 
 
 class SparkError(MalstromError):
-    """Spark cannot be used: no Java that fits, another Python than this one, it did not come up, it has gone away."""
+    """Spark cannot be used: no suitable Java, another version of Python, a failed start, or a lost session."""
 
 
 class SnapshotError(MalstromError):
-    """A snapshot could not be written, read or found, or does not fit the job that is to go on from it."""
+    """A snapshot could not be written, read or found, or does not fit the job that resumes from it."""
 
 
 class FencedError(SnapshotError):
-    """Another start of the job has taken over: this one is stale, and cannot commit any more (S3)."""
+    """Another start of the job has taken over: this one is fenced off and cannot commit any more (S3)."""
 
     lasting = True
 
@@ -153,8 +151,8 @@ class FencedError(SnapshotError):
 class CodecError(MalstromError):
     """A key, value or state cannot be encoded or hashed.
 
-    Attributes: ``step`` (its name, empty where no step is involved), ``key`` (of the record whose value or state it
-    is; None when the key itself is what cannot be taken) and ``type_name`` (the type that cannot be taken).
+    Attributes: ``step`` (its name, empty where no step is involved), ``key`` (of the record with that value or
+    state; None if the key itself cannot be encoded) and ``type_name`` (the type that cannot be encoded).
     """
 
     lasting = True
@@ -167,9 +165,9 @@ class CodecError(MalstromError):
 
 
 class PeerError(MalstromError):
-    """Another worker is gone, or what came from it breaks the rules of a channel (F1).
+    """Another worker is unreachable, or its messages break the rules of a channel (F1).
 
-    Attribute: ``peer`` (the number of that worker, -1 for the coordinator; None where no one is to blame alone).
+    Attribute: ``peer`` (the number of that worker, -1 for the coordinator; None if no single worker is the cause).
     """
 
     def __init__(self, message: str, *, peer: int | None = None) -> None:
@@ -178,9 +176,9 @@ class PeerError(MalstromError):
 
 
 class DeadlineError(MalstromError):
-    """A wait took longer than it may.
+    """A wait exceeded its deadline.
 
-    Attributes: ``wait`` (what was waited for) and ``deadline_s`` (how long it might take, in seconds).
+    Attributes: ``wait`` (the awaited event) and ``deadline_s`` (the deadline, in seconds).
     """
 
     def __init__(self, message: str, *, wait: str = "", deadline_s: float = 0.0) -> None:
@@ -190,7 +188,7 @@ class DeadlineError(MalstromError):
 
 
 class ControlError(MalstromError):
-    """A running job cannot be reached through its control socket, or what came through it makes no sense.
+    """A running job cannot be reached through its control socket, or a message on the socket is malformed.
 
     Attribute: ``job`` (its name, empty where none is concerned).
     """
@@ -203,7 +201,7 @@ class ControlError(MalstromError):
 
 
 class JobNotFound(ControlError):
-    """No job of that name is reached from here. Attributes: ``job``, and ``running``: the names of those that can."""
+    """No running job of that name was found. Attributes: ``job``, and ``running``: the names of the running jobs."""
 
     def __init__(self, message: str, *, job: str = "", running: tuple[str, ...] = ()) -> None:
         super().__init__(message, job=job)
@@ -211,16 +209,16 @@ class JobNotFound(ControlError):
 
 
 class JobRunning(ControlError):
-    """A job of that name runs already, in this process or in another one of this user; nothing was started."""
+    """A job of that name runs already, in this process or in another process of this user; no job was started."""
 
 
 class JobEnded(MalstromError):
-    """The job has ended, so it cannot do what it was asked to.
+    """The job has ended, so it takes no commands.
 
     Attributes: ``job`` (its name); ``how`` ("finished": its sinks have committed; "failed"; "stopped": by a user,
-    without drain; empty where that is not known, for it ran in another process); ``snapshot`` (of a job
-    stopped on request: the id of the snapshot from which it goes on when it is started again; else empty); ``result``
-    (of a job that was stopped: the `RunResult` of what the run had done; else None).
+    without drain; empty if unknown, because it ran in another process); ``snapshot`` (of a job
+    stopped on request: the id of the snapshot from which a restart resumes; else empty); ``result``
+    (of a stopped job: the `RunResult` of the run; else None).
     """
 
     lasting = True
@@ -234,9 +232,9 @@ class JobEnded(MalstromError):
 
 
 class OperationInProgress(MalstromError):
-    """A wait ran out while what was waited for goes on, or one operation stands in the way of another.
+    """A wait timed out while the operation continues, or another operation is in progress.
 
-    Attributes: ``job`` (its name) and ``operation`` (what goes on: "run", "rescale", "snapshot", "savepoint" or
+    Attributes: ``job`` (its name) and ``operation`` (the operation in progress: "run", "rescale", "snapshot", "savepoint" or
     "stop").
     """
 
@@ -247,7 +245,7 @@ class OperationInProgress(MalstromError):
 
 
 class DagError(MalstromError):
-    """A `DagExecutor` cannot do what it was asked to. Attribute: ``node`` (its name, empty where none is concerned)."""
+    """A `DagExecutor` cannot run a request. Attribute: ``node`` (its name, empty where none is concerned)."""
 
     def __init__(self, message: str, *, node: str = "") -> None:
         super().__init__(message)
@@ -255,13 +253,13 @@ class DagError(MalstromError):
 
 
 class NodeNotFound(DagError):
-    """The graph has no node of that name, or none of the type that is asked for."""
+    """The graph has no node of that name, or the node has another type."""
 
 
 class RestoreFailed(DagError):
-    """A checkpoint cannot be restored, and the executor is as it was.
+    """A checkpoint cannot be restored; the executor is unchanged.
 
-    Attributes: ``node`` (empty where it is about the whole) and ``reason``.
+    Attributes: ``node`` (empty if the whole checkpoint is concerned) and ``reason``.
     """
 
     def __init__(self, message: str, *, node: str = "", reason: str = "") -> None:
@@ -270,7 +268,7 @@ class RestoreFailed(DagError):
 
 
 class InternalError(MalstromError):
-    """Something that must never happen did. This is our bug, not yours."""
+    """An invariant is broken: a bug of malstrom-py, not of the job."""
 
 
 EXTRAS: Final = {
@@ -280,22 +278,22 @@ EXTRAS: Final = {
     "spark": ("pyspark>=4.0", "pandas<3"),
     "testing": ("hypothesis>=6.112",),
 }
-"""By extra: what it asks for, as pyproject.toml has it."""
+"""The requirements of each extra; `tests/tidy` compares them with pyproject.toml."""
 
 
 def pip_install(*extras: str) -> str:
-    """The command that installs what ``extras`` bring.
+    """Return the command that installs the packages of ``extras``.
 
     >>> pip_install("ray")
     "pip install 'ray>=2.52' 'pyzmq>=26'"
     """
-    return packages_installed(*(package for extra in extras for package in EXTRAS[extra]))
+    return pip_command(*(package for extra in extras for package in EXTRAS[extra]))
 
 
-def packages_installed(*packages: str) -> str:
-    """The command that installs ``packages``, quoted for a shell.
+def pip_command(*packages: str) -> str:
+    """Return the command that installs ``packages``, quoted for a shell.
 
-    >>> packages_installed("pandas<3", "rich")
+    >>> pip_command("pandas<3", "rich")
     "pip install 'pandas<3' rich"
     """
     quoted = (package if package.replace("-", "").isalnum() else f"'{package}'" for package in packages)

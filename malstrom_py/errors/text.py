@@ -1,10 +1,8 @@
-"""What of an error in a user's function anyone may read: it goes into messages and logs, which show no values.
+"""The safe text of errors: what messages and logs may repeat of an error without showing values of records.
 
-Rule: a text is said that this package wrote, or that only names what is in the source code: a field, an attribute, a
-name. The bytecode says that it was the interpreter that raised, and the source of that very expression has the name:
-code that was made of data, by ``eval`` say, has no source. Of all other errors the type alone is said, for a text may
-hold a value.
-"""
+Rule: safe are texts of this package, and the name of a field, an attribute or a variable that is in the source code. The
+bytecode shows that the interpreter raised the error, and the source of that expression contains the name; code from
+``eval`` has no source. Of all other errors only the type is safe."""
 
 from __future__ import annotations
 
@@ -29,14 +27,14 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from malstrom_py import errors
-from malstrom_py.errors import CodecError, MalstromError, has_own_words
+from malstrom_py.errors import CodecError, MalstromError, has_safe_text
 
 # In a source tree the rooms `workers` and `rescale` are links to folders outside the package's own.
 _PACKAGE: Final = Path(errors.__file__).parent.parent
-OURS: Final = tuple(
+PACKAGE_FOLDERS: Final = tuple(
     f"{folder}{os.sep}" for folder in (_PACKAGE, *(path.resolve() for path in _PACKAGE.iterdir() if path.is_dir()))
 )
-"""What the paths of this package's files begin with."""
+"""The prefixes of the paths of this package's files."""
 
 _STDLIB: Final = f"{sysconfig.get_path('stdlib')}{os.sep}"
 
@@ -60,7 +58,7 @@ _OF_TYPES: Final = re.compile(
     r"|cannot unpack non-iterable (\w+) object"
     r"|can only concatenate (\w+) \(not \"([\w.]+)\"\) to (\w+)"
 )
-"""What the interpreter says of types. Their names are groups, to be looked up."""
+"""The interpreter's messages on types. The names of types are groups, to be looked up."""
 
 _OF_ARGUMENTS: Final = re.compile(
     r"([\w.<>]+)\(\) (takes (?:from \d+ to )?\d+ positional arguments? but \d+ (?:was|were) given"
@@ -68,27 +66,27 @@ _OF_ARGUMENTS: Final = re.compile(
 )
 
 
-def words_of(error: BaseException, row: object = None, function: object = None) -> str:
-    """What may be said of ``error`` besides its type, "" if nothing.
+def safe_detail(error: BaseException, row: object = None, function: object = None) -> str:
+    """Return the safe text of ``error`` besides its type, "" if there is none.
 
-    ``row``: the value that it was raised for; ``function``: the user's, that was called.
+    ``row``: the value that was processed; ``function``: the user's function that was called.
 
-    >>> from malstrom_py.errors import own_words
-    >>> words_of(own_words(TypeError("a timestamp is an int"))), words_of(TypeError("secret"))
+    >>> from malstrom_py.errors import mark_safe
+    >>> safe_detail(mark_safe(TypeError("a timestamp is an int"))), safe_detail(TypeError("secret"))
     ('a timestamp is an int', '')
     """
     try:
-        return _words_of(error, row, function)
-    except Exception:  # of the user's own class of error, or of row, which may raise whatever is asked of them
+        return _safe_detail(error, row, function)
+    except Exception:  # of the user's class of error or of row, which may raise on any access
         return ""
 
 
-def system_words(error: BaseException) -> str:
-    """What the system says of ``error`` by its number, "" if it is none of Python's own classes, or has none.
+def errno_text(error: BaseException) -> str:
+    """Return the system's text for the number of ``error``; "" without a number, or if the class is not Python's own.
 
-    Neither the text nor the path: a user's function may have made them of a value.
+    The error's own text and path are left out: a user's function may have built them from a value.
 
-    >>> system_words(OSError(28, "secret", "/x/secret")), system_words(OSError("secret"))
+    >>> errno_text(OSError(28, "secret", "/x/secret")), errno_text(OSError("secret"))
     ('[Errno 28] No space left on device', '')
     """
     kind = type(error)
@@ -98,25 +96,25 @@ def system_words(error: BaseException) -> str:
     return f"[Errno {number}] {os.strerror(number)}" if type(number) is int and number in errno.errorcode else ""
 
 
-def is_ours(error: BaseException, *, alone: bool = False) -> bool:
-    """Whether it was this package that raised ``error``; ``alone``: and nobody else's code was on the way.
+def raised_by_malstrom(error: BaseException, *, alone: bool = False) -> bool:
+    """Whether this package raised ``error``; ``alone``: without other code in the traceback.
 
-    >>> is_ours(ValueError("secret"))
+    >>> raised_by_malstrom(ValueError("secret"))
     False
     """
     files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
-    if not files or not files[-1].startswith(OURS):
+    if not files or not files[-1].startswith(PACKAGE_FOLDERS):
         return False
-    return not alone or all(file.startswith(OURS) or _is_pythons(file) for file in files)
+    return not alone or all(file.startswith(PACKAGE_FOLDERS) or _is_pythons(file) for file in files)
 
 
 def _is_pythons(file: str) -> bool:
-    """Whether ``file`` is of Python's own library: ``contextlib`` is on the way of many an error."""
+    """Whether ``file`` is in Python's library: ``contextlib`` is in many tracebacks."""
     return file.startswith(_STDLIB) and "site-packages" not in file
 
 
-def _words_of(error: BaseException, row: object, function: object) -> str:
-    if has_own_words(error):
+def _safe_detail(error: BaseException, row: object, function: object) -> str:
+    if has_safe_text(error):
         return str(error.args[0])
     raised = _raising(error)
     if raised is None:
@@ -166,7 +164,7 @@ def _of_name(error: BaseException, raised: _Raised) -> str:
 
 
 def _of_module(error: ModuleNotFoundError, raised: _Raised) -> str:
-    """The module that is missing may be a package of the one that is named."""
+    """Name the missing module, which may be a parent package of the imported one."""
     is_named = raised.argument in _imported(raised.source) and f"{raised.argument}.".startswith(f"{error.name}.")
     return f"there is no module {error.name!r}" if is_named else ""
 
@@ -185,13 +183,13 @@ def _of_call_or_types(error: TypeError, raised: _Raised, function: object) -> st
 
 
 def _of_types(text: str) -> str:
-    """``text`` if the interpreter says such of types, and each of them is one of Python's own."""
+    """Return ``text`` if it is an interpreter's message on known types, else ""."""
     match = _OF_TYPES.fullmatch(text)
     return text if match and all(_is_known(name) for name in match.groups() if name is not None) else ""
 
 
 def _of_arguments(text: str, raised: _Raised, function: object) -> str:
-    """How many arguments were given: numbers, and names where they are those of a function in the source."""
+    """Return the message on the number of arguments, with names only if they are those of a function in the source."""
     match = _OF_ARGUMENTS.fullmatch(text)
     if match is None:
         return ""
@@ -214,7 +212,7 @@ def _names(function: FunctionType, name: str, arguments: str) -> bool:
 
 
 def _is_known(name: str) -> bool:
-    """Whether ``name`` is that of a type of Python, or of a package that is loaded, as the interpreter writes it."""
+    """Whether ``name`` is a type of Python or of a loaded package, as the interpreter writes it."""
     if isinstance(getattr(builtins, name, None), type):
         return True
     if any(isinstance(kind, type) and kind.__name__ == name for kind in vars(types).values()):
@@ -224,7 +222,7 @@ def _is_known(name: str) -> bool:
 
 
 def _is_written(kind: type) -> bool:
-    """Whether ``kind`` is found by its name where it says that it is: no type that was made of data is."""
+    """Whether ``kind`` is found under its module and name; a type that was built from data is not."""
     found: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -233,7 +231,7 @@ def _is_written(kind: type) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """Where an error was raised: the instruction, its ``argument``, and the ``source`` of it, if it has one."""
+    """Where an error was raised: the instruction, its ``argument``, and its ``source``, if it has one."""
 
     frame: FrameType
     operation: str
@@ -241,7 +239,7 @@ class _Raised:
     source: ast.AST | None
 
     def called(self) -> Iterator[object]:
-        """The function that the source calls by its name, if it does."""
+        """Yield the function that the source calls by name, if any."""
         if isinstance(self.source, ast.Call) and isinstance(self.source.func, ast.Name):
             name = self.source.func.id
             yield self.frame.f_locals.get(name, self.frame.f_globals.get(name))
@@ -261,7 +259,7 @@ def _raising(error: BaseException) -> _Raised | None:
 
 
 def _source(code: CodeType, offset: int, names: dict[str, Any]) -> ast.AST | None:
-    """The expression or statement in the source that the instruction at ``offset`` was made of; None if not found."""
+    """Return the expression or statement of the instruction at ``offset``; None if it is not found."""
     line, end_line, column, end_column = list(code.co_positions())[offset // 2]
     if line is None or end_line is None or column is None or end_column is None:
         return None
@@ -278,9 +276,9 @@ def _source(code: CodeType, offset: int, names: dict[str, Any]) -> ast.AST | Non
 
 
 def _lines(file: str, first: int, last: int, names: dict[str, Any]) -> list[str]:
-    """Lines of a source file; none if they are not there, or it is not that of the module whose ``names`` these are.
+    """Return lines of a source file; an empty list if it has none, or is not the file of the module with ``names``.
 
-    That of ``eval`` is ``<string>``, or what its caller says.
+    The file of ``eval`` is ``<string>``, or the name that its caller gives.
     """
     module = names.get("__file__", file)  # a cell of a notebook has none
     if file.startswith("<") or last - first >= _LINES_MAX or Path(module).absolute() != Path(file).absolute():
@@ -289,12 +287,12 @@ def _lines(file: str, first: int, last: int, names: dict[str, Any]) -> list[str]
     return lines if len(lines) == last - first + 1 else []
 
 
-def fields_told(names: list[str]) -> str:
-    """The names of columns, as a message lists them: the first of them, if they are many.
+def list_fields(names: list[str]) -> str:
+    """List the names of columns for a message, at most the first 12.
 
-    Those of a schema: the keys of a dict may be values.
+    For names of a schema only: the keys of a dict may be values.
 
-    >>> fields_told(["carrier", "delay"]), fields_told([])
+    >>> list_fields(["carrier", "delay"]), list_fields([])
     ("'carrier', 'delay'", 'none')
     """
     known = ", ".join(repr(name) for name in names[:_FIELDS_MAX])
@@ -302,11 +300,11 @@ def fields_told(names: list[str]) -> str:
 
 
 PER_WORKER: Final = "per_worker"
-"""The ``rule`` of an `OperatorError` that says that a worker lacks what its records need: no policy covers that."""
+"""The ``rule`` of an `OperatorError` on a resource that a worker could not make: ``on_error`` does not cover it."""
 
 
 def describe_function(function: object) -> str:
-    """A function as a user would look for it: ``name at file:line``, or its type where it has no code.
+    """Describe a function: ``name at file:line``, or its type if it has no code.
 
     >>> describe_function(len)
     'len'
@@ -318,12 +316,12 @@ def describe_function(function: object) -> str:
         return f"column {named!r}"
     try:
         return _described(function)
-    except Exception:  # of the user's own __getattr__, which may answer to any name, and raise anything
+    except Exception:  # of the user's own __getattr__, which may raise any error
         return type(function).__qualname__
 
 
 def column_of(function: object) -> str | None:
-    """The column that ``function`` looks up, where it was made of a column's name; else None.
+    """Return the column that ``function`` looks up if it was made from a column's name, else None.
 
     >>> column_of(operator.itemgetter("price")), column_of(len)
     ('price', None)
@@ -331,14 +329,14 @@ def column_of(function: object) -> str | None:
     return function.__reduce__()[1][0] if isinstance(function, operator.itemgetter) else None
 
 
-def others(number: int) -> str:
-    """Count other things: ``3 others``, ``1 other``."""
+def count_others(number: int) -> str:
+    """Format a number of others: ``3 others``, ``1 other``."""
     return f"{number} other{'' if number == 1 else 's'}"
 
 
 def _described(function: object) -> str:
     if callable(function):
-        function = inspect.unwrap(function)  # behind what a decorator has put around it
+        function = inspect.unwrap(function)  # inside the wrapper of a decorator
     function = getattr(function, "__func__", function)
     name = getattr(function, "__qualname__", None)
     caller = getattr(function, "__init__" if isinstance(function, type) else "__call__", None)
@@ -348,28 +346,28 @@ def _described(function: object) -> str:
     return f"{name} at {code.co_filename}:{code.co_firstlineno}" if code else name
 
 
-def said(error: Exception) -> str:
-    """What a message may repeat of an error: the type, what the system says by a number, else what `words_of` has.
+def safe_text(error: Exception) -> str:
+    """Describe an error without values: its type, then the system's text for its number or the `safe_detail`.
 
-    Of an error of this package it is the whole text, where no user's code had a part in it. A `CodecError` may have
-    come of a user's: it is about records, so that it holds none of their values.
+    The text of an error of this package is complete if no user's code is in its traceback. A `CodecError` may come from
+    a user's code: its text never holds values of records.
 
-    >>> said(OSError(28, "No space left on device")), said(ValueError("secret"))
+    >>> safe_text(OSError(28, "No space left on device")), safe_text(ValueError("secret"))
     ('OSError: [Errno 28] No space left on device', 'ValueError')
     """
-    if isinstance(error, MalstromError) and is_ours(error, alone=not isinstance(error, CodecError)):
-        return told(error)
-    return type(error).__name__ + _after(system_words(error) or words_of(error))
+    if isinstance(error, MalstromError) and raised_by_malstrom(error, alone=not isinstance(error, CodecError)):
+        return describe_error(error)
+    return type(error).__name__ + _after(errno_text(error) or safe_detail(error))
 
 
 def _after(words: str) -> str:
     return f": {words}" if words else ""
 
 
-def told(error: BaseException) -> str:
-    """Type and text of an error, for those who may see values; the type alone if it has no text to tell.
+def describe_error(error: BaseException) -> str:
+    """Describe an error by type and text, for readers who may see values; by its type if the text cannot be read.
 
-    >>> told(ValueError("secret"))
+    >>> describe_error(ValueError("secret"))
     'ValueError: secret'
     """
     try:

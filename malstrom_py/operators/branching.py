@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.errors import own_words
+from malstrom_py.errors import mark_safe
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each, verdicts_of
 from malstrom_py.operators.forgotten_return import watch_returns
@@ -86,7 +86,7 @@ class Split(Operator):
             # Not the number itself: the function may have taken it from the record.
             numbered = all(isinstance(number, int) for number in chosen)
             got = "another number" if numbered else "something that is not an int"
-            raise own_words(IndexError(f"streams are numbered from 0 to {self._n - 1}, got {got}"))
+            raise mark_safe(IndexError(f"streams are numbered from 0 to {self._n - 1}, got {got}"))
         return chosen
 
 

@@ -17,12 +17,12 @@ from malstrom_py.errors.text import (
     PER_WORKER,
     _after,
     column_of,
+    count_others,
+    describe_error,
     describe_function,
-    fields_told,
-    is_ours,
-    others,
-    told,
-    words_of,
+    list_fields,
+    raised_by_malstrom,
+    safe_detail,
 )
 from malstrom_py.operators.base import Outlet, StepContext
 
@@ -31,13 +31,13 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
     """What to do about row ``index``, which failed by its column ``name``: it has none, or one that cannot be taken."""
     if isinstance(batch, ColumnBatch):
         names: list[str] = batch.columns.schema.names
-        fields: str | None = fields_told(names) if batch.named else others(len(names))
+        fields: str | None = list_fields(names) if batch.named else count_others(len(names))
         found = name in names
         of = "the batch of columns"
     else:
         value = batch.values[index]
         # The keys of a dict may be values, so they are counted.
-        fields = others(len(value)) if isinstance(value, dict) else None
+        fields = count_others(len(value)) if isinstance(value, dict) else None
         of = f"a value of type {type(value).__name__}"
         try:
             operator.itemgetter(name)(value)
@@ -52,10 +52,10 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
 
 
 def _words_on(error: Exception, batch: Batch, index: int, function: object) -> str:
-    """What may be told of ``error``, raised for row ``index``. Columns have names; the keys of a dict may be values."""
-    words = words_of(error, batch.values[index], function)
+    """Return the safe text of ``error`` for row ``index``. Columns have names; the keys of a dict may be values."""
+    words = safe_detail(error, batch.values[index], function)
     if isinstance(batch, ColumnBatch) and batch.named and words.startswith(NO_FIELD):
-        words += f", only {fields_told(batch.columns.schema.names)}"
+        words += f", only {list_fields(batch.columns.schema.names)}"
     return words
 
 
@@ -71,7 +71,7 @@ class ErrorPolicy:
         timestamp = batch.timestamps[index] if batch.timestamps is not None else None
         context = self._context
         # One that was never raised was made by the step itself.
-        ours = error.__traceback__ is None or is_ours(error)
+        ours = error.__traceback__ is None or raised_by_malstrom(error)
         said_before = ours and isinstance(error, OperatorError) and error.step == context.step
         if said_before and context.on_error == "fail":
             raise error  # it says already what it has to say
@@ -83,7 +83,7 @@ class ErrorPolicy:
         if context.on_error == "skip":
             context.counters.skipped += 1
         else:
-            letter = DeadLetter(context.step, key, batch.values[index], timestamp, told(error))
+            letter = DeadLetter(context.step, key, batch.values[index], timestamp, describe_error(error))
             self.bury(letter, batch.part, out)
 
     def bury(self, letter: DeadLetter, part: str | None, out: Outlet) -> None:
@@ -107,7 +107,7 @@ class ErrorPolicy:
         """``error`` as the `OperatorError` that names this step; for the caller to raise.
 
         ``policy``: whether ``on_error`` has a say, which it has only about single records. ``remedy`` says where and
-        what to do, where there is more to say than which ``function`` to mend. ``words``: what may be told of
+        what to do, where there is more to say than which ``function`` to mend. ``words``: the safe text of
         ``error``, if the caller knows.
         """
         if _lacks_resource(error):
@@ -118,7 +118,7 @@ class ErrorPolicy:
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {shown(key)}"
         # Another text stays with the error, the __cause__: it may tell a record's value, as that of int("…") does.
-        words = _after(words_of(error, function=function) if words is None else words)
+        words = _after(safe_detail(error, function=function) if words is None else words)
         if not remedy:
             remedy = f" in {where}{words}. Mend the function" if where else f"{words}. Filter such values out before it"
         other = ", or give the step on_error='skip' or on_error='dead-letter'" if policy else ""

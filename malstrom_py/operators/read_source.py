@@ -36,7 +36,7 @@ from malstrom_py.data.messages import (
     StateMessage,
 )
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting, shown
-from malstrom_py.errors.text import describe_function, said
+from malstrom_py.errors.text import describe_function, safe_text
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.batch_sizing import BatchSize
 from malstrom_py.operators.failures import ErrorPolicy
@@ -553,4 +553,4 @@ class ReadSource(Operator):
             raise (lasting(named) if error.lasting else named) from error
         if isinstance(error, MalstromError):
             raise error
-        raise SourceError(f"source {self.context.step!r} {what}: {said(error)}") from error
+        raise SourceError(f"source {self.context.step!r} {what}: {safe_text(error)}") from error

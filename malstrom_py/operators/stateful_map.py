@@ -15,7 +15,7 @@ from typing import Any
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch
-from malstrom_py.errors import own_words
+from malstrom_py.errors import mark_safe
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import KeyedOperator, Rows, keys_of
 from malstrom_py.operators.stateless import refuse_no_items, spread
@@ -76,7 +76,7 @@ def no_pair(answer: object, pair: str) -> TypeError:
     got = "None" if answer is None else type(answer).__name__
     if isinstance(answer, tuple | list):
         got = f"a {got} of {len(answer)}"
-    return own_words(TypeError(f"must return {pair}, got {got}"))
+    return mark_safe(TypeError(f"must return {pair}, got {got}"))
 
 
 class StatefulFlatMap(StatefulMap):

@@ -19,7 +19,7 @@ from typing import Any, Final
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
-from malstrom_py.errors import OperatorError, own_words, shown
+from malstrom_py.errors import OperatorError, mark_safe, shown
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.forgotten_return import watch_states, watch_timers
@@ -92,7 +92,7 @@ class Assigned(MutableMapping[Any, Any]):
     def popitem(self) -> tuple[Any, Any]:
         for key in reversed(self._values):
             return key, self.pop(key)
-        raise own_words(KeyError("there is no state left"))
+        raise mark_safe(KeyError("there is no state left"))
 
     def clear(self) -> None:
         self.changed |= self._values.keys()

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
-from malstrom_py.errors import own_words
+from malstrom_py.errors import mark_safe
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
 from malstrom_py.operators.forgotten_return import watch_returns, watch_values
@@ -175,7 +175,7 @@ def refuse_no_items(items: object, wanted: str) -> None:
         iter(items)  # type: ignore[call-overload]  # whether that can be is the question
     except TypeError as error:
         got = "None" if items is None else type(items).__name__
-        raise own_words(TypeError(f"must return {wanted}, got {got}")) from error
+        raise mark_safe(TypeError(f"must return {wanted}, got {got}")) from error
 
 
 def spread(column: list[Any], counts: list[int]) -> list[Any]:

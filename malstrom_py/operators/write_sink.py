@@ -15,7 +15,7 @@ from typing import Any
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import OperatorError, SinkError, SparkError
-from malstrom_py.errors.text import describe_function, said
+from malstrom_py.errors.text import describe_function, safe_text
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
@@ -113,7 +113,7 @@ class WriteSink(Operator):
 
     def error(self, error: Exception, what: str) -> SinkError:
         """``error`` as a `SinkError` that names this step; for the caller to raise."""
-        text = str(error) if isinstance(error, SinkError | SparkError) else said(error)
+        text = str(error) if isinstance(error, SinkError | SparkError) else safe_text(error)
         return SinkError(f"sink {self.context.step!r} {what}: {text}")
 
 
@@ -259,7 +259,7 @@ class WriteParts(StatefulOperator):
             raise self._error(error, f"could not close part {part!r}") from error
 
     def _error(self, error: Exception, what: str) -> SinkError:
-        return SinkError(f"sink {self.context.step!r} {what}: {said(error)}")
+        return SinkError(f"sink {self.context.step!r} {what}: {safe_text(error)}")
 
 
 _OPENED = "malstrom_py: part without a position"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from malstrom_py.errors.signposts import SINKS, no_name
+from malstrom_py.errors.unknown_names import SINKS, unknown_name
 from malstrom_py.sinks.base import (
     CommitContext,
     PartitionedSink,
@@ -42,4 +42,4 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> NoReturn:
         """Answer a name that is not here."""
-        raise no_name(__name__, name, SINKS)
+        raise unknown_name(__name__, name, SINKS)

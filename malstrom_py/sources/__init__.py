@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from malstrom_py.errors.signposts import SOURCES, no_name
+from malstrom_py.errors.unknown_names import SOURCES, unknown_name
 from malstrom_py.sources.base import (
     GrowingSource,
     Part,
@@ -35,4 +35,4 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> NoReturn:
         """Answer a name that is not here."""
-        raise no_name(__name__, name, SOURCES)
+        raise unknown_name(__name__, name, SOURCES)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.errors.text import describe_function, said
+from malstrom_py.errors.text import describe_function, safe_text
 from malstrom_py.sources.base import Part
 
 V = TypeVar("V")
@@ -96,5 +96,5 @@ class _GeneratorPart(Generic[V]):
     def _failure(self, what: str, error: Exception) -> SourceError:
         return SourceError(
             f"the generator function {describe_function(self._fn)} {what} in part {self._part} after "
-            f"{self._position} items: {said(error)}. Mend the function."
+            f"{self._position} items: {safe_text(error)}. Mend the function."
         )

@@ -15,7 +15,7 @@ import pytest
 from malstrom_py.cli.doctor import (
     CORE,
     OPTIONAL,
-    Wanted,
+    Requirement,
     examine_core,
     examine_java,
     examine_optional,
@@ -96,7 +96,7 @@ def test_an_old_python_is_fatal() -> None:
 def test_a_missing_core_package_is_fatal_and_a_missing_optional_one_is_not() -> None:
     core, optional = (
         examine_core("no-such-package"),
-        examine_optional("no-such-package", Wanted(pip_install("ray"), "jobs on Ray")),
+        examine_optional("no-such-package", Requirement(pip_install("ray"), "jobs on Ray")),
     )
     assert core.is_fatal
     assert core.what_to_do == "pip install no-such-package"
@@ -106,7 +106,7 @@ def test_a_missing_core_package_is_fatal_and_a_missing_optional_one_is_not() -> 
 
 
 def test_an_optional_package_that_is_too_old_is_missing() -> None:
-    found = examine_optional("ray", Wanted(pip_install("ray"), "jobs on Ray", at_least=(999, 1)))
+    found = examine_optional("ray", Requirement(pip_install("ray"), "jobs on Ray", at_least=(999, 1)))
     assert (found.state, found.what_to_do) == ("missing", "pip install 'ray>=999.1'")
     assert "is too old; needed by jobs on Ray" in found.said
 
@@ -127,7 +127,7 @@ def test_what_spark_needs_is_what_the_extra_brings() -> None:
 
 
 def test_a_package_that_is_too_new_is_missing() -> None:
-    found = examine_optional("pandas", Wanted(pip_install("spark"), "sinks.Spark", below=(1, 5)))
+    found = examine_optional("pandas", Requirement(pip_install("spark"), "sinks.Spark", below=(1, 5)))
     assert (found.state, found.what_to_do) == ("missing", "pip install 'pandas<1.5'")
     assert "is too new; needed by sinks.Spark" in found.said
 

@@ -19,7 +19,7 @@ from typing import Final
 import cloudpickle
 
 from malstrom_py.errors import InternalError, MalstromError, OperatorError
-from malstrom_py.errors.text import OURS
+from malstrom_py.errors.text import PACKAGE_FOLDERS
 
 _CAUSES_MAX: Final = 5
 
@@ -114,12 +114,12 @@ def interrupted(error: KeyboardInterrupt) -> KeyboardInterrupt:
 def users_frame(error: BaseException) -> FrameSummary | None:
     """The user's innermost line that was running when ``error`` was raised; None if none was."""
     for frame in reversed(extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(OURS + _LIBRARIES):
+        if not frame.filename.startswith(PACKAGE_FOLDERS + _LIBRARIES):
             return frame
     return None
 
 
 def _users(frames: TracebackType | None) -> TracebackType | None:
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(OURS):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDERS):
         frames = frames.tb_next
     return frames

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any, Final
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import DeadlineError, PlanError, own_words
+from malstrom_py.errors import DeadlineError, PlanError, mark_safe
 from malstrom_py.errors.text import describe_function
 from malstrom_py.validation import at_least, callable_of, is_coroutine_function
 from malstrom_py.worker_context import LoopThread, Resources
@@ -217,7 +217,7 @@ class Calls:
         attempt = 0
         while True:
             scope = asyncio.timeout(asking.timeout_s)
-            late = own_words(TimeoutError(f"no answer within {asking.timeout_s:g} s"))
+            late = mark_safe(TimeoutError(f"no answer within {asking.timeout_s:g} s"))
             error: BaseException
             try:
                 async with scope:
@@ -252,6 +252,6 @@ def _told(error: BaseException) -> BaseException:
     """``error`` as the worker is to meet it: a cancellation in the loop must not pass for one of the worker."""
     if not isinstance(error, asyncio.CancelledError):
         return error
-    told = own_words(RuntimeError("the call was cancelled"))
+    told = mark_safe(RuntimeError("the call was cancelled"))
     told.__cause__ = error
     return told

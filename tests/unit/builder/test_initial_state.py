@@ -156,7 +156,7 @@ def test_a_run_changes_nothing_of_what_was_given() -> None:
     ("step", "given", "said"),
     [
         ("sum", [("a", 1), ("a", 2)], "key 'a' twice"),
-        ("sum", [("a", None)], "is None, which is no state"),
+        ("sum", [("a", None)], "is None, which is not a state"),
         ("sum", [("a", 1, 2)], "row 0 of initial_state is of type tuple, not a pair"),
         ("sum", [(["a"], 1)], "a key of type list, which cannot be hashed"),
         ("sum", 5, r"rows of \(key, state\)"),
@@ -192,7 +192,7 @@ def test_what_is_wrong_is_a_plan_error_that_names_the_step(step: str, given: Any
 )
 @pytest.mark.parametrize("step", ["stateful_map", "sum"])
 def test_a_state_that_is_missing_in_a_frame_is_told(frame: Any, step: str) -> None:
-    with pytest.raises(PlanError, match="step 'x': initial_state of key 'b' is None, which is no state"):
+    with pytest.raises(PlanError, match="step 'x': initial_state of key 'b' is None, which is not a state"):
         STEPS[step][0](keyed([]), initial_state=frame)
 
 

@@ -131,7 +131,7 @@ def test_t1_dead_letters_behind_generate_epochs_are_not_split_again() -> None:
     on_time, _ = timed.generate_epochs("epochs", mp.limit_out_of_orderness(5))
     on_time.map("inverse", lambda n: 1 // n, on_error="dead-letter")
     letters = job.dead_letters("inverse").assign_timestamps("again", lambda letter: letter.value)
-    with pytest.raises(PlanError, match="step 'epochs-2': generate_epochs stands upstream already"):
+    with pytest.raises(PlanError, match="step 'epochs-2': generate_epochs is upstream already"):
         letters.generate_epochs("epochs-2", mp.limit_out_of_orderness(5))
 
 
@@ -144,7 +144,7 @@ def test_t1_dead_letters_of_a_key_by_behind_another_are_not_in_the_source_region
     if keyed_steps == 2:
         letters.key_by("third", lambda _: 1 // 0, on_error="dead-letter")
         letters = job.dead_letters("third").map("inner", lambda letter: letter.value)
-    with pytest.raises(PlanError, match=r"generate_epochs stands behind key_by 'first'"):
+    with pytest.raises(PlanError, match=r"generate_epochs is after key_by 'first'"):
         letters.assign_timestamps("at", lambda _: 1).generate_epochs("epochs", mp.limit_out_of_orderness(0))
 
 

@@ -238,7 +238,7 @@ def test_a_ttl_is_a_span_of_time(ttl: Any) -> None:
 
 def test_collect_needs_a_size_or_a_time() -> None:
     with pytest.raises(
-        PlanError, match="step 'it': collect needs size= or every=, or nothing would come before the end"
+        PlanError, match="step 'it': collect needs size= or every=: without either it emits nothing until the end"
     ):
         keyed().collect("it")
 

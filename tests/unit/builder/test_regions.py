@@ -151,7 +151,7 @@ def test_a_region_that_feeds_itself_is_refused_naming_the_union_that_closes_the_
     around = "'third', 'second'" if build is loop_over_two_exchanges else "'second'"
     with pytest.raises(PlanError, match=rf"step 'closing': this union joins .*exchange \({around}\)") as caught:
         job.plan()
-    assert "sinks of their own" in str(caught.value)
+    assert "give each stream its own sink" in str(caught.value)
     with pytest.raises(PlanError, match="step 'closing'"):
         mp.run(job)
 

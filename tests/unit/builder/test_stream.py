@@ -112,7 +112,7 @@ def test_the_policy_of_a_step_is_checked(method: str, on_error: Any) -> None:
 @pytest.mark.parametrize("sink", [None, [], print, sources.Memory([1])], ids=repr)
 def test_what_is_no_sink_is_refused(sink: Any) -> None:
     with pytest.raises(
-        PlanError, match=r"step 'out': .* is no sink: it has neither build\(worker\) nor open\(worker\)"
+        PlanError, match=r"step 'out': .* is not a sink: it has neither build\(worker\) nor open\(worker\)"
     ):
         numbers().sink("out", sink)
 
@@ -260,7 +260,7 @@ def test_t1_a_union_is_of_streams_that_are_keyed_and_timed_alike(left: str, righ
         assert sorted(mp.collect(one.union("both", other))) == expected
         return
     keyed = {"local", "keyed", "keyed by index"} & {left, right}
-    what = "differently keyed streams.*key_by behind" if keyed else "timed differently.*generate_epochs behind"
+    what = "differently keyed streams.*key_by behind" if keyed else "timed differently.*generate_epochs after"
     with pytest.raises(PlanError, match=f"step 'both': a union of .*{what}"):
         one.union("both", other)
 
@@ -269,7 +269,7 @@ def test_a_union_with_a_late_stream_is_as_late_as_that_and_gets_no_epochs_anew()
     job = mp.Job("a")
     _, late = ALIKE["timed"](numbers(job)).generate_epochs("epochs", BOUND)
     both = late.union("both", job.source("more", sources.Memory([4])).assign_timestamps("at", int))
-    with pytest.raises(PlanError, match="step 'again': generate_epochs stands upstream already"):
+    with pytest.raises(PlanError, match="step 'again': generate_epochs is upstream already"):
         both.generate_epochs("again", BOUND)
 
 

@@ -25,7 +25,7 @@ def timed() -> mp.StreamBuilder[None, int]:
 
 def test_timestamps_cannot_change_behind_generate_epochs() -> None:
     on_time, late = timed().generate_epochs("epochs", BOUND)
-    with pytest.raises(PlanError, match=r"step 'again': timestamps cannot change behind generate_epochs.*before it"):
+    with pytest.raises(PlanError, match=r"step 'again': timestamps cannot change after generate_epochs.*before it"):
         on_time.assign_timestamps("again", lambda n: n)
     assert late.assign_timestamps("again", lambda n: n).traits.unit == "ms"
 
@@ -33,7 +33,7 @@ def test_timestamps_cannot_change_behind_generate_epochs() -> None:
 def test_t1_generate_epochs_behind_key_by_is_refused_with_the_remedy() -> None:
     keyed = timed().key_by("parity", lambda n: n % 2).map("same", lambda n: n)
     with pytest.raises(
-        PlanError, match=r"step 'epochs': generate_epochs stands behind key_by 'parity'.*between the source and the"
+        PlanError, match=r"step 'epochs': generate_epochs is after key_by 'parity'.*between the source and the"
     ):
         keyed.generate_epochs("epochs", BOUND)
 
@@ -45,7 +45,7 @@ def test_t1_generate_epochs_without_timestamps_is_refused_with_the_remedy() -> N
 
 def test_t1_lateness_is_decided_once() -> None:
     for stream in timed().generate_epochs("epochs", BOUND):
-        with pytest.raises(PlanError, match="step 'epochs-2': generate_epochs stands upstream already"):
+        with pytest.raises(PlanError, match="step 'epochs-2': generate_epochs is upstream already"):
             stream.map(f"m{stream.ref.port}", lambda n: n).generate_epochs("epochs-2", BOUND)
 
 

@@ -98,9 +98,9 @@ def test_the_exchange_of_a_partitioned_sink_is_renamed_with_it() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", 7, "x" * 65])
 def test_a_former_name_is_a_legal_one(name: Any) -> None:
-    with pytest.raises(PlanError, match="step 'it': renamed_from is the name that the step had"):
+    with pytest.raises(PlanError, match="step 'it': renamed_from is the former name of the step"):
         keyed().count("it", renamed_from=name)
-    with pytest.raises(PlanError, match="step 'in': renamed_from is the name that the step had"):
+    with pytest.raises(PlanError, match="step 'in': renamed_from is the former name of the step"):
         mp.Job("a").source("in", sources.Memory([1]), renamed_from=name)
 
 
@@ -132,7 +132,7 @@ def test_an_option_that_there_is_not_is_a_type_error() -> None:
 
 @pytest.mark.parametrize("migrate", [lambda key, state: state, partial(in_cents), SimpleNamespace(), 7], ids=shown)
 def test_a_migration_has_a_name_of_its_own(migrate: Any) -> None:
-    with pytest.raises(PlanError, match=r"step 'it': (migrate needs a name of its own|expected a function)"):
+    with pytest.raises(PlanError, match=r"step 'it': (migrate needs a unique name|expected a function)"):
         keyed().count("it", migrate=migrate)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.cli.app import app, ray_options, start_detached
-from malstrom_py.cli.output import WrongCommand, telling
+from malstrom_py.cli.output import WrongCommand, reporting_errors
 
 
 def test_nothing_said_is_nothing_given() -> None:
@@ -106,11 +106,11 @@ def test_a_sigterm_while_ray_is_joined_is_not_blamed_on_a_function_of_the_job(
     def sigterm_handler() -> None:  # as Ray's is called
         sys.exit(signal.SIGTERM)
 
-    with pytest.raises(typer.Exit) as ended, telling(traceback=False):
+    with pytest.raises(typer.Exit) as ended, reporting_errors(traceback=False):
         sigterm_handler()
     assert ended.value.exit_code == 143
     assert capsys.readouterr().err.startswith("terminated: SIGTERM came before the job was known to run")
-    with pytest.raises(typer.Exit) as ended, telling(traceback=False):
+    with pytest.raises(typer.Exit) as ended, reporting_errors(traceback=False):
         sys.exit(signal.SIGTERM)
     assert ended.value.exit_code == 1
     assert "a function of the job ended the program" in capsys.readouterr().err

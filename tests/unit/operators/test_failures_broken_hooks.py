@@ -1,4 +1,4 @@
-"""What users hand in may be broken itself: its repr, its hash, its text, its attributes. It is told as their fault."""
+"""Users' objects may fail in repr, hash, text or attribute access: the error names the object as the cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, SourceError, shown
-from malstrom_py.errors.text import describe_function, said, told
+from malstrom_py.errors.text import describe_error, describe_function, safe_text
 from malstrom_py.sources.base import Part, SourcePart
 
 
@@ -90,7 +90,7 @@ def test_an_error_without_text_is_told_by_its_type_and_goes_the_way_of_on_error(
     def mute(number: int) -> int:
         raise WithoutText
 
-    assert (told(WithoutText()), said(WithoutText())) == ("WithoutText", "WithoutText")
+    assert (describe_error(WithoutText()), safe_text(WithoutText())) == ("WithoutText", "WithoutText")
     stream = numbers(1).map("map", mute, on_error="dead-letter")
     assert mp.collect(stream) == []
     assert [letter.error for letter in mp.collect(stream.job.dead_letters("map"))] == ["WithoutText"]

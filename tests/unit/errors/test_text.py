@@ -13,9 +13,9 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import agg, sources
-from malstrom_py.errors import has_own_words
+from malstrom_py.errors import has_safe_text
 from malstrom_py.errors import text as failures
-from malstrom_py.errors.text import words_of
+from malstrom_py.errors.text import safe_detail
 
 SECRET = "s3cret"
 ROW = {"carrier": SECRET, "delay": 1}
@@ -26,7 +26,7 @@ def words(function: Callable[..., object], row: object = ROW) -> str:
     try:
         function(row)
     except Exception as error:
-        return words_of(error, row)
+        return safe_detail(error, row)
     raise AssertionError("it did not raise")
 
 
@@ -218,7 +218,7 @@ def test_of_the_system_a_message_repeats_what_the_number_says(error: Exception, 
 
     with pytest.raises(type(error)) as raised:
         failing(ROW)
-    assert failures.said(raised.value) == said
+    assert failures.safe_text(raised.value) == said
 
 
 @pytest.mark.parametrize("kind", [KeyError, AttributeError, NameError, TypeError, ValueError, RuntimeError])
@@ -290,7 +290,7 @@ def failure(step: Callable[[Any], Any], rows: list[Any]) -> mp.OperatorError:
             "streams are numbered from 0 to 1, got something that is not an int. Mend",
         ),
         (lambda s: s.map("m", lambda row: row["dep_delay"]), "the row has no field 'dep_delay'. Mend the function"),
-        (lambda s: s.map("m", lambda row: {}[row["carrier"]]), "test_tellable.py"),
+        (lambda s: s.map("m", lambda row: {}[row["carrier"]]), "test_text.py"),
     ],
 )
 def test_the_error_of_a_step_tells_the_half_that_decides(step: Callable[[Any], Any], said: str) -> None:
@@ -319,7 +319,7 @@ def test_a_text_of_ours_stays_ours_on_its_way_between_processes() -> None:
 
     with pytest.raises(TypeError) as raised:
         to_time("x", "ms")
-    assert has_own_words(pickle.loads(pickle.dumps(raised.value)))
+    assert has_safe_text(pickle.loads(pickle.dumps(raised.value)))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""Names that users of other stream processors type first, and what does it here.
+"""The answers to unknown names: names from other stream processors, and their equivalent here.
 
-Rule: a name of this table is no name of this package, and stands for nothing: it raises what an unknown name raises,
-with an answer. An answer names what there is, and the page that shows it.
-"""
+Rule: a name of these tables is not defined in this package. Using it raises the usual error of an unknown name, with the
+equivalent and the page that describes it."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ STREAM: Final = {
     **_all("uid name", _NAMES, "concepts.md#jobs-steps-and-streams"),
     **_all("run execute start", _RUN, "running.md"),
 }
-"""Of a stream. Names as `_plain` has them; a page is a file of docs/, or a heading of the page on bytewax."""
+"""Names on a stream, as `_plain` writes them. A page is a file of docs/, or a heading of the page on bytewax."""
 
 JOB: Final = {
     **_all("dataframe sdf fromsource addsource input fromcollection readtextfile stream topic agent", _SOURCE, _ENDS),
@@ -81,7 +80,7 @@ JOB: Final = {
     **_all("enablecheckpointing checkpoint snapshot recovery", _SNAPSHOTS, "snapshots.md"),
     **_all("stop status wait", "the handle of a job that runs: mp.InProcess().start(job)", "running.md"),
 }
-"""Of a job."""
+"""Names on a job."""
 
 MODULE: Final = {
     **_all("dataflow application app streamexecutionenvironment topology pipeline flow", "mp.Job('name')", "api.md"),
@@ -100,10 +99,10 @@ MODULE: Final = {
     **_all("state valuestate table processfunction keyedprocessfunction", _LOGIC, "custom-operators.md"),
     **_all("visualize", "job.explain() and job.to_mermaid()", "api.md"),
 }
-"""Of the package itself."""
+"""Names in the package `malstrom_py`."""
 
-_OWN_SOURCE: Final = f"{_CONNECTOR}; a source of your own is a class with list_parts and build_part"
-_OWN_SINK: Final = f"{_CONNECTOR}; a sink of your own is a class with few methods"
+_OWN_SOURCE: Final = f"{_CONNECTOR}; write your own source: a class with list_parts and build_part"
+_OWN_SINK: Final = f"{_CONNECTOR}; write your own sink: a class with few methods"
 _BROKERS: Final = (
     "kafka kinesis pulsar redpanda rabbitmq redis mqtt nats sqs pubsub socket websocket http sse postgres postgresql "
     "mysql sql database jdbc mongodb elasticsearch influxdb clickhouse duckdb snowflake bigquery"
@@ -125,7 +124,7 @@ SOURCES: Final = {
     **_all("dynamicsource simplepollingsource", "sources.StatelessSource", f"{_ENDS}#own-sources"),
     **_all("fixedpartitionedsource source", "sources.PartitionedSource", f"{_ENDS}#own-sources"),
 }
-"""Of the module of sources."""
+"""Names in the module of sources."""
 
 SINKS: Final = {
     **_all(_both(_BROKERS, "sink"), _OWN_SINK, f"{_ENDS}#own-sinks"),
@@ -137,13 +136,13 @@ SINKS: Final = {
     **_all("dynamicsink", "sinks.StatelessSink", f"{_ENDS}#own-sinks"),
     **_all("fixedpartitionedsink sink", "sinks.PartitionedSink", f"{_ENDS}#own-sinks"),
 }
-"""Of the module of sinks."""
+"""Names in the module of sinks."""
 
 Table = dict[str, tuple[str, str]]
 
 
 def answer(table: Table, name: str) -> str:
-    """What ``table`` says to ``name``, in any spelling, as the end of a message; "" if nothing.
+    """Return the answer of ``table`` to ``name``, in any spelling, as the end of a message; "" if it has none.
 
     >>> answer(STREAM, "groupBy")
     ": here it is .key_by('name', key), see docs/operators/keyed.md#key_by"
@@ -153,13 +152,13 @@ def answer(table: Table, name: str) -> str:
         return ""
     says, page = found
     begins = "here it is " if says.startswith((".", "mp.", "sources.", "sinks.")) else ""
-    return f": {begins}{says}, see docs/{page_of(page)}"
+    return f": {begins}{says}, see docs/{page_path(page)}"
 
 
-def page_of(page: str) -> str:
-    """The page that an entry of a table means.
+def page_path(page: str) -> str:
+    """Return the path of the page of an entry.
 
-    >>> page_of("joins"), page_of("enrich.md")
+    >>> page_path("joins"), page_path("enrich.md")
     ('migrating-from-bytewax.md#joins', 'enrich.md')
     """
     if ".md" in page:
@@ -167,32 +166,30 @@ def page_of(page: str) -> str:
     return f"{_MIGRATING}#{page}"
 
 
-def no_attribute(thing: Any, name: str, table: Table) -> AttributeError:
-    """That ``thing`` has no method ``name``, with the answer of ``table``, or its own method of that name in another
-    spelling; for its ``__getattr__`` to raise.
-    """
-    said = answer(table, name) or _other_spelling(type(thing), name)
-    return AttributeError(f"{type(thing).__name__} has no method {name!r}{said}", name=name, obj=thing)
+def unknown_attribute(thing: Any, name: str, table: Table) -> AttributeError:
+    """Return the error of a ``__getattr__`` for an unknown method, with the answer of ``table`` or the right spelling."""
+    hint = answer(table, name) or _other_spelling(type(thing), name)
+    return AttributeError(f"{type(thing).__name__} has no method {name!r}{hint}", name=name, obj=thing)
 
 
 def _other_spelling(kind: type, name: str) -> str:
-    """``flat_map`` for ``flatMap``; "" if ``kind`` has none."""
+    """Return the method of ``kind`` with another spelling, ``flat_map`` for ``flatMap``; "" if it has none."""
     if name.startswith("_"):
         return ""
     own = next((one for one in dir(kind) if not one.startswith("_") and _plain(one) == _plain(name)), None)
     return "" if own is None else f": here it is .{own}(…)"
 
 
-def no_name(module: str, name: str, table: Table) -> Exception:
-    """That ``module`` has no ``name``, with the answer of ``table``; for its ``__getattr__``, and no other, to raise.
+def unknown_name(module: str, name: str, table: Table) -> Exception:
+    """Return the error of a module's ``__getattr__`` for an unknown name, with the answer of ``table``.
 
-    An AttributeError, as for any name that is not there. But ``from module import name`` would have another text
-    instead of it, so where ``table`` has an answer that gets an ImportError.
+    It is an AttributeError, but ``from module import name`` would replace the text of that: with an answer, such an
+    import gets an ImportError. Call this directly in ``__getattr__``: it inspects the calling frame.
     """
-    said = answer(table, name)
-    text = f"module {module!r} has no attribute {name!r}{said}"
-    if said and _is_imported_by(sys._getframe(2)):
-        return ImportError(f"cannot import name {name!r} from {module!r}{said}", name=module)
+    hint = answer(table, name)
+    text = f"module {module!r} has no attribute {name!r}{hint}"
+    if hint and _is_imported_by(sys._getframe(2)):
+        return ImportError(f"cannot import name {name!r} from {module!r}{hint}", name=module)
     return AttributeError(text, name=name, obj=sys.modules.get(module))
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.errors import signposts
-from malstrom_py.errors.signposts import JOB, MODULE, SINKS, SOURCES, STREAM, Table, answer, page_of
+from malstrom_py.errors import unknown_names
+from malstrom_py.errors.unknown_names import JOB, MODULE, SINKS, SOURCES, STREAM, Table, answer, page_path
 from tests.pages import anchors_of
 from tests.tree import ROOT
 
@@ -38,7 +38,7 @@ def job_and_streams() -> tuple[mp.Job, mp.StreamBuilder[None, int], mp.KeyedStre
 @pytest.mark.parametrize("of", TABLES)
 def test_an_answer_names_a_page_and_a_heading_that_are_there(of: str) -> None:
     for says, page in set(TABLES[of][0].values()):
-        path, _, anchor = page_of(page).partition("#")
+        path, _, anchor = page_path(page).partition("#")
         text = (ROOT / "docs" / path).read_text()
         assert not anchor or anchor in anchors_of(text), (says, page)
 
@@ -136,7 +136,7 @@ def test_what_asks_for_attributes_by_itself_is_not_led_astray() -> None:
 
 def test_no_answer_promises_what_is_not_there() -> None:
     assert all(name not in dir(mp.KeyedStreamBuilder) for name in ("window", "join"))
-    assert signposts.answer(STREAM, "window").startswith(": there are no windows yet")
+    assert unknown_names.answer(STREAM, "window").startswith(": there are no windows yet")
 
 
 @pytest.mark.parametrize(
