@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import add as plus
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.errors import PlanError
@@ -108,7 +107,7 @@ def count() -> Aggregation[int, int]:
     >>> count(), sum("price")
     (agg.count(), agg.sum('price'))
     """
-    return Aggregation("count", int, _one_more, plus, unchanged, blind=True, fast=_count_rows)
+    return Aggregation("count", int, _one_more, _plus, unchanged, blind=True, fast=_count_rows)
 
 
 def sum(field: Field = None) -> Aggregation[Any, Any]:
@@ -120,7 +119,7 @@ def sum(field: Field = None) -> Aggregation[Any, Any]:
     >>> mp.collect(sales.key_by("shop", "shop").aggregate("so-far", sold=agg.sum("n"), sales=agg.count()))
     [{'sold': 2, 'sales': 1}, {'sold': 5, 'sales': 2}]
     """
-    return Aggregation("sum", int, plus, plus, unchanged, _field(field, "sum"), fast=_sum_rows)
+    return Aggregation("sum", int, _plus, _plus, unchanged, _field(field, "sum"), fast=_sum_rows)
 
 
 def min(field: Field = None) -> Aggregation[Any, Any]:
@@ -227,6 +226,10 @@ def _nothing() -> Any:
 
 def _one_more(seen: int, value: Any) -> int:
     return seen + 1
+
+
+def _plus(left: Any, right: Any) -> Any:
+    return left + right
 
 
 def _smaller(state: Any, value: Any) -> Any:

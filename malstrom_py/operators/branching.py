@@ -1,12 +1,6 @@
-"""Streams that part and come together: ``branch``, ``split``, ``cloned``, ``union``.
+"""The steps that divide or merge streams: ``branch``, ``split``, ``cloned`` and ``union``.
 
-``branch``: two streams, by a predicate.
-
-``split``: one stream as several, by a function.
-
-``cloned``: one stream as several equal ones.
-
-``union``: several streams as one. Epochs are merged (minimum), control messages wait for all inputs.
+The executor merges the epochs of several inputs (minimum) and aligns their control messages.
 """
 
 from __future__ import annotations
@@ -83,7 +77,7 @@ class Split(Operator):
             refuse_no_items(numbers, "the numbers of streams")
             raise
         if not chosen <= frozenset(range(self._n)):
-            # Not the number itself: the function may have taken it from the record.
+            # The number is not in the message: it may be a value of the record.
             numbered = all(isinstance(number, int) for number in chosen)
             got = "another number" if numbered else "something that is not an int"
             raise mark_safe(IndexError(f"streams are numbered from 0 to {self._n - 1}, got {got}"))

@@ -1,21 +1,7 @@
-"""The steps that work on whole columns: ``map_batches``, ``select``, ``with_columns``, and ``filter`` by an expression.
+"""The steps that work on whole columns: `map_batches`, `select`, `with_columns`, and `filter` by a Polars expression.
 
-Polars expressions in steps: which are taken, and how they are evaluated on a batch.
-
-Rule: nothing of a step's result may depend on where batches are cut, so an expression must work row by row.
-
-Base of the steps that work on whole columns: rows become columns here, where they have to.
-
-Rule: nothing of a step's result may depend on where batches are cut. So columns made of rows are `exact`: what could
-only be told by widening later (an int that is a float in another batch) is refused, wherever batches are cut.
-
-``filter`` by a Polars expression: the records it is true for.
-
-``map_batches``: a function of whole Arrow record batches.
-
-``select``: Polars expressions that make the columns of each record.
-
-``with_columns``: Polars expressions that add columns to each record, or replace them.
+Rule: a result must not depend on where batches are cut. So an expression must work row by row, and columns made of rows
+are `exact`: a type that could only be inferred by widening later (an int that is a float in another batch) is refused.
 """
 
 from __future__ import annotations
@@ -43,10 +29,10 @@ _WHOLE: Final = (
 
 
 class Expressions:
-    """Polars expressions at work on one step's batches.
+    """The Polars expressions of one step, evaluated on its batches.
 
-    ``apply`` makes a frame of a frame: ``DataFrame.select`` or ``with_columns``, say. Those of ``unsure`` are compared
-    on the first few batches of several rows: all rows at once must give what each half gives.
+    ``apply`` transforms a frame: ``DataFrame.select`` or ``with_columns``, say. If Polars cannot report whether an
+    expression works row by row, the first few batches are evaluated whole and in halves, and the results compared.
     """
 
     def __init__(
@@ -62,11 +48,11 @@ class Expressions:
         verdicts = [works_row_by_row(expression) for expression in expressions]
         if False in verdicts:
             raise error(_WHOLE)
-        # How many batches are yet to be evaluated in halves as well: those of rows that are all alike tell nothing.
+        # How many batches are still to be evaluated in halves too; several, because equal rows prove nothing.
         self._unsure = _TRIALS if None in verdicts else 0
 
     def __call__(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """What the expressions make of ``frame``, row for row."""
+        """Evaluate the expressions on ``frame``, row for row."""
         result = self._evaluated(frame)
         if self._unsure and frame.height > 1:
             self._unsure -= 1
@@ -79,7 +65,7 @@ class Expressions:
         return result
 
     def filtered(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows of ``frame`` for which the expressions, seen to give booleans before, are true."""
+        """Return the rows of ``frame`` for which the expressions, known to give booleans, are true."""
         return self._guarded(frame, lambda: frame.filter(self._expressions))
 
     def _evaluated(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -92,7 +78,7 @@ class Expressions:
         return result
 
     def _guarded(self, frame: pl.DataFrame, evaluate: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        """What ``evaluate`` makes of ``frame``; an error of Polars as one that names the step and the columns."""
+        """Run ``evaluate``; an error of Polars becomes one that names the step and the columns."""
         from polars.exceptions import ColumnNotFoundError, PanicException
 
         try:
@@ -102,14 +88,14 @@ class Expressions:
             named = f"the column {missing}, which" if missing else "a column that"
             raise self._error(f"an expression names {named} is not there; there are {frame.width}") from error
         except (Exception, PanicException) as error:  # also what a function of the user's inside it raises
-            # Its text stays with it, the __cause__: it may tell a record's value.
+            # The error's text stays with the __cause__: it may contain a record's value.
             failed = (
                 f"an expression failed with {type(error).__name__} on columns {self._typed(frame)}{self._hint(frame)}"
             )
             raise self._error(failed) from error
 
     def _hint(self, frame: pl.DataFrame) -> str:
-        """What to do where a column made of rows has had no value so far, so that its type is not known."""
+        """Advise to cast a column made of rows that has had no value so far, so that its type is unknown."""
         import polars as pl
 
         untyped = [name for name in self._names if frame.schema.get(name) == pl.Null]
@@ -119,22 +105,23 @@ class Expressions:
         return f". Of {names} all rows so far have None: say the type, pl.col({untyped[0]!r}).cast(…)"
 
     def _typed(self, frame: pl.DataFrame) -> str:
-        """The columns that the expressions name, with their types; others, whose names may be values, are counted."""
+        """Describe the columns that the expressions name; count the others, because their names may be values."""
         named = [f"{name!r}: {frame.schema[name]}" for name in self._names if name in frame.columns]
         others = frame.width - len(named)
         return ", ".join([*named, *([f"{others} others" if named else str(others)] if others else [])])
 
 
 def is_expression(thing: object) -> TypeGuard[pl.Expr]:
-    """Whether ``thing`` is a Polars expression, told without importing Polars."""
+    """Whether ``thing`` is a Polars expression; does not import Polars."""
     polars = sys.modules.get("polars")
     return polars is not None and isinstance(thing, polars.Expr)
 
 
 def expressions_of(given: Sequence[object], named: Mapping[str, object], step: str) -> list[pl.Expr]:
-    """What a user passed as expressions: a str is a column, a named one gets that name.
+    """Return the expressions that a user passed: a str is a column, a named expression gets that name.
 
-    PlanError: something else, none at all, or one that looks at more than its own row.
+    Raises:
+        PlanError: something else, no expression, or one that looks at more than its own row.
     """
     expressions: list[pl.Expr] = []
     for name, thing in [*((None, thing) for thing in given), *named.items()]:
@@ -153,7 +140,7 @@ def expressions_of(given: Sequence[object], named: Mapping[str, object], step: s
 
 
 def roots_of(expressions: Sequence[pl.Expr]) -> list[str] | None:
-    """The columns that ``expressions`` look at; None where that cannot be told before, or they look at none.
+    """Return the columns that ``expressions`` read; None if they depend on the frame, or if there are none.
 
     >>> import polars as pl
     >>> roots_of([pl.col("b") * 2, pl.col("a")]), roots_of([pl.all()])
@@ -172,7 +159,7 @@ def roots_of(expressions: Sequence[pl.Expr]) -> list[str] | None:
 
 
 def _column(name: str) -> pl.Expr:
-    """The column of exactly that name, which is no pattern."""
+    """Return the column of exactly that name, which is not read as a pattern."""
     import polars as pl
 
     is_pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
@@ -180,7 +167,7 @@ def _column(name: str) -> pl.Expr:
 
 
 def works_row_by_row(expression: pl.Expr) -> bool | None:
-    """Whether each row's result depends on that row alone; None where Polars cannot tell before it sees columns.
+    """Whether each row's result depends on that row alone; None if Polars needs the columns to decide.
 
     >>> import polars as pl
     >>> works_row_by_row(pl.col("a") * 2), works_row_by_row(pl.col("a") - pl.col("a").mean())
@@ -189,24 +176,24 @@ def works_row_by_row(expression: pl.Expr) -> bool | None:
     meta = expression.meta
     if meta.is_column_selection():
         return True
-    verdicts = [_told(meta), *map(works_row_by_row, meta.pop())]
+    verdicts = [_separable(meta), *map(works_row_by_row, meta.pop())]
     if False in verdicts:
         return False
     return None if None in verdicts else True
 
 
-def _told(meta: Any) -> bool | None:
-    """What Polars says of the outermost operation alone."""
+def _separable(meta: Any) -> bool | None:
+    """Return Polars' verdict on the outermost operation alone."""
     from polars.exceptions import PolarsError
 
     try:
         return bool(meta.is_row_separable())
-    except (PolarsError, AttributeError):  # not before it sees columns; versions that do not tell at all
+    except (PolarsError, AttributeError):  # Polars needs the columns, or its version has no verdict
         return None
 
 
 class ColumnStep(Operator):
-    """Takes rows or columns; gives columns. Of rows it looks at the fields ``names``, or at all."""
+    """Base of the steps that take rows or columns and send columns. Of rows they read the fields ``names``, or all."""
 
     takes_columns = True
 
@@ -215,7 +202,7 @@ class ColumnStep(Operator):
         self._row_columns = RowColumns(self.error, exact=True, names=names)
 
     def columns_of(self, batch: Batch) -> ColumnBatch:
-        """``batch`` as columns. A value that is no dict, dataclass or namedtuple is the column ``value``."""
+        """Return ``batch`` as columns. A value that is not a dict, dataclass or namedtuple is the column ``value``."""
         if isinstance(batch, ColumnBatch):
             return batch
         self.counters.columns_made += len(batch)
@@ -224,7 +211,7 @@ class ColumnStep(Operator):
         )
 
     def frame_of(self, columns: ColumnBatch) -> pl.DataFrame:
-        """The columns as Polars has them; the error that names one that it cannot have."""
+        """Return the columns as a Polars frame; `OperatorError` names a column that Polars cannot represent."""
         import polars as pl
         from polars.exceptions import PanicException
 
@@ -244,7 +231,7 @@ class ColumnStep(Operator):
             ) from error
 
     def error(self, why: str) -> OperatorError:
-        """The error that names this step; for the caller to raise."""
+        """Return the error that names this step."""
         return OperatorError(f"step {self.context.step!r}: {why}.", step=self.context.step)
 
 
@@ -276,10 +263,10 @@ class FilterColumns(ColumnStep):
     def _kept(self, batch: Batch) -> Batch:
         columns = self.columns_of(batch)
         if self._is_seen and batch is columns and not columns.is_keyed and not columns.is_timed:
-            # No other columns to keep in step, so no mask.
+            # No keys or timestamps to filter along, so no mask.
             return columns.with_frame(self._mask.filtered(self.frame_of(columns)))
         mask = self._verdicts(self.frame_of(columns))
-        # Rows stay the very rows they were.
+        # Rows remain the same Python objects.
         return columns.where(mask) if batch is columns else batch.compress(mask.to_list())
 
     def _verdicts(self, frame: pl.DataFrame) -> pl.Series:
@@ -297,11 +284,11 @@ class MapBatches(ColumnStep):
     """Replaces the values of a batch by the rows of the ``RecordBatch`` that ``fn(record_batch)`` returns.
 
     On a stream with keys or timestamps it returns as many rows as it got, in the same order; on others any number.
-    How many rows come at once is not promised, so what ``fn`` makes of a row must not depend on the others. Values
-    that are no dicts, dataclasses or namedtuples are the column ``value``.
+    The size of batches is not guaranteed, so the result for a row must not depend on other rows. Values that are not
+    dicts, dataclasses or namedtuples are the column ``value``.
 
-    OperatorError: ``fn`` raised (``on_error`` has no say, for which record it was cannot be told), or returned
-    something else.
+    OperatorError: ``fn`` raised (``on_error`` does not apply, because the record is unknown), or returned something
+    else.
 
     >>> import malstrom_py as mp, pyarrow as pa, pyarrow.compute as pc
     >>> from malstrom_py import sources

@@ -1,12 +1,9 @@
-"""Event time: ``assign_timestamps`` and ``generate_epochs``, which separates the late from the on-time.
+"""Event time: ``assign_timestamps`` gives each record its timestamp, ``generate_epochs`` derives epochs (watermarks)
+from the timestamps, per source part, and separates late records from those on time.
 
-``assign_timestamps``: gives each record its event time.
-
-``generate_epochs``: turns timestamps into event time, per source part, and parts the late from the on-time.
-
-T1: lateness is decided here, once, per record. T2: the epoch sent on is the minimum over the parts that are open here
-and not idle; where all are idle it is sent with that flag, and follows what other workers have reached. T4: records
-too far ahead of the clock move nothing. T5: the maximum epoch comes from the source, when all its parts are finished.
+T1: lateness is decided here, once, per record. T2: the epoch sent is the minimum over the parts that are open here and
+not idle; if all are idle, it is sent with that flag and follows the epoch of other workers. T4: records too far ahead
+of the clock do not advance the epoch. T5: the maximum epoch comes from the source, after all its parts.
 """
 
 from __future__ import annotations
@@ -43,8 +40,8 @@ if TYPE_CHECKING:
 class AssignTimestamps(Operator):
     """Times each record by ``fn(value)``: an int in ``unit`` or an aware datetime. Values and keys stay.
 
-    None, naive datetimes, other types and times outside int64 go the way of ``on_error``. With ``column`` the times of
-    a batch of columns are that one's, and no row is made for them.
+    None, naive datetimes, other types and times outside int64 are handled by ``on_error``. With ``column``, a batch of
+    columns takes its times from that column, without converting rows.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -93,7 +90,7 @@ class AssignTimestamps(Operator):
 
     @staticmethod
     def _are_times(times: list[Any]) -> bool:
-        """Whether all are plain ints that fit: the common case, told at C speed."""
+        """Whether all are plain ints in range: the common case, checked at C speed."""
         return (
             all(kind is int for kind in set(map(type, times)))
             and min(times, default=0) > MIN_EPOCH
@@ -102,7 +99,7 @@ class AssignTimestamps(Operator):
 
 
 def time_column(moments: pa.Array, unit: Unit) -> pa.Array | None:
-    """A column of moments as int64 in ``unit``, what `to_time` makes of each; None where one has to be looked at alone.
+    """Convert a column of moments to int64 in ``unit``, as `to_time` does; None if one needs separate treatment.
 
     >>> import pyarrow as pa
     >>> time_column(pa.array([1500, -1500], pa.timestamp("ms", "UTC")), "s").to_pylist()
@@ -124,7 +121,7 @@ def time_column(moments: pa.Array, unit: Unit) -> pa.Array | None:
 
 
 def _scaled(times: pa.Array, given: int, wanted: int) -> pa.Array:
-    """``times`` in ``given`` per second as ``wanted`` per second, rounded down; ArrowInvalid beyond int64."""
+    """Convert ``times`` from ``given`` to ``wanted`` units per second, rounded down; ArrowInvalid beyond int64."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -148,7 +145,7 @@ LATE: Final = 1
 
 
 class _Part:
-    """A part that is open here. ``ways``: by how many it comes here, more than one behind branches joined again."""
+    """A part that is open here. ``ways``: the number of paths to this step, several after branches that join again."""
 
     __slots__ = ("idle", "spans", "tracker", "ways")
 
@@ -162,8 +159,8 @@ class _Part:
 class GenerateEpochs(Operator):
     """Sends on-time records and epochs to the first stream, late records (no epochs) to the second.
 
-    A part that has had nothing for ``idle_after_s`` does not hold the epoch back. A record more than ``max_ahead``
-    (in ``unit``) past the runtime's clock goes the way of late ones, counted apart, and moves no epoch.
+    A part without records for ``idle_after_s`` does not hold the epoch back. A record more than ``max_ahead`` (in
+    ``unit``) ahead of the runtime's clock is sent with the late ones, counted apart, and does not advance the epoch.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -189,12 +186,12 @@ class GenerateEpochs(Operator):
         self.idle_after_s = idle_after_s
         self.sent = MIN_EPOCH
         self.idle = False
-        """Whether the last epoch sent bore the flag: all parts that are open here are idle, and there are some."""
+        """Whether the last epoch sent has the idle flag: at least one part is open here, and all are idle."""
         self._generator = generator
         self._unit: Unit = unit
         self._max_ahead = max_ahead
         self._parts: dict[str, _Part] = {}
-        # Whether the minimum over the parts may have moved though none of those that held it back has.
+        # Whether the minimum over the parts may have changed for another reason than a part that held it back.
         self._stale = False
         self._failures = ErrorPolicy(context)
 
@@ -238,7 +235,7 @@ class GenerateEpochs(Operator):
             out.send(batch.take(late), LATE)
             batch = batch.drop(late)
         out.send(batch, ON_TIME)
-        # A part that was ahead of the epoch before does not hold it back.
+        # A part that was ahead of the epoch did not hold it back.
         if wakes or self._stale or before <= self.sent:
             self._advance(out)
 
@@ -247,25 +244,25 @@ class GenerateEpochs(Operator):
         out.forward(epoch)
 
     def follow(self, out: Outlet, *, time: int) -> None:
-        """T2: all parts here are idle; the senders that are not have reached ``time``, so this worker says so too."""
+        """Send ``time``, which the active workers have reached, if all parts here are idle (T2)."""
         if self.idle and time > self.sent:
             self.sent = time
             out.send(Epoch(time, idle=True), ON_TIME)
 
     def rewind(self, epoch: Epoch) -> Epoch:
-        """R2: what is promised from here on may be less than before, by a part that has been gained."""
+        """Lower the epoch if a gained part is below it (R2)."""
         if epoch.time != MAX_EPOCH:
             reached, self.idle = self._reached()
             self.sent = min(self.sent, reached)
         return Epoch(self.sent, self.idle)
 
     def keep(self, out: Outlet) -> None:
-        """T2: at a switch, before parts are gained: idle ones are as far as what has been passed without them."""
+        """Raise idle parts to the epoch sent without them, before a switch gains parts (T2)."""
         for part in self._parts.values():
             self._catch_up(part, out)
 
     def advance(self, out: Outlet) -> None:
-        """Send what the parts that are here now have reached, unless the stream has ended."""
+        """Send the epoch of the parts that are open here, unless the stream has ended."""
         if self._parts and self.sent != MAX_EPOCH:
             self._advance(out)
 
@@ -273,14 +270,14 @@ class GenerateEpochs(Operator):
         if batch.part is None:
             raise OperatorError(
                 f"step {self.context.step!r} was sent records that come from no part of a source, so their lateness "
-                f"cannot be judged (T1): let steps before it send in on_data only, not in on_epoch",
+                f"cannot be decided (T1): let steps before it send in on_data only, not in on_epoch",
                 step=self.context.step,
             )
         part = self._parts.get(batch.part)
         if batch.time_column is None and batch.timestamps is None:
             raise OperatorError(
-                f"step {self.context.step!r} was sent records whose timestamps are missing: it makes event time of "
-                f"them (T1), so give each record one before this step",
+                f"step {self.context.step!r} was sent records without timestamps, from which it derives event time "
+                f"(T1): give each record one before this step",
                 step=self.context.step,
             )
         if part is None:
@@ -300,7 +297,7 @@ class GenerateEpochs(Operator):
         part.ways += 1
 
     def _ended(self, name: str) -> _Part | None:
-        """The part called ``name``, taken out, once it has ended on every way by which it comes here."""
+        """Remove and return the part ``name`` once it has ended on every path to this step."""
         part = self._parts.get(name)
         if part is None:
             return None
@@ -308,19 +305,19 @@ class GenerateEpochs(Operator):
         return self._parts.pop(name) if part.ways == 0 else None
 
     def _catch_up(self, part: _Part, out: Outlet) -> None:
-        """T2: an idle part is judged from now on by what has been passed without it, never by the maximum."""
+        """Raise an idle part to the epoch sent without it, never to the maximum (T2)."""
         if part.idle:
-            out.drain()  # what another branch of this region has sent may be on its way to the same union
+            out.drain()  # records of another branch of this region may be in flight to the same union
             try:
                 part.tracker.raise_to(out.passed())
             except Exception as error:
                 raise self._failures.error(error, part.tracker.raise_to, policy=False) from error
 
     def _new(self, state: Any, out: Outlet) -> _Part:
-        """A part whose tracker goes on from ``state``, if there is one.
+        """Return a part whose tracker continues from ``state``, if given.
 
-        T2: a gained part keeps the frontier it came with, even where this worker is ahead of it; how that is told
-        downstream is the rescale's business. A part that is new here starts at the epoch already passed.
+        T2: a gained part keeps its frontier, even if this worker is ahead; the rescale informs the steps downstream. A
+        new part starts at the epoch already sent.
         """
         try:
             tracker = self._generator.tracker(self._unit)
@@ -335,8 +332,8 @@ class GenerateEpochs(Operator):
         return part
 
     def _late(self, part: _Part, batch: Batch) -> list[int]:
-        """The rows that are late or too far ahead, ascending. The others move the part's epoch."""
-        # A list is looked at once, by its tracker, unless there is more to know of it.
+        """Return the rows that are late or too far ahead, ascending. The others advance the part's epoch."""
+        # The tracker alone reads the list, unless the limit or the span is also needed.
         if self._max_ahead is None and (part.spans is None or batch.time_column is None):
             return self._observe(part, batch.timestamps or [])
         smallest, largest = _span(batch)
@@ -349,7 +346,7 @@ class GenerateEpochs(Operator):
         return self._observe(part, batch.timestamps or [])
 
     def _ahead(self, part: _Part, timestamps: list[int], limit: int) -> list[int]:
-        """T4: those past ``limit`` are judged by that alone, and not observed."""
+        """Return late rows and those above ``limit``, which the tracker does not observe (T4)."""
         ahead = [row for row, timestamp in enumerate(timestamps) if timestamp > limit]
         self.counters.ahead += len(ahead)
         rows = [row for row, timestamp in enumerate(timestamps) if timestamp <= limit]
@@ -373,16 +370,16 @@ class GenerateEpochs(Operator):
 
     def _check_epoch(self, part: _Part) -> None:
         if not isinstance(part.tracker.epoch, int):
-            raise self._broken("the tracker's epoch is no int", "Let it be one at all times", part.tracker)
+            raise self._broken("the tracker's epoch is not an int", "Set it to an int at all times", part.tracker)
 
     def _broken(self, what: str, remedy: str, hook: object) -> OperatorError:
-        """The error of a user's tracker that does not keep to `EpochTracker`; for the caller to raise."""
+        """Return the error about a user's tracker that breaks the contract of `EpochTracker`."""
         where = describe_function(hook)
         step = self.context.step
         return OperatorError(f"step {step!r}: {what} (in {where}). {remedy}.", step=step, function=where)
 
     def _advance(self, out: Outlet) -> None:
-        """Send what the parts have reached, if that is more than was sent, or if they have all become idle or woken."""
+        """Send the epoch of the parts if it is higher than the last one, or if the idle flag has changed."""
         self._stale = False
         epoch, idle = self._reached()
         if epoch > self.sent or idle is not self.idle:
@@ -390,14 +387,14 @@ class GenerateEpochs(Operator):
             out.send(Epoch(self.sent, idle), ON_TIME)
 
     def _reached(self) -> tuple[int, bool]:
-        """What the parts here have reached, those that are idle not counted; and whether all are idle."""
+        """Return the minimum epoch of the active parts, and whether all are idle."""
         active = [part.tracker.epoch for part in self._parts.values() if not part.idle]
         reached = min(active or (part.tracker.epoch for part in self._parts.values()), default=MIN_EPOCH)
         return reached, not active and bool(self._parts)
 
 
 def _span(batch: Batch) -> tuple[int, int]:
-    """The smallest and the largest timestamp of ``batch``."""
+    """Return the smallest and the largest timestamp of ``batch``."""
     if batch.time_column is None:
         timestamps = batch.timestamps or []
         return min(timestamps), max(timestamps)
@@ -408,7 +405,7 @@ def _span(batch: Batch) -> tuple[int, int]:
 
 
 def _is_of_rows(late: object, rows: int) -> bool:
-    """Whether ``late``, which a user's tracker may have returned, is what `EpochTracker.observe` has to return."""
+    """Whether ``late``, from a user's tracker, is a valid result of `EpochTracker.observe`."""
     if not isinstance(late, list) or not set(map(type, late)) <= {int}:
         return False
     return not late or (late[0] >= 0 and late[-1] < rows and all(map(operator.lt, late, late[1:])))

@@ -1,4 +1,4 @@
-"""What happens when a user's function raises: the step's ``on_error`` policy, in one place.
+"""The ``on_error`` policy of steps, applied when a user's function raises on a record.
 
 ``fail`` raises `OperatorError`; ``skip`` counts the record; ``dead-letter`` counts it and sends a `DeadLetter`.
 """
@@ -28,7 +28,7 @@ from malstrom_py.operators.base import Outlet, StepContext
 
 
 def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
-    """What to do about row ``index``, which failed by its column ``name``: it has none, or one that cannot be taken."""
+    """Describe the failure of row ``index`` by its column ``name``, which is missing or has an unusable value."""
     if isinstance(batch, ColumnBatch):
         names: list[str] = batch.columns.schema.names
         fields: str | None = list_fields(names) if batch.named else count_others(len(names))
@@ -52,7 +52,7 @@ def _of_column(name: str, batch: Batch, index: int, words: str) -> str:
 
 
 def _words_on(error: Exception, batch: Batch, index: int, function: object) -> str:
-    """Return the safe text of ``error`` for row ``index``. Columns have names; the keys of a dict may be values."""
+    """Return the safe text of ``error``, raised for row ``index``: column names, but no keys of a dict."""
     words = safe_detail(error, batch.values[index], function)
     if isinstance(batch, ColumnBatch) and batch.named and words.startswith(NO_FIELD):
         words += f", only {list_fields(batch.columns.schema.names)}"
@@ -66,15 +66,15 @@ class ErrorPolicy:
         self._context = context
 
     def record(self, error: Exception, function: object, batch: Batch, index: int, out: Outlet) -> None:
-        """Row ``index`` of ``batch`` could not be taken because ``function`` raised ``error``."""
+        """Apply the policy to row ``index`` of ``batch``, for which ``function`` raised ``error``."""
         key = batch.keys[index] if batch.keys is not None else None
         timestamp = batch.timestamps[index] if batch.timestamps is not None else None
         context = self._context
-        # One that was never raised was made by the step itself.
+        # An error without a traceback was made by the step itself.
         ours = error.__traceback__ is None or raised_by_malstrom(error)
-        said_before = ours and isinstance(error, OperatorError) and error.step == context.step
-        if said_before and context.on_error == "fail":
-            raise error  # it says already what it has to say
+        is_complete = ours and isinstance(error, OperatorError) and error.step == context.step
+        if is_complete and context.on_error == "fail":
+            raise error  # it is complete already
         if context.on_error == "fail" or _lacks_resource(error):
             named = None if _lacks_resource(error) else column_of(function)
             words = _words_on(error, batch, index, function)
@@ -90,7 +90,7 @@ class ErrorPolicy:
         """Count ``letter`` and send it to the stream of ``job.dead_letters(step)``."""
         self._context.counters.dead_letters += 1
         if self._context.dead_letter_port is not None:
-            # A job's letters have no keys; where records have theirs as they come, a letter has its record's.
+            # Dead letters of a job have no keys; in a DAG a letter has the key of its record.
             keys = [letter.key] if self._context.keyed is None else None
             out.send(Batch([letter], keys=keys, part=part), self._context.dead_letter_port)
 
@@ -104,11 +104,10 @@ class ErrorPolicy:
         remedy: str = "",
         words: str | None = None,
     ) -> OperatorError:
-        """``error`` as the `OperatorError` that names this step; for the caller to raise.
+        """Return ``error`` as the `OperatorError` that names this step.
 
-        ``policy``: whether ``on_error`` has a say, which it has only about single records. ``remedy`` says where and
-        what to do, where there is more to say than which ``function`` to mend. ``words``: the safe text of
-        ``error``, if the caller knows.
+        ``policy``: whether ``on_error`` applies, which needs a single record. ``remedy``: where it failed and what to
+        do, instead of the advice to mend ``function``. ``words``: the publishable text of ``error``, if known.
         """
         if _lacks_resource(error):
             step = self._context.step
@@ -117,7 +116,7 @@ class ErrorPolicy:
             )
         where = "" if function is None else describe_function(function)
         at_key = "" if key is None else f" for key {shown(key)}"
-        # Another text stays with the error, the __cause__: it may tell a record's value, as that of int("…") does.
+        # Any other text stays with the __cause__: it may contain a record's value, as that of int("…") does.
         words = _after(safe_detail(error, function=function) if words is None else words)
         if not remedy:
             remedy = f" in {where}{words}. Mend the function" if where else f"{words}. Filter such values out before it"
@@ -135,7 +134,7 @@ def _lacks_resource(error: Exception) -> TypeGuard[OperatorError]:
 
 
 OWN: Final = object()
-"""Whom to blame: the very function that is called."""
+"""As ``blame``: the function that is called."""
 
 Loop = Callable[[Callable[[Any], Any], Iterator[Any], list[Any]], None]
 """Calls a function on values until they end, and appends to a list. It raises what the function raises."""
@@ -148,13 +147,13 @@ def results_of(function: Callable[[Any], Any], values: Iterator[Any], results: l
 
 
 def verdicts_of(predicate: Callable[[Any], Any], values: Iterator[Any], verdicts: list[Any]) -> None:
-    """Append True or False for each value. Told inside the guard, for some results refuse to be either."""
+    """Append True or False for each value. A result may raise when it is converted to a boolean."""
     for value in values:
         verdicts.append(not not predicate(value))  # noqa: PERF401, SIM208  cheaper than bool()
 
 
 def kept_of(predicate: Callable[[Any], Any], values: Iterator[Any], kept: list[Any]) -> None:
-    """Append each value that ``predicate`` holds true."""
+    """Append each value for which ``predicate`` is true."""
     for value in values:
         if predicate(value):
             kept.append(value)  # noqa: PERF401  `kept` must hold what came before a raise

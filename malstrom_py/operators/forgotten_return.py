@@ -1,11 +1,8 @@
-"""Find functions that forget ``return``: by their code, and by the results of their first 1,000 calls, or fewer.
+"""Warnings about user functions that forget ``return``, found by their code and by the results of their first calls.
 
-The source text of a user's function, parsed: whether its end can be reached, and what a decorator calls.
-
-Rule: where the source is missing or does not match the code, the answer is None or the function itself, never a guess.
-
-Rule: no false alarm where None is meant. A lambda returns what it says; a function that ends with ``return None``, is
-annotated with ``-> None`` or can return a value somewhere says what it means too; so does one with a body of ``pass``.
+Rules. No false alarm where None is intended: a lambda, a body of ``pass``, a function that ends with ``return None``,
+is annotated with ``-> None`` or can return a value is not reported. Where the source is missing or does not match the
+code, the answer is None or the function itself, never a guess.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def reaches_end(code: types.CodeType) -> bool | None:
     """Return whether control can leave a function by the end of its body, rather than by ``return`` or ``raise``.
 
-    A body that ends with ``pass``, ``...`` or a docstring does nothing on purpose: False. None: there is no source.
+    A body that ends with ``pass``, ``...`` or a docstring is empty on purpose: False. None: the source is missing.
     """
     function = _parsed(code)
     if function is None:
@@ -119,7 +116,7 @@ def _own(function: Function) -> Iterator[ast.AST]:
 def _parsed(code: types.CodeType) -> Function | None:
     try:
         (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(code))).body
-    except Exception:  # there is no source, or it has changed
+    except Exception:  # the source is missing, or has changed
         return None
     if isinstance(parsed, ast.FunctionDef | ast.AsyncFunctionDef) and parsed.name == code.co_name:
         return parsed
@@ -127,12 +124,12 @@ def _parsed(code: types.CodeType) -> Function | None:
 
 
 def _falls(body: Sequence[ast.stmt]) -> bool:
-    """Whether control can go past the end of ``body``."""
+    """Whether control can reach the end of ``body``."""
     return all(map(_passes, body))
 
 
 def _passes(statement: ast.stmt) -> bool:
-    """Whether control can go on after ``statement``."""
+    """Whether control can continue after ``statement``."""
     match statement:
         case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
             return False
@@ -157,7 +154,7 @@ def _passes(statement: ast.stmt) -> bool:
 
 
 def _breaks(body: Sequence[ast.stmt]) -> bool:
-    """Whether a loop with this ``body`` has a ``break`` of its own."""
+    """Whether a loop with this ``body`` has a ``break`` that ends this loop."""
     for statement in body:
         if isinstance(statement, ast.Break):
             return True
@@ -179,7 +176,7 @@ def _breaks(body: Sequence[ast.stmt]) -> bool:
 _LOG: Final = logging.getLogger("malstrom_py")
 
 CALLS: Final = 1000
-"""After so many calls that all gave None a run warns."""
+"""A running job warns after so many calls that all returned None."""
 
 LOST: Final = {
     "assign_timestamps": "None is not a timestamp",
@@ -199,21 +196,21 @@ LOST: Final = {
     "stateful_op": "no key keeps its state",
     "ttl_map": "there is no output and no state",
 }
-"""Kind of step -> what follows where its function gives None each time."""
+"""Kind of step -> the effect of a function that always returns None."""
 
 LOST_BY_COMBINE: Final = "every value becomes None"
 LOST_BY_TIMER: Final = "a key loses its state when its timer fires"
 
 _ARGUMENTS: Final = ("fn", "predicate", "logic", "asking")
-"""By these names steps are given the function that has to return something."""
+"""The arguments of steps that take a function which has to return something."""
 
 _GENERATORS: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 _BARE: Final = frozenset({"COPY_FREE_VARS", "LOAD_CONST", "MAKE_CELL", "NOP", "RESUME", "RETURN_CONST", "RETURN_VALUE"})
-"""A line of code with nothing else says ``return``, ``return None`` or ``pass``."""
+"""The instructions of a line that has only ``return``, ``return None`` or ``pass``."""
 
 _LOADS: Final = re.compile(r"LOAD_(FAST|DEREF|CLOSURE)")
-"""How a local variable is read: its own name, not one of an attribute."""
+"""The instructions that read a local variable."""
 
 
 def never_returns(function: object) -> bool:
@@ -237,7 +234,7 @@ def never_returns(function: object) -> bool:
         if step.opname == "RETURN_CONST":
             is_none = step.argval is None
         elif step.opname == "RETURN_VALUE":
-            # One that is jumped to has its value from elsewhere too, as that of `return value or None`.
+            # A jump target may return another value too, as in `return value or None`.
             loads_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
             is_none = loads_none and not step.is_jump_target
         else:
@@ -254,7 +251,7 @@ def never_returns(function: object) -> bool:
 
 
 def forgets_state(function: object) -> bool:
-    """Whether ``on_data`` of a logic looks at the state of its key, and can never return one.
+    """Whether ``on_data`` of a logic reads the state of its key, and can never return one.
 
     >>> def forgets(message, total, output):
     ...     output.emit(message.key, (total or 0) + message.value, None)
@@ -267,9 +264,9 @@ def forgets_state(function: object) -> bool:
 
 
 def forgets_timer_state(function: object) -> bool:
-    """Return whether ``on_timer`` of a logic gives its state a new value last, does nothing with it, and never returns.
+    """Whether ``on_timer`` of a logic assigns its state last, does not use it afterwards, and never returns.
 
-    One that only reads the state may well mean to drop it: the session is over.
+    A function that only reads the state may drop it on purpose, at the end of a session.
 
     >>> def forgets(key, time, state, output):
     ...     output.emit(key, state, time)
@@ -286,16 +283,16 @@ def forgets_timer_state(function: object) -> bool:
     last = ""
     for step in dis.get_instructions(code):
         if "JUMP_BACKWARD" in step.opname:
-            return False  # what was stored last may be read in the next round of a loop
+            return False  # the last assignment may be read in the next round of a loop
         if state in _names_of(step) and "_FAST" in step.opname:
             last = step.opname
     return last.startswith("STORE_FAST") and "LOAD" not in last
 
 
 def forgetful(kind: str, keywords: dict[str, Any]) -> tuple[object, str] | None:
-    """The function of a step of ``kind`` that never returns what it has to, and what follows; None if there is none.
+    """Return the function of a step of ``kind`` that forgets ``return``, and the effect; None if there is none.
 
-    ``keywords``: those that the step is built with.
+    ``keywords``: the arguments of the step.
     """
     given = next((keywords[name] for name in _ARGUMENTS if name in keywords), None)
     if kind not in LOST or given is None:
@@ -315,8 +312,8 @@ def forgetful(kind: str, keywords: dict[str, Any]) -> tuple[object, str] | None:
 
 
 class ReturnWatch:
-    """Warns, once, when the first `CALLS` calls of a step's function have all given None; at the end of the run also
-    when fewer have, if its code says that it can give nothing else.
+    """Logs one warning when the first `CALLS` calls of a step's function have all returned None; at the end of the run
+    also after fewer calls, if its code can return nothing else.
     """
 
     def __init__(self, context: StepContext, function: object, kind: str, lost: str | None = None) -> None:
@@ -328,14 +325,14 @@ class ReturnWatch:
         context.at_close.append(self._end)
 
     def over(self, results: Sequence[Any]) -> bool:
-        """Take the next results. True once there is nothing more to watch: one is something, or the warning is out."""
+        """Check the next results. True once watching can end: one is not None, or the warning was logged."""
         if any(result is not None for result in results):
             self._left = 0
             return True
         return self.over_after(len(results))
 
     def over_after(self, calls: int) -> bool:
-        """The same for so many calls more that have given None."""
+        """Count further calls that returned None. True once watching can end."""
         self._left -= calls
         if self._left > 0:
             return False
@@ -343,7 +340,7 @@ class ReturnWatch:
         return True
 
     def _end(self) -> None:
-        """The worker closes: a thousand calls will not come any more."""
+        """Warn when the worker closes before `CALLS` calls."""
         if 0 < self._left < CALLS and never_returns(self._function):
             self._warn("each record that it was given, so")
         self._left = 0
@@ -360,27 +357,27 @@ class ReturnWatch:
 
 
 def watch_returns(context: StepContext, function: object, kind: str) -> ReturnWatch | None:
-    """What watches the calls of a step that may well give None: only those of a function that never returns."""
+    """Return the watch for a step whose function may return None: only if its code never returns a value."""
     return ReturnWatch(context, function, kind) if never_returns(function) else None
 
 
 def watch_values(context: StepContext, function: object, kind: str) -> ReturnWatch | None:
-    """What watches the calls of a step that is there for what its function gives. A column may hold nothing."""
+    """Return the watch for a step whose function should return values. A column may be all null."""
     return None if isinstance(function, itemgetter) else ReturnWatch(context, function, kind)
 
 
 def watch_combine(context: StepContext, combine: object) -> ReturnWatch | None:
-    """What watches the results of ``combine`` of enrich, if there is one that never returns."""
+    """Return the watch for ``combine`` of enrich, if it never returns a value."""
     return ReturnWatch(context, combine, "enrich", LOST_BY_COMBINE) if never_returns(combine) else None
 
 
 def watch_timers(context: StepContext, on_timer: object) -> ReturnWatch | None:
-    """What watches the states that ``on_timer`` gives: if it makes a new one and never returns it."""
+    """Return the watch for the states of ``on_timer``, if it makes a new state and never returns it."""
     return ReturnWatch(context, on_timer, "stateful_op", LOST_BY_TIMER) if forgets_timer_state(on_timer) else None
 
 
 def watch_states(context: StepContext, on_data: object) -> ReturnWatch | None:
-    """What watches the states that ``on_data`` gives: if it looks at the state and never says that it drops it."""
+    """Return the watch for the states of ``on_data``, if it reads the state and has no explicit ``return None``."""
     code = _code_of(on_data)
     is_lambda = code is not None and code.co_name == "<lambda>"
     if not _reads_state(on_data) or not (is_lambda or never_returns(on_data)):
@@ -389,7 +386,7 @@ def watch_states(context: StepContext, on_data: object) -> ReturnWatch | None:
 
 
 def _reads_state(on_data: object) -> bool:
-    """Whether the code of ``on_data`` looks at its second parameter."""
+    """Whether the code of ``on_data`` reads its second parameter."""
     code = _code_of(on_data)
     state = _parameter(on_data, 1)
     if code is None or state is None:
@@ -398,9 +395,9 @@ def _reads_state(on_data: object) -> bool:
 
 
 def _parameter(function: object, place: int) -> str | None:
-    """The name of the argument at ``place``, from 0, in the code of ``function``; None where it has no name.
+    """Return the name of the argument at ``place``, from 0, in the code of ``function``; None if it has no name.
 
-    One of ``*arguments`` has the name that ``one, other = arguments`` gives it.
+    An argument of ``*arguments`` is named by an assignment such as ``one, other = arguments``.
     """
     code = _code_of(function)
     if code is None:
@@ -424,12 +421,12 @@ def _parameter(function: object, place: int) -> str | None:
 
 
 def _names_of(step: dis.Instruction) -> tuple[str, ...]:
-    """The local variables that one instruction reads or writes: one, or two at once."""
+    """Return the local variables that one instruction reads or writes: one or two."""
     return step.argval if isinstance(step.argval, tuple) else (step.argval,)
 
 
 def _called(function: object) -> object:
-    """What is called when ``function`` is: that of a partial, the method of an object."""
+    """Return the function that a call of ``function`` runs: that of a partial, or the method of an object."""
     if isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, types.MethodType):
@@ -437,11 +434,11 @@ def _called(function: object) -> object:
     function = unwrapped(function)
     if isinstance(function, types.FunctionType | types.BuiltinFunctionType | type):
         return function
-    return getattr(type(function), "__call__", None)  # noqa: B004  it is not asked whether it has one
+    return getattr(type(function), "__call__", None)  # noqa: B004  its value is needed
 
 
 def _code_of(function: object) -> types.CodeType | None:
-    """The code that runs when ``function`` is called; None where that is not Python code."""
+    """Return the code that a call of ``function`` runs; None if it is not Python code."""
     code = getattr(_called(function), "__code__", None)
     return code if isinstance(code, types.CodeType) else None
 
@@ -450,7 +447,7 @@ def _is_annotated(function: object) -> bool:
     """Whether ``function`` is annotated with ``-> None``."""
     try:
         annotated = getattr(function, "__annotations__", {}).get("return", "")
-    except Exception:  # they may be evaluated now, and name what is not there
+    except Exception:  # they may be evaluated now, and name something undefined
         return False
     return annotated is None or annotated == "None"
 

@@ -1,8 +1,7 @@
-"""``key_by`` and ``key_local``: give each record a key; ``key_by`` distributes by it.
+"""``key_by`` and ``key_local``: give each record a key.
 
-``key_by``: gives each record a key and distributes by it. The exchange between workers stands here.
-
-``key_local``: gives each record a key without distributing by it. No stateful step may follow (R11).
+``key_by`` distributes records by key: the exchange between workers follows it. ``key_local`` does not, so that no
+stateful step may follow (R11).
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 class KeyBy(Operator):
     """Keys each record by ``fn(value)``. With one worker nothing is hashed (F3).
 
-    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or goes the way of ``on_error``. The source
-    region ends here: parts are not known further down.
+    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or handled by ``on_error``. The source region ends
+    here: later steps do not know parts.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -56,7 +55,7 @@ class KeyBy(Operator):
         out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
-        """Key ``batch`` by one of its columns; False if it has no such column, or one with a key that is not legal."""
+        """Key ``batch`` by one of its columns; False if the column is missing or has a key that is not legal."""
         series = batch.series(self._column)
         if series is not None and is_always_legal(series):
             out.send(batch.with_key_column(series))
@@ -67,12 +66,12 @@ class KeyBy(Operator):
         try:
             self.context.check_keys(keys_to_check(column))
         except CodecError:
-            return False  # row by row, to find out which
+            return False  # row by row, to find the illegal keys
         out.send(batch.with_key_column(column))
         return True
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
-        """Parts belong to the source region, which ends here; records that got no key are still in it."""
+        """Send messages about parts to dead letters only: the source region ends here, but they remain in it."""
         if self.context.dead_letter_port is not None:
             out.send(message, self.context.dead_letter_port)
 
@@ -80,8 +79,7 @@ class KeyBy(Operator):
 def legal_keys(
     context: StepContext, failures: ErrorPolicy, function: object, batch: Batch, keys: list[Any], out: Outlet
 ) -> tuple[Batch, list[Any]]:
-    """The rows of ``batch`` whose keys, made by ``function``, are legal (F4), and these keys; the others go the way of
-    ``on_error``."""
+    """Return the rows of ``batch`` with legal ``keys`` (F4), and these keys; the others are handled by ``on_error``."""
     try:
         context.check_keys(keys)
     except CodecError:
@@ -101,14 +99,14 @@ def legal_keys(
 
 
 def is_always_legal(keys: pl.Series) -> bool:
-    """Whether a column of Polars is of a type that has only legal keys."""
+    """Whether every value of a Polars column's type is a legal key."""
     import polars as pl
 
     return keys.dtype.is_integer() or keys.dtype == pl.String
 
 
 def keys_to_check(column: pa.Array) -> list[Any]:
-    """Of a column of keys the distinct values that have to be looked at: none, where its type has only legal ones.
+    """Return the distinct values of a column of keys that must be checked: none, if all of its type are legal.
 
     >>> import pyarrow as pa
     >>> keys_to_check(pa.array(["a", "b"])), keys_to_check(pa.array([1.5, 2.5, 1.5]))
@@ -122,14 +120,14 @@ def keys_to_check(column: pa.Array) -> list[Any]:
     try:
         column = column.unique()
     except pa.ArrowNotImplementedError:
-        """Of nested types Arrow does not know what is distinct: all of them, then."""
+        """Arrow has no distinct values of nested types: check all."""
     return python_values(column, "the key")
 
 
 class KeyLocal(Operator):
-    """Keys each record by ``fn(value)`` where it is: records of one key stay on as many workers as before.
+    """Keys each record by ``fn(value)`` on its current worker: records of one key may be on several workers.
 
-    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or goes the way of ``on_error``.
+    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or handled by ``on_error``.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -151,5 +149,5 @@ class KeyLocal(Operator):
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
         if self._return_watch is not None and self._return_watch.over_after(len(batch)):
             self._return_watch = None
-        # Unlike at an exchange the part stays known, so generate_epochs may still follow.
+        # Unlike key_by, the batch keeps its part, so generate_epochs may still follow.
         out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

@@ -1,7 +1,7 @@
-"""Bases of the steps that keep one state per key: what control messages do, and the loop of one output per record.
+"""The base classes of steps with one state per key: control messages, and the loop of one output per record.
 
-Rule: a key's state changes by assignment only, after the user's function has returned; a record it raised on
-leaves the state as it was.
+Rule: a key's state changes by assignment only, after the user's function has returned; a record on which the function
+raised leaves the state unchanged.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ Rows = Iterator[tuple[Any, ...]]
 
 
 def check_hashable(key: object, step: str) -> None:
-    """`OperatorError` if ``key`` cannot be a key. Called when a loop has failed, to tell whose fault it was."""
+    """Raise `OperatorError` if ``key`` cannot be hashed. Called after a loop has failed, to find the cause."""
     try:
         hash(key)
-    except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+    except Exception as error:  # a TypeError, or an error of the user's own __hash__
         own = None if isinstance(error, TypeError) else error
-        said = f" (its __hash__ raised {type(own).__name__})" if own else ""
+        raised = f" (its __hash__ raised {type(own).__name__})" if own else ""
         raise OperatorError(
-            f"step {step!r}: a key of type {type(key).__name__} cannot be hashed{said}. "
+            f"step {step!r}: a key of type {type(key).__name__} cannot be hashed{raised}. "
             f"Return something immutable from key_by, for instance a tuple instead of a list.",
             step=step,
         ) from own
 
 
 def keys_of(batch: Batch, step: str) -> list[Any]:
-    """The keys of ``batch``, which a builder has made sure are there."""
+    """Return the keys of ``batch``; the builder guarantees them."""
     if batch.keys is None:
         raise InternalError(f"step {step!r} is keyed but was sent a batch without keys")
     return batch.keys
 
 
 def distinct(keys: list[Any], step: str) -> set[Any]:
-    """The set of ``keys``; `OperatorError` if one cannot be hashed."""
+    """Return the set of ``keys``; `OperatorError` if one cannot be hashed."""
     try:
         return set(keys)
     except Exception:
@@ -52,7 +52,7 @@ def distinct(keys: list[Any], step: str) -> set[Any]:
 
 
 class StatefulOperator(Operator):
-    """Keeps ``state``: values and timers of the keys that live on this worker. Handles all control messages."""
+    """A step with ``state``: values and timers of the keys that this worker owns. Handles all control messages."""
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
@@ -66,17 +66,17 @@ class StatefulOperator(Operator):
         self.take_over(chain, slots, migrate)
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
-        """Begin with ``states``, by key, before any message. `CodecError` if one cannot be stored, and is to be."""
+        """Set the initial ``states``, by key, before any message. `CodecError` if one cannot be stored in snapshots."""
         self.state.start_with(states)
 
     def take_over(
         self, chain: Sequence[bytes], slots: Collection[int], migrate: Migrate | None
     ) -> tuple[list[Any], bytes]:
-        """Install ``chain``: the keys that came, and what the step had remarked."""
+        """Install ``chain``, and return its keys and the step's remark."""
         return self.state.install(chain, slots, migrate=None if migrate is None else self._guarded(migrate))
 
     def changes(self, keys: Collection[Any]) -> None:
-        """The states of ``keys`` are about to change. `OperatorError` if one cannot be hashed."""
+        """Track that the states of ``keys`` are about to change. `OperatorError` if one cannot be hashed."""
         try:
             self.state.note(keys)
         except Exception:
@@ -103,27 +103,27 @@ class StatefulOperator(Operator):
 
 
 class KeyedOperator(StatefulOperator):
-    """A step that gives one output per record."""
+    """A keyed step with one output per record."""
 
     needs_values = True
-    """Whether `update` looks at values at all."""
+    """Whether `update` reads values."""
 
     def __init__(
         self, context: StepContext, *, function: object = None, by: Callable[[Any], Any] | None = None
     ) -> None:
         super().__init__(context)
-        self.function = by if function is None else function  # whom an error message names, if anyone
+        self.function = by if function is None else function  # the function that an error message names
         self._by = by
         self._column = column_of(by)
         self.takes_columns = self._column is not None or not self.needs_values
 
     @property
     def states(self) -> dict[Any, Any]:
-        """Key -> state."""
+        """The states by key."""
         return self.state.values
 
     def update(self, rows: Rows, results: list[Any]) -> None:
-        """Take (key, value) rows until they end; append exactly one result per row, after its state is set."""
+        """Process (key, value) rows until they end: per row set the state, then append exactly one result."""
         raise NotImplementedError
 
     def rows(self, keys: list[Any], values: list[Any]) -> Rows:
@@ -157,7 +157,7 @@ class KeyedOperator(StatefulOperator):
         self.emit(batch, results, out)
 
     def _taken(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
-        """The rows that can be taken, and what `update` gets of them. Of columns no row is made for that."""
+        """Return the rows that did not fail, and the values for `update`. Columns are not converted to rows."""
         if isinstance(batch, ColumnBatch):
             if not self.needs_values:
                 return batch, keys_of(batch, self.context.step)
@@ -166,5 +166,5 @@ class KeyedOperator(StatefulOperator):
         return (batch, batch.values) if self._by is None else call_each(self._by, batch, self.failures, out)
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        """Send what came of ``batch``, one result per row."""
+        """Send the results of ``batch``, one per row."""
         out.send(batch.with_values(results))

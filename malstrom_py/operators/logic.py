@@ -1,9 +1,7 @@
-"""What users implement for ``stateful_op``: `StatefulLogic`, the base class `KeyedLogic`, and their `Output`.
+"""The interface of user logic for ``stateful_op`` and ``stateless_op``: hooks, `Output`, and the checks of outputs.
 
-From a user's `Output` to the step's outlet: the rules for what user logic may send are enforced here.
-
-Rules: an output keeps its input's key; on a timed stream it has a timestamp above the last epoch passed on, on an
-untimed stream none. So does a record for a side output, which the step must have.
+Rules, enforced by `CheckedOutput`: an output has the key of its input; on a timed stream it has a timestamp above the
+last epoch forwarded, on an untimed stream none. The same holds for side outputs, which the step must declare.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ HOOKS: Final = ("on_data", "on_batch", "on_epoch", "on_timer", "on_schedule")
 
 
 class Output(Generic[K, VO]):
-    """Takes what a logic sends. Rules: outputs keep their input's key; on a timed stream each has a timestamp
-    above the last epoch passed on, on an untimed one none has.
+    """Collects the records and timers of a logic. An output has its input's key; on a timed stream it has a timestamp
+    above the last epoch forwarded, on an untimed one none.
 
     >>> output = Output()
     >>> output.emit("a", 1, None)
@@ -39,7 +37,7 @@ class Output(Generic[K, VO]):
     >>> output.values
     [1, 2]
 
-    Everything that was sent stands in ``values``, in order; what went to a side output stands there as a `Sided`.
+    ``values`` has all values that were sent, in order, those for side outputs as a `Sided`.
     """
 
     __slots__ = ("keys", "sided", "timers", "timestamps", "values")
@@ -49,8 +47,8 @@ class Output(Generic[K, VO]):
         self.timers: list[tuple[K, int]] = []
         self.values: list[VO] = []
         self.timestamps: list[int | None] = []
-        # Side outputs share the lists, so that what is checked, and what is taken back, is so for them as well, and a
-        # logic without them pays for one attribute per batch.
+        # Side outputs share the lists, so that they are checked and truncated with the others; a logic without side
+        # outputs pays for one attribute per batch.
         self.sided = False
 
     def emit(self, key: K, value: VO, timestamp: int | None = None) -> None:
@@ -64,11 +62,11 @@ class Output(Generic[K, VO]):
         self.emit(message.key, message.value, message.timestamp)
 
     def set_timer(self, key: K, time: int) -> None:
-        """Have ``on_timer`` called for ``key`` once the step's frontier has reached ``time`` (T6)."""
+        """Call ``on_timer`` for ``key`` once the step's frontier has reached ``time`` (T6)."""
         self.timers.append((key, time))
 
     def side(self, name: str) -> SideOutput[K]:
-        """The side output ``name``, which the step must have: records for it go to a stream of their own.
+        """Return the side output ``name``, a separate stream that the step must declare.
 
         >>> output = Output()
         >>> output.side("rejected").emit("a", -1)
@@ -82,7 +80,7 @@ class Output(Generic[K, VO]):
         return len(self.values)
 
     def truncate(self, length: int, timers: int) -> None:
-        """Take back all but the first ``length`` records, of side outputs too, and the first ``timers`` timers."""
+        """Remove all but the first ``length`` records, of side outputs too, and the first ``timers`` timers."""
         del self.keys[length:], self.values[length:], self.timestamps[length:], self.timers[timers:]
 
     @property
@@ -92,7 +90,7 @@ class Output(Generic[K, VO]):
 
 
 class Sided:
-    """A value that went to the side output ``name``. It shows no value, for that may be secret."""
+    """A value for the side output ``name``. Its repr hides the value, which may be secret."""
 
     __slots__ = ("name", "value")
 
@@ -105,7 +103,7 @@ class Sided:
 
 
 class SideOutput(Generic[K]):
-    """One side output of a step. The rules are those of `Output`: its input's key, and a timestamp if it is timed."""
+    """One side output of a step. The rules of `Output` apply: its input's key, and a timestamp if it is timed."""
 
     __slots__ = ("_name", "_output")
 
@@ -123,16 +121,16 @@ class SideOutput(Generic[K]):
 
     @property
     def values(self) -> list[Any]:
-        """What has been sent to it so far."""
+        """The values sent to this side output so far."""
         sided = (value for value in self._output.values if isinstance(value, Sided))
         return [value.value for value in sided if value.name == self._name]
 
 
 class StatefulLogic(Protocol[K, VI, VO, S]):
-    """The one method a logic must have. A plain function of the same shape also is a logic."""
+    """The one method that a logic must have. A plain function with the same parameters is also a logic."""
 
     def on_data(self, message: DataMessage[K, VI], key_state: S | None, output: Output[K, VO]) -> S | None:
-        """Take one record and its key's state (``default()``, or None, if it has none).
+        """Process one record with its key's state (``default()``, or None, if the key has none).
 
         Returns the new state, or None to drop it.
         """
@@ -142,12 +140,12 @@ class StatefulLogic(Protocol[K, VI, VO, S]):
 class KeyedLogic(Generic[K, VI, VO, S]):
     """Base class of logics: override ``on_data`` or, for speed, ``on_batch``; and ``on_epoch`` if you need it.
 
-    ``state`` maps the keys that have state here to it. Change it by assignment only, for what is assigned is what a
-    snapshot writes, and drop a key with ``del state[key]`` (assigning None drops it too). Keys get state by records.
+    ``state`` maps the keys on this worker to their state. Change it by assignment only, because a snapshot writes the
+    keys that were assigned; drop a key with ``del state[key]`` (assigning None drops it too). Only records add keys.
 
     >>> class Latest(KeyedLogic[str, int, int, int]):
     ...     def on_data(self, message, key_state, output):
-    ...         return message.value                       # keep, say nothing yet
+    ...         return message.value                       # keep it, send nothing yet
     ...     def on_epoch(self, epoch, state, output):
     ...         for key, value in sorted(state.items()):
     ...             output.emit(key, value, None)
@@ -161,7 +159,7 @@ class KeyedLogic(Generic[K, VI, VO, S]):
     """
 
     def on_data(self, message: DataMessage[K, VI], key_state: S | None, output: Output[K, VO]) -> S | None:
-        """One record; returns the key's new state, or None to drop it."""
+        """Process one record; return the key's new state, or None to drop it."""
         raise NotImplementedError
 
     def on_batch(
@@ -172,34 +170,34 @@ class KeyedLogic(Generic[K, VI, VO, S]):
         state: MutableMapping[K, S],
         output: Output[K, VO],
     ) -> None:
-        """A whole batch at once, instead of ``on_data``. Change the state of the batch's keys only."""
+        """Process a whole batch, instead of ``on_data``. Change the state of the batch's keys only."""
         raise NotImplementedError
 
     def on_epoch(self, epoch: Epoch, state: MutableMapping[K, S], output: Output[K, VO]) -> None:
-        """The step's frontier has reached ``epoch``, which is passed on after this call.
+        """React to ``epoch``, which the step's frontier has reached and which is forwarded after this call.
 
         Outputs at or below ``epoch`` are allowed here, above the epoch before it.
         """
 
     def on_timer(self, key: K, time: int, key_state: S | None, output: Output[K, VO]) -> S | None:
-        """A timer of ``key`` is due: the step's frontier has reached ``time``. Returns the key's new state.
+        """React to a timer of ``key``, due because the step's frontier has reached ``time``; return the new state.
 
         Timers are called before ``on_epoch`` of the epoch that makes them due, by time.
         """
         raise NotImplementedError
 
     def on_schedule(self, state: MutableMapping[K, S], output: Output[K, VO]) -> None:
-        """Called about every ``linger_s`` of the runtime's clock."""
+        """Do periodic work, about every ``linger_s`` of the runtime's clock."""
 
 
 LogicLike = StatefulLogic[K, VI, VO, S] | Callable[[DataMessage[K, VI], S | None, Output[K, VO]], S | None]
 
 
 class StatelessLogic(Protocol[K, VI, VO]):
-    """What ``stateless_op`` takes; it may have ``on_epoch(epoch, output)`` as well. So is a plain function."""
+    """The logic of ``stateless_op``; ``on_epoch(epoch, output)`` is optional. A plain function is also a logic."""
 
     def on_data(self, message: DataMessage[K, VI], output: Output[K, VO]) -> None:
-        """Take one record."""
+        """Process one record."""
         ...
 
 
@@ -207,7 +205,7 @@ StatelessLike = StatelessLogic[K, VI, VO] | Callable[[DataMessage[K, VI], Output
 
 
 def hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
-    """The hooks that a `StatefulLogic` really has, by name. `PlanError` for a near miss, or if none takes data."""
+    """Return the hooks that a logic overrides, by name. `PlanError` for an unknown hook, or if none takes data."""
     hooks = _hooks(logic, step, HOOKS, KeyedLogic)
     if not hooks.keys() & {"on_data", "on_batch"}:
         raise PlanError(f"step {step!r}: {type(logic).__name__} has neither on_data nor on_batch: it cannot take data")
@@ -215,7 +213,7 @@ def hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
 
 
 def stateless_hooks_of(logic: object, step: str) -> dict[str, Callable[..., Any]]:
-    """The same for the logic of ``stateless_op``, which has ``on_data`` and perhaps ``on_epoch``."""
+    """Return the hooks of a logic of ``stateless_op``: ``on_data`` and perhaps ``on_epoch``. `PlanError` as above."""
     hooks = _hooks(logic, step, ("on_data", "on_epoch"), object)
     if "on_data" not in hooks:
         raise PlanError(f"step {step!r}: {type(logic).__name__} has no on_data: it cannot take data")
@@ -231,22 +229,22 @@ def _hooks(logic: object, step: str, known: Sequence[str], base: type) -> dict[s
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-            raise PlanError(f"step {step!r}: {kind.__name__}.{name} is no hook of this step; {hint}")
+            raise PlanError(f"step {step!r}: {kind.__name__}.{name} is not a hook of this step; {hint}")
     hooks = {name: getattr(logic, name) for name in wanted if getattr(kind, name) is not getattr(base, name, None)}
     hooks = {"on_data": logic} if not hooks and callable(logic) else hooks
     for name, hook in hooks.items():
         if is_coroutine_function(hook):
             raise PlanError(
-                f"step {step!r}: {name} is a coroutine function, which nobody would await: make it a plain one, and "
+                f"step {step!r}: {name} is a coroutine function, which is not awaited here: make it a plain one, and "
                 f"use enrich for calls that wait"
             )
     return hooks
 
 
 class CheckedOutput:
-    """Sends what a user's logic put out: to port 0, and for the n-th of ``sides`` to port n.
+    """Checks and sends the outputs of a user's logic: to port 0, and for the n-th of ``sides`` to port n.
 
-    ``passed`` is the last epoch that the step has passed on.
+    ``passed`` is the last epoch that the step forwarded.
     """
 
     def __init__(self, context: StepContext, sides: Sequence[str] = ()) -> None:
@@ -260,8 +258,8 @@ class CheckedOutput:
     def send(
         self, output: Output[Any, Any], out: Outlet, *, part: str | None = None, closing: int | None = None
     ) -> None:
-        """Send the records of ``output``, made of records of ``part``, or because of the epoch ``closing``, which is
-        about to be passed on. `OperatorError` if they break a rule of time.
+        """Send the records of ``output``, made from records of ``part`` or at the epoch ``closing``, which is forwarded
+        next. `OperatorError` if a record breaks a rule about keys or time.
         """
         self._closing = closing
         if output.sided:
@@ -313,7 +311,7 @@ class CheckedOutput:
         if min(timestamps) <= self.passed:
             raise self._error(
                 f"sent a record at {min(timestamps)}, at or below the epoch {self.passed} it has passed on: "
-                f"nothing may follow an epoch that it has closed. {_sentence(self._a_time_to_give())}",
+                f"an epoch means that no earlier record follows. {_sentence(self._a_time_to_give())}",
                 rule="epoch order",
             )
         if max(timestamps) >= MAX_EPOCH:
@@ -322,7 +320,7 @@ class CheckedOutput:
             )
 
     def _a_time_to_give(self) -> str:
-        """What to do about a record whose time cannot be sent, here and now."""
+        """Advise which time to give a record whose time is not allowed."""
         above = "" if self.passed == MIN_EPOCH else f" above the epoch {self.passed}"
         if self._closing is None:
             return f"give it a time{above or ' of the stream'}, for instance its input's"
@@ -335,24 +333,24 @@ class CheckedOutput:
         )
 
     def check_timer(self, time: int) -> None:
-        """`OperatorError` if ``time`` is none that a timer can have."""
+        """Raise `OperatorError` if ``time`` is not valid for a timer."""
         if type(time) is not int:
             raise self._error(f"set a timer at a time of type {type(time).__name__}: give an int in the stream's unit")
         if time > MAX_EPOCH:
             raise self._error("set a timer at a time beyond the maximum epoch, the end of the stream")
 
     def check_keys(self, output: Output[Any, Any], allowed: Set[Any], function: object, *, since: int = 0) -> None:
-        """`OperatorError` if ``output`` has a timer, or from record ``since`` on a record, under another key."""
+        """Raise `OperatorError` if a timer of ``output``, or a record from ``since`` on, has another key."""
         foreign = distinct([*output.keys[since:], *(key for key, _ in output.timers)], self._step) - allowed
         if foreign:
             raise self.foreign_key(next(iter(foreign)), function)
 
     def foreign_key(self, key: object, function: object) -> OperatorError:
-        """The error for an output, or state, under a key that its input does not have; for the caller to raise."""
+        """Return the error about an output, state or timer under a key that its input does not have."""
         where = describe_function(function)
         return OperatorError(
             f"step {self._step!r} sent a record, made state or set a timer under key {shown(key)}, which its input "
-            f"does not have (in {where}): outputs keep their input's key; use key_by behind this step to change it",
+            f"does not have (in {where}): outputs keep their input's key; use key_by after this step to change it",
             step=self._step,
             key=key,
             function=where,
@@ -368,7 +366,7 @@ def _sentence(text: str) -> str:
 
 
 def _alike(output: Output[Any, Any]) -> Iterator[Output[Any, Any]]:
-    """``output`` in runs of records that all have a timestamp, or all have none."""
+    """Divide ``output`` into runs of records that all have a timestamp, or all have none."""
     rows = zip(output.keys, output.values, output.timestamps, strict=True)
     for _, run in groupby(rows, key=lambda row: row[2] is None):
         records: Output[Any, Any] = Output()

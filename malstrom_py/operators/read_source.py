@@ -1,17 +1,9 @@
-"""``source``: reads the parts of a source that are assigned to this worker, one batch at a time.
+"""``source``: lists, pins and reads the parts of a source that are assigned to this worker, one batch at a time.
 
-Which parts a source has, which of them have been read, and what is pinned of it.
-
-Rule: a source that reads what is new (`GrowingSource`) is asked with what the snapshot knows of it; every other one as
-if there were no snapshot.
-
-One part of a source while it is read: how much it is asked for, when again, and what it gives as a batch.
-
-``source``: reads the parts of a source that live on this worker, one batch at a time.
-
-Every part opened is announced with `PartOpened`, every part at its end with `PartFinished`; when all are
-finished the maximum epoch follows (T5). A part that was asked again and again and had nothing is told of with
-`PartQuiet` (T2): never one that was not asked, for it is not open yet or there is no room behind it.
+Rules. Every part is announced by `PartOpened`, its end by `PartFinished`; after the last one the maximum epoch follows
+(T5). A part that was polled repeatedly without records is reported by `PartQuiet` (T2); a part that was not polled,
+because it is not open yet or because of back-pressure, is not. Only a source that reads new data (`GrowingSource`)
+gets the snapshot's positions when it lists its parts.
 """
 
 from __future__ import annotations
@@ -53,22 +45,22 @@ from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 
 def reads_new(source: object) -> bool:
-    """Whether a finished job goes on with what is new in ``source``."""
+    """Whether a finished job, started again, reads the new data of ``source``."""
     return isinstance(source, GrowingSource) and source.reads_new is True
 
 
 def is_read(source: object, position: Any) -> bool:
-    """Whether nothing is left of a part of ``source`` that ended at ``position``.
+    """Whether a part of ``source`` that ended at ``position`` was read to its end.
 
-    A drain ends parts where they are. A source that reads what is new reads the rest of them in the next run.
+    A drain ends parts early. A source that reads new data reads the rest of them in the next run.
     """
     return source.has_read(position) if isinstance(source, GrowingSource) and source.reads_new else True
 
 
 def pin(source: object, job: str, record: Any, *, was_read: bool) -> None:
-    """Have ``source`` hold still what ``job`` is to read, if it can.
+    """Pin the version of the data that ``job`` reads, if ``source`` can.
 
-    ``record``: what an earlier run had pinned, or None. ``was_read``: that run has read all of it.
+    ``record``: the pin of an earlier run, or None. ``was_read``: that run has read all pinned data.
     """
     if was_read and record is not None and reads_new(source) and isinstance(source, PinnedGrowingSource):
         source.pin_next(job, record)
@@ -77,14 +69,14 @@ def pin(source: object, job: str, record: Any, *, was_read: bool) -> None:
 
 
 def parts_of(source: PartitionedSource[Any], known: Mapping[Part, Any] | None) -> list[Part]:
-    """The parts of ``source``. ``known``: those of the snapshot that the job goes on from, with their positions."""
+    """Return the parts of ``source``. ``known``: the parts and positions of the snapshot that the job resumes from."""
     if known is not None and isinstance(source, GrowingSource) and source.reads_new:
         return list(source.list_parts_after(known))
     return list(source.list_parts())
 
 
 def check_parts(parts: Sequence[object], source: Source[Any], step: str) -> None:
-    """`SourceError` unless ``parts`` are names of parts, each there once."""
+    """Raise `SourceError` unless ``parts`` are distinct names of parts."""
     for part in parts:
         if not isinstance(part, str):
             raise SourceError(
@@ -101,11 +93,11 @@ _BACKOFF_MAX_S: Final = 0.5
 _POLL_MAX_S: Final = 0.1
 
 ROWS_FIRST: Final = 4
-"""How many rows a part is asked for at first."""
+"""The number of rows of the first poll of a part."""
 
 
 class PartReader:
-    """One part while it is read here."""
+    """The reader of one part: how many rows to poll, and when to poll next."""
 
     __slots__ = (
         "batch_size",
@@ -133,24 +125,24 @@ class PartReader:
         self.gives_columns = False
 
     def poll(self, rows_max: int, *, frames: bool = False) -> Any:
-        """What the part gives. ``frames``: by the way that is fastest for frames of Polars, where it has one."""
+        """Poll the part. ``frames``: by ``poll_columns``, if the part has it, which is fastest for Polars frames."""
         poll = getattr(self.source_part, "poll_columns", None) if frames and self.gives_columns else None
         return self.source_part.poll(rows_max) if poll is None else poll(rows_max)
 
     def adapt(self, took_s: float, rows_max: int, bytes_max: int) -> None:
-        """How many rows to ask for next, after a poll that took ``took_s``."""
+        """Set the number of rows of the next poll, after one that took ``took_s``."""
         rows = self.rows // 4 if took_s > _POLL_MAX_S else self.rows * 2
         self.rows = max(1, min(rows, rows_max, bytes_max // self.row_bytes))
 
     def came(self) -> None:
-        """Something came: ask again at once."""
+        """Note that records came: the next poll is due immediately."""
         self.poll_at_s = self.wait_s = 0.0
         self.quiet_since_s = None
 
     def delay(self, now_s: float, linger_s: float) -> float:
-        """Nothing came: ask again after ``linger_s``, twice as late each time up to half a second.
+        """Note that no records came: back off from ``linger_s``, doubling up to half a second.
 
-        Returns for how long nothing has come: 0 at first.
+        Returns for how long no records have come: 0 at first.
         """
         self.wait_s = max(linger_s, min(max(self.wait_s * 2, _BACKOFF_MIN_S), _BACKOFF_MAX_S))
         self.poll_at_s = now_s + self.wait_s
@@ -160,7 +152,7 @@ class PartReader:
 
 
 def size_of(value: Any) -> int:
-    """About how many bytes a value takes: its own, and those of its items one level down.
+    """Return about how many bytes a value takes: its own, and those of its items one level down.
 
     >>> size_of("x" * 1000) > 1000, size_of({"column": "x" * 1000}) > 1000
     (True, True)
@@ -170,17 +162,17 @@ def size_of(value: Any) -> int:
 
 
 def batch_of(polled: Any, part: str) -> Batch:
-    """What a part has polled as a batch: columns stay columns."""
+    """Return the result of a poll as a batch: columns stay columns."""
     if isinstance(polled, ColumnBatch):
         polled.part, polled.named = part, True
         return polled
-    if hasattr(polled, "schema"):  # an Arrow RecordBatch, told without importing Arrow
+    if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
         return ColumnBatch(polled, part=part, named=True)
     return Batch(polled if isinstance(polled, list) else list(polled), part=part)
 
 
 def row_bytes(batch: Batch) -> int:
-    """About how many bytes a row of ``batch`` takes."""
+    """Return about how many bytes a row of ``batch`` takes."""
     if isinstance(batch, ColumnBatch):
         return max(1, batch.size // len(batch))
     return size_of(batch.values[-1])
@@ -191,22 +183,22 @@ _OPEN_MAX: Final = 256
 _ROUTED_MAX: Final = 16_384
 
 
-class Begun(NamedTuple):
-    """Where a part stood at a snapshot; ``state`` is what operators kept for it, by their steps."""
+class RestoredPart(NamedTuple):
+    """The position of a part in a snapshot; ``state``: what operators store for the part, by step."""
 
     position: Any = None
     is_finished: bool = False
     state: Mapping[str, Any] | None = None
 
 
-_NOT_BEGUN: Final = Begun()
-NOTHING_BEGUN: Final[Mapping[Part, Begun]] = {}
+_AT_START: Final = RestoredPart()
+NO_RESTORED_PARTS: Final[Mapping[Part, RestoredPart]] = {}
 
 
 class ReadSource(Operator):
-    """Polls its parts in turn, at most 256 of them open at a time (or its ``parts_open_max``), the others behind them.
+    """Polls its parts in turn, at most 256 of them open at a time (or the source's ``parts_open_max``).
 
-    A part that is not open yet holds back event time like any part without data.
+    A part that waits to be opened holds back event time like any part without data.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -225,22 +217,22 @@ class ReadSource(Operator):
         self.finished = False
         self._polled: PartReader | None = None
         self.polled_s = 0.0
-        """When a part was asked last."""
+        """The time of the last poll."""
         self._rows_cap: int | None = None
 
     @property
     def source(self) -> Source[Any]:
-        """What is read."""
+        """The source of this step."""
         return self._source
 
     @property
     def reads_new(self) -> bool:
-        """Whether a finished job goes on with what is new in the source."""
+        """Whether a finished job, started again, reads the source's new data."""
         return reads_new(self._source)
 
     def pin(self, record: Any = None, *, was_read: bool = False) -> None:
-        """Have the source hold still what this job is to read, where it can: what ``record`` says, if it is given, or
-        what is new since, if that ``was_read`` and the source reads what is new.
+        """Pin the version of the data that this job reads, if the source can: that of ``record``, if given, or the
+        data that is new since, if the recorded data ``was_read`` and the source reads new data.
         """
         try:
             pin(self._source, self.context.job, record, was_read=was_read)
@@ -248,20 +240,20 @@ class ReadSource(Operator):
             self._raise(error, "could not be pinned")
 
     def pin_record(self) -> Any:
-        """What the source has pinned, in plain types; None where it cannot."""
+        """Return the source's pin in plain types; None if the source cannot pin."""
         return self._source.pin_record() if isinstance(self._source, PinnedSource) else None
 
     def unpin(self, *, keep: bool = False) -> None:
-        """The job has ended: the other side of a `pin` that went well. ``keep``: it is to be gone on with."""
+        """Undo a successful `pin` at the end of the job. ``keep``: the job will be resumed."""
         if isinstance(self._source, PinnedSource):
             try:
                 self._source.unpin(keep=keep)
             except Exception as error:
-                self._raise(error, "could not clear away what was kept for the job")
+                self._raise(error, "could not remove the data it had pinned for the job")
 
     @property
     def moves_parts(self) -> bool:
-        """Whether parts can be read on from where another worker stood: those of a `StatelessSource` cannot."""
+        """Whether another worker can resume a part at its position: not of a `StatelessSource`."""
         return isinstance(self._source, PartitionedSource)
 
     @property
@@ -270,8 +262,8 @@ class ReadSource(Operator):
         return [*(reader.part for reader in self._readers), *(part for part, _ in (*self._waiting, *self._gained))]
 
     def list_parts(self, workers: Sequence[int], known: Mapping[Part, Any] | None = None) -> dict[int, list[Part]]:
-        """All parts of the source, dealt to ``workers``; asked once for the whole job. ``known``: those of the snapshot
-        that it goes on from, with their positions.
+        """Assign all parts of the source to ``workers``; called once per job. ``known``: the parts and positions of the
+        snapshot that the job resumes from.
         """
         dealt: dict[int, list[Part]] = {worker: [] for worker in workers}
         if not isinstance(self._source, PartitionedSource):
@@ -285,12 +277,14 @@ class ReadSource(Operator):
             dealt[workers[index % len(workers)]].append(part)
         return dealt
 
-    def open(self, out: Outlet, *, parts: Sequence[Part], begun: Mapping[Part, Begun] = NOTHING_BEGUN) -> None:
-        """Announce ``parts``, which live on this worker, and open the first of them: those that were ``begun`` where
-        they stood at a snapshot, the others at their start.
+    def open(
+        self, out: Outlet, *, parts: Sequence[Part], restored: Mapping[Part, RestoredPart] = NO_RESTORED_PARTS
+    ) -> None:
+        """Announce ``parts``, which are assigned to this worker, and open the first of them: those in ``restored`` at
+        their position, the others at their start.
         """
         for part in parts:
-            at = begun.get(part, _NOT_BEGUN)
+            at = restored.get(part, _AT_START)
             if at.is_finished:
                 self._done[part] = at.position
             else:
@@ -299,52 +293,51 @@ class ReadSource(Operator):
         self.settle(out)
 
     def take(self, out: Outlet, *, part: Part, position: Any, state: Mapping[str, Any] | None) -> None:
-        """Read ``part`` here, from ``position`` on, once `poll_gained` says so (R6); its epoch counts from now on.
+        """Take over ``part`` at ``position``, to be polled after `poll_gained` (R6); its epoch counts immediately.
 
-        ``state`` is what operators kept for it on its former worker.
+        ``state`` is what operators stored for the part on its former worker.
         """
         self.finished = False
         self._gained.append((part, position))
         out.forward(PartOpened(self._name(part), state))
 
     def take_finished(self, *, part: Part, position: Any) -> None:
-        """Keep the position of a part that another worker has read to its end, for snapshots."""
+        """Store the position of a part that another worker has read to its end, for snapshots."""
         self._done[part] = position
 
     def poll_gained(self) -> None:
-        """R6: nothing that was read of the gained parts elsewhere is still on its way: they may be polled."""
+        """Start polling the gained parts: no record that another worker read from them is in flight (R6)."""
         self._waiting.extend(self._gained)
         self._gained.clear()
         self._open_more()
 
     def last_read(self) -> str:
-        """Where records were read last, for people: from which part, and up to where; empty if nothing was."""
+        """Describe the last read, for people: its part and position; empty before the first read."""
         reader = self._polled
         if reader is None:
             return ""
         try:
             position = reader.source_part.snapshot() if self.moves_parts else None
-        except Exception:  # what has failed before is to be told, not this
+        except Exception:  # an earlier error is being reported
             position = None
         upto = "" if position is None else f", up to position {shown(position)}"
         return f"part {reader.part!r} of source {self.context.step!r}{upto}"
 
     def rewind(self, epoch: Epoch) -> Epoch:
-        """A source promises nothing before its end."""
+        """Return the frontier of the source, which is the minimum before its end."""
         return Epoch(MAX_EPOCH if self.finished else MIN_EPOCH)
 
     def settle(self, out: Outlet) -> None:
-        """Send the maximum epoch if there is nothing left to read here.
+        """Send the maximum epoch if no part is left to read here.
 
-        R2: not to be called between giving a part away and being told of the new table, for no epoch may be sent
-        in between.
+        R2: not called between the release of a part and the new routing table, because no epoch may be sent in between.
         """
         if not self._readers and not self._waiting and not self._gained and not self.finished:
             self.finished = True
             out.forward(Epoch(MAX_EPOCH))
 
     def stop(self, out: Outlet) -> None:
-        """Read nothing more: every part is at its end where it stands."""
+        """Stop reading: every part ends at its current position."""
         for part, position in (*self._waiting, *self._gained):
             self._done[part] = position
             out.forward(PartFinished(self._name(part)))
@@ -358,10 +351,10 @@ class ReadSource(Operator):
         self.settle(out)
 
     def release(self, out: Outlet, *, part: Part) -> tuple[Any, PartReleased | None]:
-        """Stop reading ``part`` here: its position, and the message that gathers what operators keep for it (R2).
+        """Stop reading ``part`` here: return its position, and the message that collects its state in operators (R2).
 
-        The message has passed them once the executor has run; of a finished part they keep nothing, so there is none.
-        Giving the last part away ends nothing: see `settle`.
+        The message has passed all operators once the executor has run; None for a finished part, for which operators
+        store nothing. The release of the last part sends no maximum epoch: see `settle`.
         """
         if part in self._done:
             return self._done.pop(part), None
@@ -371,14 +364,14 @@ class ReadSource(Operator):
             position = self._position(reader)
             self._close(reader)
         else:
-            position = self._given_up(part)
+            position = self._take_waiting(part)
         released = PartReleased(self._name(part))
         out.forward(released)
         self._open_more()
         return position, released
 
-    def _given_up(self, part: Part) -> Any:
-        """The position of a part that waits to be opened, taken out."""
+    def _take_waiting(self, part: Part) -> Any:
+        """Remove a part that waits to be opened, and return its position."""
         for waiting in (self._waiting, self._gained):
             for pair in waiting:
                 if pair[0] == part:
@@ -407,13 +400,12 @@ class ReadSource(Operator):
         columns_rows_max: int | None = None,
         frames: bool = False,
     ) -> int:
-        """Poll the next part that is due, once; how many records came.
+        """Poll the next part that is due, once, and return the number of records.
 
-        A part is asked for few rows at first, then for twice as many each time, up to ``rows_max`` and to about
-        ``bytes_max``, and for fewer again when it takes long: so that a slow one does not hold up the others; and for
-        so many that these do not take long in the following steps, either (`made`). One that
-        gives columns is asked for up to ``columns_rows_max`` rows; where these are more, for sixteen times the bytes.
-        ``frames``: whether a step behind takes columns as frames of Polars.
+        The number of rows asked for starts small and doubles, up to ``rows_max`` and about ``bytes_max``. It shrinks
+        when the part is slow, so that the other parts do not wait, and when the following steps are slow (`made`). A
+        part that returns columns is asked for up to ``columns_rows_max`` rows, and then for sixteen times the bytes.
+        ``frames``: whether a later step takes columns as Polars frames.
         """
         for _ in range(len(self._readers)):
             reader = self._readers.popleft()
@@ -435,17 +427,17 @@ class ReadSource(Operator):
         return 0
 
     def made(self, read: int, routed: int, *, took_s: float, limit_s: float, load: float) -> None:
-        """What was ``read`` took ``took_s`` up to the end of the region, and is to take no longer than ``limit_s``; it
-        became ``routed`` rows on their way to other regions, which were too many by ``load`` times, if that is above 1.
+        """Adapt the size of polls: ``read`` rows took ``took_s`` to the end of the region, and may take ``limit_s``;
+        they became ``routed`` rows for other regions. ``load``: the ratio of these to what the other regions can take.
 
-        Each part has a portion of its own, so that one whose rows are slow leaves the others as they are.
+        Each part has its own batch size, so that slow rows of one part do not affect the others.
         """
         if self._polled is not None:
             self._polled.batch_size.took(read, took_s, limit_s=limit_s, load=load)
         self._rows_cap = max(1, _ROUTED_MAX * read // routed) if routed > read else None
 
     def next_poll_s(self) -> float | None:
-        """When the first part is due, on the clock's monotonic time; 0 for now, None if none may be polled."""
+        """Return when the next poll is due, in the clock's monotonic time; 0 for now, None if no part is open."""
         return min((reader.poll_at_s for reader in self._readers), default=None)
 
     def close(self) -> None:
@@ -461,7 +453,7 @@ class ReadSource(Operator):
 
     def _nothing_came(self, reader: PartReader, now_s: float, linger_s: float, out: Outlet) -> None:
         quiet_s = reader.delay(now_s, linger_s)
-        # One that has just finished is no longer here, and not quiet but at its end.
+        # A part that has just finished is no longer open, and not quiet.
         if quiet_s > 0 and reader in self._readers:
             out.forward(PartQuiet(reader.name, quiet_s))
 
@@ -529,13 +521,13 @@ class ReadSource(Operator):
         return self._source.build(WorkerInfo(self.context.job, self.context.step, WorkerId(self.context.worker)))
 
     def _position(self, reader: PartReader) -> Any:
-        """Where ``reader`` stands; None for a source without positions, which is not asked."""
+        """Return the position of ``reader``; None for a source without positions."""
         if not isinstance(self._source, PartitionedSource):
             return None
         try:
             return reader.source_part.snapshot()
         except Exception as error:
-            self._raise(error, f"could not tell the position in part {reader.part!r}")
+            self._raise(error, f"could not return its position in part {reader.part!r}")
 
     def _name(self, part: Part) -> str:
         return f"{self.context.step}/{part}"
@@ -547,7 +539,7 @@ class ReadSource(Operator):
             self._raise(error, f"could not close part {reader.part!r}")
 
     def _raise(self, error: Exception, what: str) -> NoReturn:
-        """Raise ``error`` as a `SourceError` that names this step; errors that are not of reading as they are."""
+        """Raise ``error`` as a `SourceError` that names this step; other errors of ours are raised unchanged."""
         if isinstance(error, SourceError):
             named = SourceError(f"source {self.context.step!r}: {error}")
             raise (lasting(named) if error.lasting else named) from error

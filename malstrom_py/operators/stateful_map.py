@@ -1,11 +1,4 @@
-"""The steps that call a function with the state of a key: ``stateful_map``, ``stateful_flat_map``, ``ttl_map``.
-
-``stateful_map``: one state per key, one output per record.
-
-``stateful_flat_map``: one state per key, any number of outputs per record.
-
-``ttl_map``: ``stateful_map`` whose state goes when a key has been silent for a while of event time.
-"""
+"""The steps that call a function with the state of a key: ``stateful_map``, ``stateful_flat_map`` and ``ttl_map``."""
 
 from __future__ import annotations
 
@@ -68,7 +61,7 @@ class StatefulMap(KeyedOperator):
 
 
 def no_pair(answer: object, pair: str) -> TypeError:
-    """That a function returned ``answer`` where it must return a ``pair``; for the caller to raise.
+    """Return the error about a function that returned ``answer`` instead of a ``pair``.
 
     >>> str(no_pair((1, 2, 3), "(output, state)")), str(no_pair(None, "(output, state)"))
     ('must return (output, state), got a tuple of 3', 'must return (output, state), got None')
@@ -102,7 +95,7 @@ class StatefulFlatMap(StatefulMap):
         default: Callable[[], Any] | None,
     ) -> None:
         def listed(key: Any, value: Any, state: Any) -> tuple[list[Any], Any]:
-            # Outputs may be lazy and raise while they are read: read them before the state is set.
+            # Outputs may be lazy and raise while they are read: read them before setting the state.
             answer = fn(key, value, state)
             try:
                 outputs, state = answer
@@ -130,7 +123,7 @@ class StatefulFlatMap(StatefulMap):
 
 
 class TtlMap(StatefulMap):
-    """Calls ``fn(key, value, state) -> (output, new state)``. A key's state goes once the step's frontier passes
+    """Calls ``fn(key, value, state) -> (output, new state)``. A key's state is dropped once the step's frontier passes
     its last record + ``ttl`` (in the stream's unit); the key then starts from ``default()`` again.
 
     >>> import malstrom_py as mp
@@ -157,21 +150,21 @@ class TtlMap(StatefulMap):
         self._ttl = ttl
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
-        # Here the records that fn raised on are gone: they prolong nothing.
+        # Records on which fn raised are not in the batch any more, so they do not extend the time to live.
         timers, values = self.state.timers, self.state.values
         latest: dict[Any, int] = {}
         for key, timestamp in zip(keys_of(batch, self.context.step), batch.timestamps or (), strict=True):
             if timestamp >= latest.get(key, timestamp):
                 latest[key] = timestamp
         for key, timestamp in latest.items():
-            # A key has one timer, at the latest time any of its records asked for; a key without state has none.
+            # A key has one timer, at the latest expiry of its records; a key without state has none.
             times = [timestamp + self._ttl, *timers.take(key)]
             if key in values:
                 timers.set(key, max(times))
         super().emit(batch, results, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        # "Passes": a record exactly ttl behind the last one still meets its state.
+        # "Passes": a record exactly ttl after the last one still finds the state.
         for key, _ in self.state.timers.due(epoch.time - 1):
-            self.state.values.pop(key, None)  # noted: its timer has gone as well
+            self.state.values.pop(key, None)  # the change is tracked by its timer
         out.forward(epoch)

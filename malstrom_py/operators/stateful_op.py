@@ -1,11 +1,8 @@
-"""``stateful_op``: the general keyed step, driven by a user's `StatefulLogic`.
+"""``stateful_op``: the general keyed step, which calls the hooks of a user's `StatefulLogic`.
 
-The states of a step as hooks over all keys are given them: it is known afterwards which keys were assigned.
-
-Rule: to read costs what a dict costs, and what follows an assignment costs by the keys that were assigned, not by all.
-
-Rules it enforces: an output keeps its input's key; no output at or below the last epoch passed on; a record
-its logic raised on leaves state, timers and outputs as they were. T6: timers fire at the step's own frontier.
+Rules: outputs obey `CheckedOutput`; a record on which the logic raised leaves state, timers and outputs unchanged. T6:
+timers fire at the step's own frontier. A hook over all keys gets the states as `Assigned`: reading costs the same as a
+dict, and the checks afterwards cost by the keys assigned, not by all keys.
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ from malstrom_py.state.keyed_state import Defaulting
 
 
 class Assigned(MutableMapping[Any, Any]):
-    """``values``, key -> state. ``changed``: the keys that were assigned or dropped; ``made``: of these, those that had
-    no state before.
+    """A view of ``values``, key -> state, that tracks changes. ``changed``: the keys assigned or dropped; ``made``:
+    those of them that had no state before.
 
     >>> values = {"a": 1, "b": 2}
     >>> states = Assigned(values)
@@ -92,7 +89,7 @@ class Assigned(MutableMapping[Any, Any]):
     def popitem(self) -> tuple[Any, Any]:
         for key in reversed(self._values):
             return key, self.pop(key)
-        raise mark_safe(KeyError("there is no state left"))
+        raise mark_safe(KeyError("no key has state"))
 
     def clear(self) -> None:
         self.changed |= self._values.keys()
@@ -105,7 +102,7 @@ class Assigned(MutableMapping[Any, Any]):
                 self.made.add(key)
 
 
-_RUNG_AT_END_MAX: Final = 10_000
+_FIRED_AT_END_MAX: Final = 10_000
 
 
 class StatefulOp(StatefulOperator):
@@ -175,7 +172,7 @@ class StatefulOp(StatefulOperator):
         self._checked.passed = epoch
 
     def fire_timers(self, time: int, out: Outlet) -> None:
-        """Call ``on_timer`` for what is due at ``time``, which the frontier has reached: what one that raised left."""
+        """Call ``on_timer`` for the timers due at ``time`` that are left because an earlier call raised."""
         output: Output[Any, Any] = Output()
         self._fire(time, output)
         self._checked.send(output, out, closing=time)
@@ -209,7 +206,7 @@ class StatefulOp(StatefulOperator):
                     if state is None and default is not None:
                         state = default()
                     state = call(DataMessage(key, value, timestamp), state, output)
-                    # One output under the very key of the record is the common case, told here; others are looked at.
+                    # The common case is at most one output under the record's own key; others are checked.
                     if len(sent) > mark + 1 or (len(sent) > mark and sent[mark] is not key) or len(asked) > timers:
                         self._check_key(key, mark, timers, output, function)
                     if state is None:
@@ -219,21 +216,21 @@ class StatefulOp(StatefulOperator):
                 return
             except Exception as error:
                 if isinstance(error, OperatorError) and error.rule and error.step == self.context.step:
-                    raise  # a rule of ours, not an error of the user's function
+                    raise  # a broken rule, already complete
                 check_hashable(keys[index], self.context.step)
                 output.truncate(mark, timers)
                 self.failures.record(error, function, batch, index, out)
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, while it is watched whether it keeps any state: a thousand records, or fewer."""
+        """Wrap ``function`` to watch whether it returns any state, for at most a thousand records."""
 
-        def listened(*arguments: Any) -> Any:
+        def watched(*arguments: Any) -> Any:
             state = function(*arguments)
             if self._return_watch is not None and self._return_watch.over((state,)):
                 self._return_watch = None
             return state
 
-        return listened
+        return watched
 
     def _over_all(self, function: Callable[..., Any], output: Output[Any, Any], *arguments: Any) -> None:
         states = Assigned(self.state.values)
@@ -252,17 +249,17 @@ class StatefulOp(StatefulOperator):
         self._discard(states.changed)
 
     def _check_states(self, before: int, allowed: Set[Any], function: object) -> None:
-        """State is given to keys of the records at hand, or that have some: others may belong to another worker, and
-        nobody would look for them when keys move.
+        """Check that new keys are keys of the batch: others may belong to another worker, and would be lost when keys
+        move.
         """
         states = self.state.values
-        # What is new stands last.
+        # New keys are the last in the dict.
         for key in islice(reversed(states), max(0, len(states) - before)):
             if key not in allowed:
                 raise self._checked.foreign_key(key, function)
 
     def _finish(self, output: Output[Any, Any], out: Outlet) -> None:
-        """Set the timers that were asked for, fire those that are due already, send everything."""
+        """Set the requested timers, fire those that are already due, and send all outputs."""
         self._set_timers(output)
         self._fire(self._checked.passed, output)
         self._checked.send(output, out)
@@ -271,11 +268,11 @@ class StatefulOp(StatefulOperator):
         states, function = self.state.values, self._on_timer
         if function is None:
             return
-        rung: Counter[Any] = Counter()
+        fired: Counter[Any] = Counter()
         calls = 0
         for key, time in self.state.timers.due(frontier):
             if frontier == MAX_EPOCH:
-                self._check_end(key, rung, function)
+                self._check_end(key, fired, function)
             mark, timers = len(output), len(output.timers)
             try:
                 state = function(key, time, states.get(key), output)
@@ -290,7 +287,7 @@ class StatefulOp(StatefulOperator):
             self._timer_watch = None
 
     def _check_later(self, key: Any, time: int, output: Output[Any, Any], function: object) -> None:
-        """A timer that sets one for its own time, or before it, would be due at once, for ever."""
+        """Refuse a timer set by ``on_timer`` that is not later: it would fire forever."""
         for _, other in output.timers:
             if type(other) is int and other <= time:
                 raise OperatorError(
@@ -301,14 +298,14 @@ class StatefulOp(StatefulOperator):
                     function=describe_function(function),
                 )
 
-    def _check_end(self, key: Any, rung: Counter[Any], function: object) -> None:
-        """At the end of a stream every timer is due, and one that always sets the next would never let it end."""
-        rung[key] += 1
-        if rung[key] > _RUNG_AT_END_MAX:
+    def _check_end(self, key: Any, fired: Counter[Any], function: object) -> None:
+        """Refuse timers that always set the next one at the end of the stream, where every timer is due."""
+        fired[key] += 1
+        if fired[key] > _FIRED_AT_END_MAX:
             raise OperatorError(
-                f"step {self.context.step!r}: the timers of key {shown(key)} go on without end, at the end of the "
-                f"stream: {_RUNG_AT_END_MAX} have been due since (in {describe_function(function)}). Set the next "
-                f"timer only while there is something to wait for.",
+                f"step {self.context.step!r}: the timers of key {shown(key)} do not end at the end of the "
+                f"stream: {_FIRED_AT_END_MAX} have fired since (in {describe_function(function)}). Set the next "
+                f"timer only while the key waits for something.",
                 step=self.context.step,
                 key=key,
                 function=describe_function(function),
@@ -341,9 +338,9 @@ class StatefulOp(StatefulOperator):
             self.state.values[key] = state
 
     def _discard(self, keys: Set[Any]) -> None:
-        """A state of None is no state: the key is dropped."""
+        """Drop those of ``keys`` whose state is None."""
         states = self.state.values
-        # By identity, for states may be things that compare item by item, such as arrays.
+        # By identity, because states such as arrays compare item by item.
         if any(map(is_, map(states.get, keys), repeat(None))):
             for key in keys:
                 if states.get(key) is None:

@@ -1,18 +1,5 @@
-"""The steps without state: ``map``, ``filter``, ``flat_map``, ``inspect`` and their like.
-
-``map``: one output per record.
-
-``filter``: the records a predicate is true for.
-
-``filter_map``: map and filter in one call; None drops the record.
-
-``flat_map``: any number of outputs per record.
-
-``flatten``: each item of an iterable value becomes a record.
-
-``inspect``: look at records without changing them.
-
-``inspect_frontier``: see how far event time has got at this place of the job.
+"""The steps that call a function per record and keep no state: ``map``, ``filter``, ``filter_map``, ``flat_map``,
+``flatten`` and ``inspect``; and ``inspect_frontier``, which calls one per epoch (watermark).
 """
 
 from __future__ import annotations
@@ -53,7 +40,7 @@ class Map(Operator):
 
 
 class Filter(Operator):
-    """Keeps the records whose value ``predicate`` holds true; the others are counted as filtered.
+    """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -70,7 +57,7 @@ class Filter(Operator):
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if batch.keys is None and batch.timestamps is None:
-            # No other columns to keep in step, so no mask: a fifth less per record.
+            # No keys or timestamps to filter along, so no mask: a fifth less time per record.
             batch, values = call_each(self._predicate, batch, self._failures, out, loop=kept_of)
             kept = batch.with_values(values)
         else:
@@ -110,7 +97,7 @@ class FilterMap(Operator):
 
 _SLICE_FIRST: Final = 16
 _ROWS_OUT: Final = 4096
-"""About how many records are made of one slice of a batch, once it is known how many one record becomes."""
+"""About how many records one slice of a batch becomes, once the number of records per record is known."""
 
 
 class FlatMap(Operator):
@@ -137,12 +124,12 @@ class FlatMap(Operator):
             start += len(part)
             self._flatten(part, out)
             if start < len(batch):
-                # One record may become thousands: they go their way before the next ones are made.
+                # One record may become thousands: later steps process them before the next slice.
                 out.drain()
 
     def _flatten(self, batch: Batch, out: Outlet) -> None:
         taken = len(batch)
-        # An iterable may be lazy and raise while it is read, so it is read inside the guarded call.
+        # An iterable may be lazy and raise while it is read: call_each reads it.
         batch, lists = call_each(self._items, batch, self._failures, out, blame=self._blame)
         keys, timestamps = batch.keys, batch.timestamps
         counts = list(map(len, lists)) if keys is not None or timestamps is not None else []
@@ -167,19 +154,19 @@ class FlatMap(Operator):
 
 
 def refuse_no_items(items: object, wanted: str) -> None:
-    """TypeError if nothing can be read of ``items``, what a function gave; it says that ``wanted`` must be returned.
+    """Raise TypeError if ``items``, a function's result, is not iterable; it names what is ``wanted`` instead.
 
     >>> refuse_no_items([1, 2], "a list")
     """
     try:
-        iter(items)  # type: ignore[call-overload]  # whether that can be is the question
+        iter(items)  # type: ignore[call-overload]  # it may not be iterable
     except TypeError as error:
         got = "None" if items is None else type(items).__name__
         raise mark_safe(TypeError(f"must return {wanted}, got {got}")) from error
 
 
 def spread(column: list[Any], counts: list[int]) -> list[Any]:
-    """Each entry of ``column`` as often as ``counts`` says."""
+    """Repeat each entry of ``column`` by its count."""
     return list(chain.from_iterable(map(repeat, column, counts)))
 
 
@@ -198,7 +185,7 @@ class Flatten(FlatMap):
 
 
 class Inspect(Operator):
-    """Calls ``fn(value)`` for its effect and passes each record on as it is.
+    """Calls ``fn(value)`` for its effect and forwards each record unchanged.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -220,7 +207,7 @@ class Inspect(Operator):
 
 
 class InspectFrontier(Operator):
-    """Calls ``fn(frontier)`` each time the step's own frontier moves, on each worker; the records pass as they are.
+    """Calls ``fn(frontier)`` each time the step's own frontier advances, on each worker; records pass unchanged.
 
     The last call is with `MAX_EPOCH`, on untimed streams too.
 
@@ -247,7 +234,7 @@ class InspectFrontier(Operator):
         out.send(batch)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        # T2: an epoch may come again, to say that who sends it has become idle or has woken.
+        # T2: an epoch may be repeated, to change the idle flag of its sender.
         if epoch.time > self._seen:
             self._seen = epoch.time
             try:

@@ -1,4 +1,4 @@
-"""``stateless_op``: a general step without state, driven by a user's logic."""
+"""``stateless_op``: the general step without state, which calls the hooks of a user's logic."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ class StatelessOp(Operator):
         self._send(output, out, part=batch.part)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        # T2: an epoch may come again, to say that who sends it has become idle or has woken.
+        # T2: an epoch may be repeated, to change the idle flag of its sender.
         if self._on_epoch is not None and epoch.time > self._checked.passed:
             output: Output[Any, Any] = Output()
             try:
                 self._on_epoch(epoch, output)
             except Exception as error:
                 raise self._failures.error(error, self._on_epoch, policy=False) from error
-            # An epoch has no key, and what has one belongs on the worker that owns it.
+            # An epoch has no key, and a record with a key must be on the worker that owns the key.
             self._checked.check_keys(output, frozenset() if self.context.keyed else {None}, self._on_epoch)
             self._send(output, out, part=None, closing=epoch.time)
         self._checked.passed = epoch.time
         out.forward(epoch)
 
     def continue_at(self, epoch: int) -> None:
-        """Go on behind ``epoch``, which was passed on where the state is from: no hook is told of it again."""
+        """Resume after ``epoch``, which was forwarded before the snapshot: no hook is called for it again."""
         self._checked.passed = epoch
 
     def rewind(self, epoch: Epoch) -> Epoch:

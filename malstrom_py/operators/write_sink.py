@@ -1,10 +1,7 @@
-"""``sink``: hands batches to the writers of a sink on this worker.
+"""``sink``: passes batches to the writers of a sink on this worker.
 
-``sink``: hands batches to the writer of a sink on this worker.
-
-``sink`` with a `PartitionedSink`: one writer per part, each on the worker that owns the part's slot.
-
-The stream is keyed by the part's name on its way here, so a part's writer moves like any key's state.
+A `PartitionedSink` has one writer per part, on the worker that owns the part's slot: the stream is keyed by the name of
+the part, so that a writer moves like the state of any key.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 
 class WriteSink(Operator):
-    """Writes each batch as it comes. Opening, committing and closing are the worker's business.
+    """Writes each batch as it arrives. The worker opens, commits and closes.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -48,7 +45,7 @@ class WriteSink(Operator):
         self.sink = sink
         self.takes_columns = getattr(sink, "takes_columns", False) is True
         self.writer: SinkWriter | None = None
-        self._tell_moved: Callable[[int], None] | None = None
+        self._notify_moved: Callable[[int], None] | None = None
         self._payloads: list[bytes] = []
 
     def open(self) -> None:
@@ -59,7 +56,7 @@ class WriteSink(Operator):
             self.writer = sink.open(info) if isinstance(sink, TransactionalSink) else sink.build(info)
         except Exception as error:
             raise self.error(error, "could not be opened") from error
-        self._tell_moved = getattr(self.writer, "moved", None)
+        self._notify_moved = getattr(self.writer, "moved", None)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if self.writer is None:
@@ -73,14 +70,14 @@ class WriteSink(Operator):
         """The stream ends here."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
-        """S1: what has been written before a barrier is pre-committed there."""
+        """Pre-commit at a barrier what was written before it (S1)."""
         if isinstance(message, AbsBarrier) and isinstance(self.sink, TransactionalSink):
             snapshot = SnapshotId(message.snapshot)
             context = CommitContext(self.context.job, self.context.step, snapshot, message.incarnation)
             self._payloads.append(self.pre_commit(context))
 
     def pre_commit(self, context: CommitContext) -> bytes:
-        """Have the writer make durable what it has, but not visible: its payload."""
+        """Make the writer's data durable, but not visible, and return the payload for the commit."""
         if self.writer is None:
             raise SinkError(f"sink {self.context.step!r} is not open")
         try:
@@ -90,7 +87,7 @@ class WriteSink(Operator):
         return payload
 
     def take_payloads(self) -> list[bytes]:
-        """What has been pre-committed at barriers, taken out."""
+        """Remove and return the payloads of pre-commits."""
         payloads, self._payloads = self._payloads, []
         return payloads
 
@@ -98,9 +95,9 @@ class WriteSink(Operator):
         """The stream ends here."""
 
     def moved(self, version: int) -> None:
-        """Keys have left or come with ``version`` of the table: writers that order what several have written ask."""
-        if self._tell_moved is not None:
-            self._tell_moved(version)
+        """Notify a writer that orders rows of several workers: keys moved with ``version`` of the routing table."""
+        if self._notify_moved is not None:
+            self._notify_moved(version)
 
     def close(self) -> None:
         """Close the writer, if it is open."""
@@ -112,13 +109,13 @@ class WriteSink(Operator):
                 raise self.error(error, "could not be closed") from error
 
     def error(self, error: Exception, what: str) -> SinkError:
-        """``error`` as a `SinkError` that names this step; for the caller to raise."""
+        """Return ``error`` as a `SinkError` that names this step."""
         text = str(error) if isinstance(error, SinkError | SparkError) else safe_text(error)
         return SinkError(f"sink {self.context.step!r} {what}: {text}")
 
 
 class KeyByPart(Operator):
-    """Keys each record by the part that ``assign_part`` puts it in, and keeps its own key beside its value."""
+    """Keys each record by its part, from ``assign_part``, and keeps the record's own key beside its value."""
 
     def __init__(self, context: StepContext, *, sink: PartitionedSink) -> None:
         super().__init__(context)
@@ -136,8 +133,8 @@ class KeyByPart(Operator):
             raise self._failures.error(error, self._sink.assign_part, policy=False) from error
         for kind in set(map(type, parts)) - {str}:
             raise OperatorError(
-                f"step {self.context.step!r}: assign_part gave a part of type {kind.__name__}: the name of a part is a "
-                f"str (in {describe_function(self._sink.assign_part)})",
+                f"step {self.context.step!r}: assign_part returned a part of type {kind.__name__}: the name of a part "
+                f"is a str (in {describe_function(self._sink.assign_part)})",
                 step=self.context.step,
             )
         pairs = list(zip(keys, batch.values, strict=True)) if batch.keys is not None else batch.values
@@ -148,7 +145,7 @@ class KeyByPart(Operator):
 
 
 class WriteParts(StatefulOperator):
-    """Writes each record to the writer of its part, opened when the part is first seen or acquired.
+    """Writes each record to the writer of its part, which is opened when the part first arrives or is acquired.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -196,7 +193,7 @@ class WriteParts(StatefulOperator):
         """The stream ends here."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
-        """A part's state is its writer's position: fetched before it is asked for, opened when it has come."""
+        """Read the writers' positions before they are collected or persisted; open writers of acquired parts."""
         if isinstance(message, AbsBarrier):
             self._fetch(self._parts)
         elif isinstance(message, Collect):
@@ -210,12 +207,12 @@ class WriteParts(StatefulOperator):
                 self._part(part)
 
     def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
-        """Open the writers as well, for what they wrote behind their position is to be undone, whatever comes."""
+        """Restore the positions and open the writers, so that rows written after a position are removed in any case."""
         for part in self.take_over(chain, slots, migrate)[0]:
             self._part(part)
 
     def close(self) -> None:
-        """Close the writers of all parts; the first error is raised when all have been closed."""
+        """Close the writers of all parts, then raise the first error."""
         errors: list[Exception] = []
         for part in list(self._parts):
             try:
@@ -228,7 +225,7 @@ class WriteParts(StatefulOperator):
     def _part(self, part: str) -> SinkPart:
         writer = self._parts.get(part)
         if writer is None:
-            # True stands for a part without a position yet, so that it counts as a key with state.
+            # A part without a position yet has a placeholder, so that it counts as a key with state.
             if part not in self.state.values:
                 self.state.note((part,))
                 self.state.values[part] = _OPENED
@@ -245,7 +242,7 @@ class WriteParts(StatefulOperator):
             try:
                 position = self._parts[part].snapshot()
             except Exception as error:
-                raise self._error(error, f"could not tell the position in part {part!r}") from error
+                raise self._error(error, f"could not return its position in part {part!r}") from error
             position = _OPENED if position is None else position
             known = self.state.values.get(part)
             if type(position) not in _PLAIN or type(known) is not type(position) or known != position:
@@ -265,4 +262,4 @@ class WriteParts(StatefulOperator):
 _OPENED = "malstrom_py: part without a position"
 
 _PLAIN = frozenset({int, str, bytes})
-"""Types of positions that are seen to be as they were. Others are persisted each time."""
+"""Types of positions that can be compared. Positions of other types are persisted each time."""

@@ -1,1 +1,1 @@
-"""Keyed state: values and timers by key, what of it has changed, and its stored form."""
+"""Keyed state: values and timers by key, the log of changed keys, and the stored form."""

@@ -1,24 +1,15 @@
-"""The keyed artefact: what one step on one worker keeps by key, in full or as changes, in blocks by slot.
-
-Entries of a keyed artefact: the value and the timers of one key, each as bytes of its own, and back.
-
-An entry is the stored form (S8) of the value, whose first byte is 0x10 or more; or, where the key has timers, the byte
-0x01 and the stored form of ``[value, times]``, with a value of None where it has nothing else.
-
-The keyed artefact: what one step on one worker keeps by key, in full or as what changed, in blocks by slot.
-
-Rule: entries are opaque. A key is known by its bytes, which a chain writes in one way only, so that chains are merged
-and slots picked out of them without anything being decoded. Nothing is believed before its checksum was right.
+"""The keyed artefact: the stored state of one step on one worker, in full or as changes (a delta), in blocks by slot.
 
 An artefact is a header (magic and version, full or delta, number of blocks, length of the note, checksum of header,
-index and note), an index (slot, entries, length, checksum of each block, slots ascending), the note, and the blocks. A
-block is a table of lengths (of key and entry, per entry), then the keys, then the entries. An entry of no bytes is a
-tombstone: its key has no state any more. There are tombstones in deltas only. Numbers are little-endian, checksums are
-XXH3 of 64 bits. What entries are is said by `malstrom_py.state.artefact`; the note belongs to the step as a whole.
+index and note), an index (slot, entries, length, checksum of each block, slots ascending), the note of the step, and
+the blocks. A block is a table of lengths (of key and entry, per entry), then the keys, then the entries. An empty entry
+is a tombstone, in deltas only: the key has been dropped. Numbers are little-endian, checksums are XXH3 of 64 bits.
 
-What a chain of keyed artefacts says, decoded: slot by slot for steps that are restored, entry by entry for tools.
+An entry is the stored form (S8) of the value, whose first byte is 0x10 or more; or, if the key has timers, the byte
+0x01 and the stored form of ``[value, times]``, where the value is None if the key has only timers.
 
-Rule: only what is the newest of a key is decoded, and only of the slots that are asked for.
+Rules. A key has the same bytes all along a chain, so that chains are merged, and slots selected, without decoding. Data
+is used only after its checksum was verified. Only the newest entry of a key is decoded, and only of requested slots.
 """
 
 from __future__ import annotations
@@ -43,8 +34,8 @@ _TIMED: Final = b"\x01"
 def encoded_entries(
     codec: Codec, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Sequence[int]], *, step: str
 ) -> list[bytes]:
-    r"""The entries of ``keys``, which have ``values``, and some ``times``. `CodecError` names the key of one that
-    cannot be stored.
+    r"""Encode the entries of ``keys``, with their ``values``, and ``times`` of some. `CodecError` names the key of one
+    that cannot be stored.
 
     >>> encoded_entries(Codec(), ["a", "b"], [7, None], {"b": [9]}, step="s")
     [b'\x10\x07', b'\x01\x10\x92\xc0\x91\t']
@@ -62,10 +53,10 @@ def encoded_entries(
 def decoded_entries(
     codec: Codec, keys: Sequence[Any], entries: Sequence[bytes], *, step: str
 ) -> tuple[list[Any], dict[Any, list[int]]]:
-    r"""The values of ``keys`` that have these ``entries``, and the times of those that have timers.
+    r"""Decode ``entries``: the values of ``keys``, and the times of those that have timers.
 
     Raises:
-        CodecError: an entry is none.
+        CodecError: an entry is not valid.
 
     >>> decoded_entries(Codec(), ["a", "b"], [b"\x10\x07", b"\x01\x10\x92\xc0\x91\t"], step="s")
     ([7, None], {'b': [9]})
@@ -101,12 +92,12 @@ _INDEX: Final = struct.Struct("<IIQQ")  # slot, entries, bytes, checksum
 _UNSUMMED: Final = _HEAD.size - 8
 
 Rows = tuple[Sequence[bytes], Sequence[bytes]]
-"""Keys and their entries."""
+"""Keys, and their entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A slot of an artefact: where its bytes are, and how many entries they have."""
+    """The block of one slot: its number of entries, and where its bytes start and end."""
 
     slot: int
     entries: int
@@ -116,7 +107,7 @@ class Block:
 
 
 def artefact(rows: Mapping[int, Rows], *, delta: bool, note: bytes = b"") -> bytes:
-    """The artefact of ``rows``: slot -> keys and entries. A ``delta`` may hold tombstones, which are empty entries.
+    """Encode ``rows``, slot -> keys and entries. A ``delta`` may have tombstones, which are empty entries.
 
     >>> data = artefact({7: ([b"a", b"b"], [b"1", b""])}, delta=True)
     >>> is_delta(data), [(slot, list(zip(*rows))) for slot, rows in contents(data)]
@@ -127,12 +118,12 @@ def artefact(rows: Mapping[int, Rows], *, delta: bool, note: bytes = b"") -> byt
 
 
 def is_delta(data: bytes) -> bool:
-    """Whether an artefact holds what changed only. `SnapshotError` if it is none."""
+    """Whether an artefact is a delta. `SnapshotError` if ``data`` is not an artefact."""
     return Opened(data).delta
 
 
 def contents(data: bytes, slots: Collection[int] | None = None) -> Iterator[tuple[int, Rows]]:
-    """Slot -> keys and entries of an artefact, slots ascending; only ``slots``, if they are given."""
+    """Yield each slot with its keys and entries, ascending; only ``slots``, if given."""
     opened = Opened(data)
     for slot, block in opened.blocks.items():
         if slots is None or slot in slots:
@@ -141,7 +132,7 @@ def contents(data: bytes, slots: Collection[int] | None = None) -> Iterator[tupl
 
 
 def newest(chain: Sequence[Opened], slot: int) -> dict[bytes, bytes]:
-    """Key -> entry of a slot, as the last artefact of the chain that has it says; what is gone is gone."""
+    """Return key -> entry of a slot from the last artefact of the chain that has the key, without dropped keys."""
     found: dict[bytes, bytes] = {}
     gone = False
     for opened in chain:
@@ -154,18 +145,18 @@ def newest(chain: Sequence[Opened], slot: int) -> dict[bytes, bytes]:
 
 
 def opened_chain(chain: Sequence[bytes]) -> list[Opened]:
-    """The artefacts of one chain, oldest first. `SnapshotError` unless they are a full one and deltas behind it."""
+    """Open the artefacts of a chain, oldest first. `SnapshotError` unless they are a full one and its deltas."""
     opened = [Opened(data) for data in chain]
     if not opened or [one.delta for one in opened] != [False] + [True] * (len(opened) - 1):
         got = ", ".join("a delta" if one.delta else "a full one" for one in opened) or "nothing"
-        raise SnapshotError(f"a chain of keyed state is one artefact in full and deltas behind it, got {got}")
+        raise SnapshotError(f"a chain of keyed state is one full artefact followed by deltas, got {got}")
     return opened
 
 
 def merged(chain: Sequence[bytes]) -> bytes:
-    """One full artefact that says what ``chain``, a full one and its deltas, says (S2: compaction).
+    """Merge ``chain``, a full artefact and its deltas, into one full artefact (S2: compaction).
 
-    Slot by slot, with nothing decoded; a slot that no delta has is copied as it stands.
+    Works slot by slot, without decoding; a slot that no delta has is copied unchanged.
 
     >>> base = artefact({1: ([b"a", b"b"], [b"1", b"2"]), 4: ([b"z"], [b"9"])}, delta=False)
     >>> delta = artefact({1: ([b"a", b"c"], [b"", b"3"])}, delta=True)
@@ -187,10 +178,10 @@ def merged(chain: Sequence[bytes]) -> bytes:
 
 
 class Opened:
-    """An artefact whose header and index are right: its ``blocks`` by slot. Each is checked when it is read.
+    """An artefact with verified header and index: its ``blocks`` by slot, each of which is verified when read.
 
     Raises:
-        SnapshotError: these bytes are no artefact of this version, or are damaged.
+        SnapshotError: the bytes are not an artefact of this version, or are damaged.
     """
 
     __slots__ = ("_data", "blocks", "delta", "note")
@@ -198,7 +189,7 @@ class Opened:
     def __init__(self, data: bytes) -> None:
         self._data = data
         if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
-            raise _damaged("it is no keyed artefact that this version knows")
+            raise _damaged("it is not a keyed artefact of a version that is supported here")
         _, kind, count, note_bytes, checksum = _HEAD.unpack_from(data)
         index_end = _HEAD.size + count * _INDEX.size
         start = index_end + note_bytes
@@ -219,14 +210,14 @@ class Opened:
             raise _damaged("it has another length than its index says")
 
     def checked(self, block: Block) -> bytes:
-        """The bytes of a block, once its checksum is right."""
+        """Return the bytes of a block after verifying its checksum."""
         data = self._data[block.start : block.end]
         if xxhash.xxh3_64_intdigest(data) != block.checksum:
             raise _damaged(f"the checksum of slot {block.slot} is wrong")
         return data
 
     def rows(self, block: Block) -> dict[bytes, bytes]:
-        """Key -> entry of a block."""
+        """Return key -> entry of a block."""
         data, count = self.checked(block), block.entries
         table = 8 * count
         if table > len(data):
@@ -244,7 +235,7 @@ class Opened:
 
 
 def by_slot(slots: Sequence[int], keys: Sequence[bytes], entries: Sequence[bytes]) -> dict[int, Rows]:
-    """``keys`` and ``entries``, dealt to ``slots``, one each, in order.
+    """Group ``keys`` and ``entries`` by ``slots``, one each, in order.
 
     >>> by_slot([3, 1, 3], [b"a", b"b", b"c"], [b"1", b"2", b"3"])
     {1: ([b'b'], [b'2']), 3: ([b'a', b'c'], [b'1', b'3'])}
@@ -266,7 +257,7 @@ def _block(keys: Collection[bytes], entries: Collection[bytes]) -> bytes:
 
 
 def _assembled(blocks: Sequence[tuple[int, int, bytes]], *, delta: bool, note: bytes) -> bytes:
-    """``blocks``: slot, number of entries, and the bytes of each."""
+    """Assemble ``blocks``: slot, number of entries, and the bytes of each."""
     index = b"".join(
         _INDEX.pack(slot, entries, len(data), xxhash.xxh3_64_intdigest(data)) for slot, entries, data in blocks
     )
@@ -285,7 +276,7 @@ def _damaged(why: str) -> SnapshotError:
 
 
 class SlotImage(NamedTuple):
-    """The keys of a slot, their values, one each (None: it has timers only), and the times of those with timers."""
+    """The keys of a slot, their values (None: the key has only timers), and the times of those with timers."""
 
     slot: int
     keys: list[Any]
@@ -294,7 +285,7 @@ class SlotImage(NamedTuple):
 
 
 class KeyedEntry(NamedTuple):
-    """One key with its state: ``value`` is None where it has timers only, ``times`` are those of its timers."""
+    """One key with its state: its ``value`` (None: the key has only timers), and the ``times`` of its timers."""
 
     slot: int
     key: Any
@@ -305,11 +296,11 @@ class KeyedEntry(NamedTuple):
 def slots_in(
     chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
 ) -> Iterator[SlotImage]:
-    """The slots of what one worker wrote, a full artefact and deltas behind it, ascending; only ``slots``, if given.
+    """Yield the slots of a worker's chain, a full artefact and its deltas, ascending; only ``slots``, if given.
 
     Raises:
-        SnapshotError, CodecError: it is no such chain, is damaged, or holds a class that is not registered; ``step`` is
-            named by the latter.
+        SnapshotError: the artefacts are not such a chain, or are damaged.
+        CodecError: they hold a class that is not registered; names ``step``.
     """
     opened = opened_chain(chain)
     wanted = {slot for one in opened for slot in one.blocks}
@@ -327,7 +318,7 @@ def slots_in(
 def entries_in(
     chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
 ) -> Iterator[KeyedEntry]:
-    """The same, key by key, in no order within a slot.
+    """Yield the entries of `slots_in`, key by key, in no order within a slot.
 
     >>> from malstrom_py.data.messages import AbsBarrier
     >>> from malstrom_py.state.keyed_state import KeyedState

@@ -1,10 +1,9 @@
-"""Which keys of a step have changed since the last committed snapshot: what a barrier has to write (S2).
+"""The keys of a step that changed since the last committed snapshot, which a barrier writes (S2).
 
-Rules. A delta is relative to the snapshot that the barrier calls its parent. What was written last may never have been
-committed, so its keys count as changed until a later barrier says that it was. Where the parent is not what is tracked
-from, and where so much has changed that it would not pay, everything is written in full, and until then nothing is
-noted. A key is written by the same bytes all along a chain, though keys may be equal without being alike (1 and True):
-chains are merged by these bytes.
+Rules. A delta is relative to the parent snapshot that the barrier names. The last snapshot written may never be
+committed, so its keys count as changed until a later barrier names it as parent. If the parent is unknown here, or if
+too many keys changed, all state is written in full, and until then no keys are tracked. A key has the same bytes all
+along a chain, even if equal keys have different types (1 and True), because chains are merged by these bytes.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import Any, Final
 from uuid import UUID
 
 SPARE: Final = 100_000
-"""So many more keys than twice those that have state may be noted: then all is written in full."""
+"""With more changed keys than twice the keys with state plus this number, all state is written in full."""
 
 _ALIKE: Final = frozenset({type(None), int, str, bytes, date, timedelta, UUID})
-"""Types of keys of which two that are equal are alike, as long as no others are about."""
+"""Types of keys whose equal values have the same stored form, if no other types are mixed in."""
 
 SlotsOf = Callable[[Sequence[Any]], Sequence[int]]
 
 
 class Changes:
-    """Of one step on one worker. ``noted``: the keys that changed since the last barrier; None: nothing is noted.
+    """The changed keys of one step on one worker. ``noted``: those since the last barrier; None: keys are not tracked.
 
     >>> changes = Changes(lambda keys: [0] * len(keys))
     >>> changes.due(None) is None                                  # in full
@@ -48,11 +47,11 @@ class Changes:
         self._base: str | None = None
         self._last: str | None = None
         self._unsure: set[Any] = set()
-        # Key -> the key by which it is written, once there are keys that may be equal and not alike.
+        # Key -> the equal key that is written, once keys may be equal and have different stored forms.
         self._names: dict[Any, Any] | None = None
 
     def note(self, keys: Iterable[Any], held: int) -> None:
-        """``keys`` may have changed, in a state of ``held`` keys."""
+        """Note that ``keys`` may have changed, in a state of ``held`` keys."""
         noted = self.noted
         if noted is not None:
             noted.update(keys)
@@ -60,7 +59,7 @@ class Changes:
                 self.noted = None
 
     def due(self, parent: str | None) -> set[Any] | None:
-        """The keys that changed since ``parent``; None if all there is has to be written."""
+        """Return the keys that changed since ``parent``; None if all state must be written."""
         if parent is None or self.noted is None:
             return None
         if parent == self._last:
@@ -68,14 +67,14 @@ class Changes:
         return self.noted | self._unsure if parent == self._base else None
 
     def written(self, snapshot: str, parent: str | None, keys: set[Any] | None) -> None:
-        """What was `due` stands in ``snapshot``, whether or not that will be committed."""
+        """Note that the keys `due` were written to ``snapshot``, which may or may not be committed."""
         self._base = None if keys is None else parent
         self._last = snapshot
         self._unsure = keys or set()
         self.noted = set()
 
     def names(self, keys: Sequence[Any], held: int, *, full: bool) -> Sequence[Any] | None:
-        """The keys by which ``keys`` are written, of a state of ``held``; None if that takes a chain that begins anew.
+        """Return the keys to write for ``keys``, in a state of ``held`` keys; None if a new chain must begin.
 
         >>> changes = Changes(lambda keys: [0] * len(keys))
         >>> changes.names([1, "a"], 2, full=True), changes.names([True], 2, full=False)
@@ -98,7 +97,7 @@ class Changes:
 
 
 def alike(keys: Sequence[Any]) -> bool:
-    """Whether of ``keys`` those that are equal are alike.
+    """Whether equal keys among ``keys`` have the same stored form.
 
     >>> alike([1, "a", (2, None)]), alike([1, True]), alike([(1.0,)])
     (True, False, False)

@@ -1,10 +1,9 @@
-"""The keyed state of one step on one worker: values and timers by key, and what control messages do to them.
+"""The keyed state of one step on one worker: values and timers by key, moved and persisted by control messages.
 
-Rule: everything a step keeps per key is in here, so that moving a key, persisting it and dropping it is done in
-one place. Values change by assignment only. A key whose value is None has no state.
-
-Whoever changes values says so by `KeyedState.note`, before or after: once the state is tracked, a barrier writes what
-was noted (S2). Timers, and what control messages do, are noted here.
+Rules. All that a step stores per key is here, so that a key is moved, persisted and dropped in one place. Values change
+by assignment only. A key whose value is None has no state. Code that changes values calls `KeyedState.note`, before or
+after: once the state is tracked, a barrier writes the noted keys (S2). Changes of timers and by control messages are
+noted here.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from malstrom_py.state.artefact import Opened, SlotImage, artefact, by_slot, enc
 from malstrom_py.state.change_log import Changes, SlotsOf
 
 Migrate = Callable[[Any, Any], Any]
-"""Key and state -> the state by which the job goes on; None drops the key."""
+"""Key and state -> the state with which the job resumes; None drops the key."""
 
 
 class Timers:
-    """Times at which keys want to be woken. Two timers of a key at one time are one.
+    """The timers of keys. A key has at most one timer per time.
 
     >>> timers = Timers()
     >>> for time, key in [(5, "b"), (3, "a"), (5, "b"), (9, "a")]:
@@ -39,15 +38,15 @@ class Timers:
 
     def __init__(self) -> None:
         self.noted: set[Any] | None = None
-        """Takes the keys whose timers change, where there is one."""
-        # key -> time -> the number of the timer that stands: entries of the queue with other numbers count no more.
+        """The set to which keys with changed timers are added, or None."""
+        # key -> time -> the number of the valid timer: queue entries with other numbers are stale.
         self._by_key: dict[Any, dict[int, int]] = {}
         self._queue: list[tuple[int, int, Any]] = []
         self._order = 0
         self._count = 0
 
     def set(self, key: Any, time: int) -> None:
-        """Wake ``key`` once the step's frontier has reached ``time``."""
+        """Set a timer of ``key``, due once the step's frontier has reached ``time``."""
         times = self._by_key.setdefault(key, {})
         if time not in times:
             self._order += 1
@@ -58,38 +57,38 @@ class Timers:
                 self.noted.add(key)
 
     def due(self, frontier: int) -> Iterator[tuple[Any, int]]:
-        """Take out the (key, time) pairs up to ``frontier``, by time, then in the order they were set."""
+        """Remove and yield the timers (key, time) up to ``frontier``, by time, then in the order they were set."""
         while self._queue and self._queue[0][0] <= frontier:
             entry = heappop(self._queue)
-            if self._stands(entry):
+            if self._is_valid(entry):
                 time, _, key = entry
                 self._forget(key, time)
                 yield key, time
 
     def times(self, key: Any) -> list[int]:
-        """The times at which ``key`` will be woken."""
+        """Return the times of the timers of ``key``, ascending."""
         return sorted(self._by_key.get(key, ()))
 
     def take(self, key: Any) -> list[int]:
-        """The same, and take them out."""
+        """Remove the timers of ``key``, and return their times."""
         times = sorted(self._by_key.pop(key, ()))
         self._count -= len(times)
         if times and self.noted is not None:
             self.noted.add(key)
         if len(self._queue) > 64 and len(self._queue) > 4 * self._count:
-            # Only those that stand are left, so this pays off four times before it is done again.
-            self._queue = list(filter(self._stands, self._queue))
+            # Remove stale entries; at a quarter of the queue the cost per removed timer stays constant.
+            self._queue = list(filter(self._is_valid, self._queue))
             heapify(self._queue)
         return times
 
     def keys(self) -> Collection[Any]:
-        """The keys that have timers."""
+        """Return the keys that have timers."""
         return self._by_key.keys()
 
     def __len__(self) -> int:
         return self._count
 
-    def _stands(self, entry: tuple[int, int, Any]) -> bool:
+    def _is_valid(self, entry: tuple[int, int, Any]) -> bool:
         time, order, key = entry
         return self._by_key.get(key, {}).get(time) == order
 
@@ -106,7 +105,7 @@ class Timers:
 class Defaulting(dict[Any, Any]):
     """Values by key for logics that take whole batches: ``values[key]`` of a key without state is ``default()``.
 
-    Nothing is kept by looking it up.
+    A lookup stores nothing.
 
     >>> values = Defaulting(list)
     >>> values["a"], len(values)
@@ -124,9 +123,9 @@ class Defaulting(dict[Any, Any]):
 
 
 class KeyedState:
-    """``values``: key -> state, a plain dict that the loops of the steps work on; ``timers``: when keys wake.
+    """``values``: key -> state, a plain dict that the loops of the steps use; ``timers``: the timers of keys.
 
-    ``untried``: no state has been tried yet on the form in which a snapshot stores it (`try_first`).
+    ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
     __slots__ = ("_changes", "_codec", "_step", "timers", "untried", "values")
@@ -140,25 +139,25 @@ class KeyedState:
         self.untried = False
 
     def keys(self) -> set[Any]:
-        """The keys with state: a value that is not None, or a timer."""
+        """Return the keys with state: a value that is not None, or a timer."""
         return {key for key, value in self.values.items() if value is not None} | set(self.timers.keys())
 
     @property
     def tracked(self) -> bool:
-        """Whether it is noted which keys change."""
+        """Whether changed keys are tracked."""
         return self._changes is not None
 
     def track(self, slots_of: SlotsOf) -> None:
-        """From now on persist keyed artefacts, by the slots that ``slots_of`` gives, and note which keys change."""
+        """Track which keys change, and persist keyed artefacts, by the slots that ``slots_of`` returns."""
         self._changes = Changes(slots_of)
         self.untried = True
 
     def try_first(self) -> None:
-        """Encode a state as a snapshot would, once: the oldest and the newest, as soon as there are any.
+        """Encode the oldest and the newest state as a snapshot does, once, as soon as a key has state.
 
         Raises:
-            CodecError: it cannot be stored; names step, key and type. Otherwise the first snapshot would say so, when
-                a minute of work or an hour is lost.
+            CodecError: a state cannot be stored; names step, key and type. The job then fails immediately rather than
+                at its first snapshot.
         """
         values = self.values
         if values:
@@ -167,14 +166,14 @@ class KeyedState:
                 self._codec.encode_rows_at_rest([[key, values[key], []]], step=self._step)
 
     def note(self, keys: Iterable[Any]) -> None:
-        """The values of ``keys`` may change, or have changed. Costs nothing as long as nothing is tracked."""
+        """Note that the values of ``keys`` may change, or have changed. Costs nothing unless changes are tracked."""
         changes = self._changes
         if changes is not None and changes.noted is not None:
             changes.note(keys, len(self.values))
             self.timers.noted = changes.noted
 
     def handle(self, message: StateMessage, *, remark: bytes = b"") -> None:
-        """Do what a control message asks of this step's state. ``remark``: what `install` is to give back."""
+        """Apply a control message to this step's state. ``remark``: stored with an artefact, returned by `install`."""
         match message:
             case Interrogate():
                 self.interrogate(message.predicate, message.keys)
@@ -197,7 +196,7 @@ class KeyedState:
             values, timers = self.values, self.timers.keys()
             found.update(key for key in predicate.keys if values.get(key) is not None or key in timers)
         elif predicate is every_key:
-            # It is asked of all keys while records wait: so nothing is done for each of them in Python.
+            # Records wait while all keys are listed: avoid Python code per key.
             values = self.values
             none = any(map(is_, values.values(), repeat(None)))
             found.update(compress(values, map(is_not, values.values(), repeat(None))) if none else values)
@@ -206,9 +205,9 @@ class KeyedState:
             found.update(filter(predicate, self.keys()))
 
     def collect(self, keys: Iterable[Any]) -> bytes | None:
-        """Take out the state of ``keys``, in their order, encoded for another worker; None if none of them has any.
+        """Remove the state of ``keys`` and return it encoded for another worker, in order; None if no key has state.
 
-        Costs by ``keys``, not by all that is held: a move takes many small bites.
+        The cost depends on ``keys``, not on all state: a move collects many small groups of keys.
         """
         taken = list(keys)
         values = list(map(self.values.pop, taken, repeat(None)))
@@ -220,12 +219,12 @@ class KeyedState:
         return self._codec.encode_states_in_flight(taken, values, times, step=self._step) if taken else None
 
     def acquire(self, states: bytes) -> None:
-        """Install what `collect` gave on another worker. `InternalError` if a key has state here already (R5)."""
+        """Install the result of `collect` from another worker. `InternalError` if a key already has state here (R5)."""
         keys, values, times = self._codec.decode_in_flight(states, step=self._step)
-        self._take_in(keys, values, times, "acquired onto state of its own (R5)")
+        self._take_in(keys, values, times, "acquired, but the key already has state here (R5)")
 
     def artefact(self, barrier: AbsBarrier, *, remark: bytes = b"") -> bytes:
-        """What changed since the barrier's parent, or all there is, as a keyed artefact (S2). Only if it is tracked."""
+        """Return a keyed artefact of the changes since the barrier's parent, or of all state (S2). Requires `track`."""
         changes = self._changes
         if changes is None:
             raise InternalError(f"step {self._step!r}: its state is not tracked")
@@ -235,7 +234,7 @@ class KeyedState:
             due = None
             made = self._written(changes, self._held(), full=True, remark=remark)
         if made is None:
-            raise InternalError(f"step {self._step!r}: its keys have no names in a chain that begins anew")
+            raise InternalError(f"step {self._step!r}: its keys have no names in a new chain")
         changes.written(barrier.snapshot, barrier.parent, due)
         self.timers.noted = changes.noted
         return made
@@ -243,33 +242,33 @@ class KeyedState:
     def install(
         self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None
     ) -> tuple[list[Any], bytes]:
-        """Take over the keys of ``slots`` from what one worker wrote, a full artefact and deltas behind it (S5).
+        """Install the keys of ``slots`` from the artefacts of one worker: a full one, then its deltas (S5).
 
-        Returns these keys, and what was last remarked. ``migrate`` is called for each that has a value.
+        Returns these keys and the last remark. ``migrate`` is called for each key with a value.
 
         Raises:
-            SnapshotError, CodecError: the artefacts are damaged, or hold what is not registered.
-            InternalError: another worker has given a state for one of these keys.
+            SnapshotError, CodecError: the artefacts are damaged, or hold a class that is not registered.
+            InternalError: another worker's artefacts had a state for one of these keys.
         """
         installed: list[Any] = []
         for image in slots_in(chain, self._codec, slots=slots, step=self._step):
             if len(set(image.keys)) != len(image.keys):
-                raise SnapshotError(f"step {self._step!r}: what is to be restored holds a key twice: it is damaged")
+                raise SnapshotError(f"step {self._step!r}: the state to restore is damaged: it has a key twice")
             taken = image if migrate is None else _migrated(image, migrate)
             self._take_in(taken.keys, taken.values, taken.times, "restored from two workers")
             installed += taken.keys
         return installed, Opened(chain[-1]).note
 
     def start_with(self, states: Mapping[Any, Any]) -> None:
-        """Begin with ``states``, by key. `CodecError` if one cannot be stored, where state is stored."""
+        """Set the initial ``states``, by key. `CodecError` if the state is tracked and one cannot be stored."""
         if self.tracked:
             rows = [[key, value, []] for key, value in states.items()]
             self._codec.encode_rows_at_rest(rows, step=self._step)
-        self._take_in(list(states), list(states.values()), {}, "there before it was given its first state")
+        self._take_in(list(states), list(states.values()), {}, "present before its initial state was set")
 
     def snapshot(self) -> bytes:
-        """All state, encoded at rest."""
-        # In the order in which keys got their state, not in that of a set, which differs from process to process.
+        """Return all state, encoded at rest."""
+        # In the order in which keys got their state; the order of a set differs from process to process.
         held = {key: value for key, value in self.values.items() if value is not None}
         woken = self.timers.keys()
         held |= {key: None for key in woken if key not in held}
@@ -277,7 +276,7 @@ class KeyedState:
         return self._codec.encode_rows_at_rest(rows, step=self._step)
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
-        """Install what `snapshot` gave, as far as the keys are ``owned`` here (S5: any N restores on any M)."""
+        """Install the result of `snapshot`, for the keys that are ``owned`` here (S5: any N restores on any M)."""
         for key, value, times in self._codec.decode_at_rest(state, step=self._step):
             if owned(key):
                 self._install(key, value, times)
@@ -289,14 +288,14 @@ class KeyedState:
             self.timers.set(key, time)
 
     def _held(self) -> list[Any]:
-        """The keys with state, in the order in which they got it, not in that of a set, which differs by process."""
+        """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
         woken = self.timers.keys()
         values = self.values
         held = [key for key, value in values.items() if value is not None]
         return [*held, *(key for key in woken if values.get(key) is None)]
 
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
-        """``keys`` as an artefact; None if it has to be a full one (`Changes.names`)."""
+        """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
         codec, step = self._codec, self._step
         woken = self.timers.keys()
         times = {key: self.timers.times(key) for key in keys if key in woken} if woken else {}
@@ -327,7 +326,7 @@ class KeyedState:
 
 
 def _migrated(image: SlotImage, migrate: Migrate) -> SlotImage:
-    """What goes on of ``image``. A key that has timers and no value has nothing to be migrated."""
+    """Return ``image`` with migrated values. A key that has only timers is unchanged."""
     slot, keys, values, times = image
     states = [None if value is None else migrate(key, value) for key, value in zip(keys, values, strict=True)]
     kept = [new is not None or old is None for new, old in zip(states, values, strict=True)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import polars as pl
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 import malstrom_py as mp
 from malstrom_py import agg
+from malstrom_py.operators.base import Operator
 from malstrom_py.testing import LAWS, as_step, check_operator
 from tests.laws.logics import (
     Deadlines,
@@ -178,11 +181,23 @@ TABLE = [
 """All steps but those at the ends of a job."""
 
 ENDS = {"read_source", "write_sink"}
-"""What has no output, or no input: `tests/unit/sources` and `tests/unit/sinks` hold these against their contracts."""
+"""The steps without an input or an output: `tests/unit/sources` and `tests/unit/sinks` check their contracts."""
 
 
-def test_every_step_stands_in_the_table() -> None:
-    assert {row.step for row in TABLE} | ENDS == set(STEPS)
+def step_names() -> set[str]:
+    """Return the names of all operators that have an example, in the form of the table."""
+    names: set[str] = set()
+    for module in STEPS:
+        operators = import_module(f"malstrom_py.operators.{module}")
+        for name, kind in vars(operators).items():
+            own = isinstance(kind, type) and issubclass(kind, Operator) and kind.__module__ == operators.__name__
+            if own and ">>>" in (kind.__doc__ or ""):
+                names.add(re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower().removesuffix("_step"))
+    return names
+
+
+def test_every_step_is_in_the_table() -> None:
+    assert {row.step for row in TABLE} | ENDS == step_names()
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[f"{row.step}-{number}" for number, row in enumerate(TABLE)])

@@ -16,7 +16,7 @@ from malstrom_py.builder.plan import Plan, ancestors
 from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PlanError, SnapshotError, SourceError, lasting
-from malstrom_py.operators.read_source import Begun, reads_new
+from malstrom_py.operators.read_source import RestoredPart, reads_new
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import is_snapshot_id
@@ -102,12 +102,12 @@ class RestorePoint:
         image = self.fit.sources.get(step, {}).get(part)
         return image is not None and image.finished
 
-    def begun(self, listed: Mapping[str, Sequence[Part]]) -> dict[str, dict[Part, Begun]]:
+    def begun(self, listed: Mapping[str, Sequence[Part]]) -> dict[str, dict[Part, RestoredPart]]:
         """Return the positions of the parts of each source. ``listed``: the parts that exist now.
 
         `SourceError`: a part that was not read to its end is missing.
         """
-        begun: dict[str, dict[Part, Begun]] = {}
+        begun: dict[str, dict[Part, RestoredPart]] = {}
         for step, images in self.fit.sources.items():
             there = set(listed[step])
             gone = [part for part, image in images.items() if not image.finished and part not in there]
@@ -119,7 +119,7 @@ class RestorePoint:
                 )
                 raise lasting(SourceError(message))
             begun[step] = {
-                Part(part): Begun(image.position, image.finished, self._kept(f"{step}/{part}"))
+                Part(part): RestoredPart(image.position, image.finished, self._kept(f"{step}/{part}"))
                 for part, image in images.items()
                 if part in there
             }

@@ -16,7 +16,7 @@ from malstrom_py.errors import OperatorError
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.columns import ColumnStep
 from malstrom_py.operators.event_time import GenerateEpochs
-from malstrom_py.operators.read_source import NOTHING_BEGUN, Begun, ReadSource
+from malstrom_py.operators.read_source import NO_RESTORED_PARTS, ReadSource, RestoredPart
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Known, WorkerGraph
@@ -40,13 +40,15 @@ class SourceDriver:
         self._turn = graph.turn
         self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
 
-    def open(self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]]) -> None:
+    def open(self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]) -> None:
         """Open the sources, each with those of its ``parts`` (by step) that live here; ``begun``: where those stand
         that were read before.
         """
         for node, source in self._sources:
             step = source.context.step
-            self._executor.call(node, partial(source.open, parts=parts[step], begun=begun.get(step, NOTHING_BEGUN)))
+            self._executor.call(
+                node, partial(source.open, parts=parts[step], restored=begun.get(step, NO_RESTORED_PARTS))
+            )
         self._executor.run()
         for node, generator in self._generators:
             self._executor.call(node, generator.advance)

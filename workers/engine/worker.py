@@ -26,7 +26,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, StateMessage
 from malstrom_py.operators.enrich.enrich import Enrich
-from malstrom_py.operators.read_source import Begun, ReadSource
+from malstrom_py.operators.read_source import ReadSource, RestoredPart
 from malstrom_py.operators.write_sink import WriteParts, WriteSink
 from malstrom_py.rescale.channels.channel import Barrier, Frame, Grant, Suspend
 from malstrom_py.rescale.channels.router import Router
@@ -97,7 +97,7 @@ def continue_at(graph: WorkerGraph, frontiers: Mapping[str, int]) -> None:
 _LINGER_MIN_S: Final = 0.001
 """How long there is at least between two calls of `on_schedule`: without, no time would pass on a virtual clock."""
 
-NOTHING: Final[Mapping[str, Mapping[Part, Begun]]] = {}
+NOTHING: Final[Mapping[str, Mapping[Part, RestoredPart]]] = {}
 """No source has been read before."""
 
 _CLOSED: Final = (ReadSource, Enrich, WriteSink, WriteParts)
@@ -188,7 +188,7 @@ class Worker:
             continue_at(self._graph, frontiers)
 
     def open_sources(
-        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]] = NOTHING
+        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]] = NOTHING
     ) -> list[Outgoing]:
         """Open the sources, each with those of its ``parts`` (by step) that live here; ``begun``: where those stand
         that were read before.

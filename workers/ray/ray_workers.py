@@ -14,7 +14,7 @@ from typing import Any, Final
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalstromError, PeerError
-from malstrom_py.operators.read_source import Begun
+from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.coordinator import Coordinator, WorkerGroup
@@ -278,7 +278,7 @@ class RayWorkers(WorkerGroup):
             raise InternalError("a run has no streams before it has begun")
         return self.transport
 
-    def _resumed(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, Begun]]]:
+    def _resumed(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, RestoredPart]]]:
         """What workers go on from, without what is of no use to them; and where the parts stand."""
         resumption = None if self._begun is None else self._begun.resumption
         if resumption is None:

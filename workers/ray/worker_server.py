@@ -28,7 +28,7 @@ from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.operators.base import Operator, Outlet
-from malstrom_py.operators.read_source import Begun, ReadSource
+from malstrom_py.operators.read_source import ReadSource, RestoredPart
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator.recovery import RestorePoint, SnapshotUse, restore
 from malstrom_py.workers.coordinator.sink_commits import Contexts, pre_committed
@@ -250,7 +250,7 @@ class WorkerServer:
             self._loop.transport.disconnect(leaver)
 
     def open_sources(
-        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]] = NOTHING
+        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]] = NOTHING
     ) -> str:
         """Open the sources, where they stood as ``begun`` says: which of them cannot be read on elsewhere; empty if
         there is none.

@@ -12,7 +12,7 @@ import ray
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, PeerError
-from malstrom_py.operators.read_source import Begun
+from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.engine.graph_builder import Membership
@@ -161,8 +161,8 @@ def _all_done(asked: PendingAnswers) -> bool:
 
 
 def parts_of(
-    parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, Begun]]
-) -> dict[str, dict[Part, Begun]]:
+    parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]
+) -> dict[str, dict[Part, RestoredPart]]:
     """Where those of ``parts`` stand that were begun."""
     return {
         step: {part: begun[step][part] for part in some if part in begun.get(step, {})} for step, some in parts.items()

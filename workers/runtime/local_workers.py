@@ -16,7 +16,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import InternalError
-from malstrom_py.operators.read_source import Begun
+from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.channels.channel import Grant
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import Report
@@ -96,7 +96,7 @@ class LocalWorkers(WorkerGroup):
         known = {} if resumption is None else resumption.known
         dealt = self._workers[0].list_parts(list(self._workers), known)
         self.coordination.deal(movable_parts(dealt, self._workers[0].reading.movable))
-        begun: dict[str, dict[Part, Begun]] = {}
+        begun: dict[str, dict[Part, RestoredPart]] = {}
         if self._begun is not None and resumption is not None:
             begun = resumption.begun(listed(dealt))
             opened = resumption.opened(self._plan, listed(dealt))

@@ -1,7 +1,4 @@
-"""The cache of ``enrich``: how many answers a worker keeps, and for how long.
-
-Rule: it is bounded. Of too many answers the one that has not been asked for the longest goes.
-"""
+"""The cache of ``enrich``: the answers that a worker keeps. It is bounded, and evicts the least recently used one."""
 
 from __future__ import annotations
 
@@ -13,20 +10,20 @@ from typing import Any, Final
 from malstrom_py.errors import PlanError
 
 ABSENT: Final[Any] = object()
-"""There is no answer."""
+"""Returned where the cache has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What ``enrich(cache=)`` takes: keep at most ``size`` answers per worker, each for ``ttl`` of the runtime's clock
-    (None: as long as there is room).
+    """The configuration of ``enrich(cache=)``: at most ``size`` answers per worker, each for ``ttl`` of the runtime's
+    clock (None: until it is evicted).
 
     >>> from datetime import timedelta
     >>> Cache(ttl=timedelta(minutes=10), size=500)
     Cache(ttl=datetime.timedelta(seconds=600), size=500)
 
     Raises:
-        PlanError: ``ttl`` is no timedelta above 0, or ``size`` no whole number of at least 1.
+        PlanError: ``ttl`` is not a timedelta above 0, or ``size`` is not a whole number of at least 1.
     """
 
     ttl: timedelta | None = None
@@ -40,7 +37,7 @@ class Cache:
 
 
 class Answers:
-    """The answers that one worker has, by what they are about.
+    """The answers that one worker keeps, by the thing asked about.
 
     >>> answers = Answers(Cache(ttl=timedelta(seconds=5), size=2))
     >>> for thing in "ab":
@@ -48,7 +45,7 @@ class Answers:
     >>> answers.get("a", now_s=4.9)
     'A'
     >>> answers.put("c", "C", now_s=5)
-    >>> [answers.get(thing, now_s=5) is ABSENT for thing in "abc"]  # a is too old, b had not been asked for
+    >>> [answers.get(thing, now_s=5) is ABSENT for thing in "abc"]  # a is too old, b was used least recently
     [True, True, False]
     """
 
@@ -58,7 +55,7 @@ class Answers:
         self._entries: OrderedDict[Any, tuple[Any, float]] = OrderedDict()
 
     def get(self, thing: Any, *, now_s: float) -> Any:
-        """The answer about ``thing``, or `ABSENT`. TypeError if it cannot be hashed."""
+        """Return the answer about ``thing``, or `ABSENT`. TypeError if ``thing`` cannot be hashed."""
         entry = self._entries.get(thing)
         if entry is None:
             return ABSENT
@@ -69,7 +66,7 @@ class Answers:
         return entry[0]
 
     def put(self, thing: Any, answer: Any, *, now_s: float) -> None:
-        """Keep ``answer``, which has come just now."""
+        """Store ``answer``, received at ``now_s``."""
         self._entries[thing] = (answer, now_s)
         self._entries.move_to_end(thing)
         if len(self._entries) > self._size:

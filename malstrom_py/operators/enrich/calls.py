@@ -1,7 +1,7 @@
-"""Calls of a user's coroutine function, made in the worker's event loop while the worker goes on.
+"""Calls of a user's coroutine function, which run in an event loop beside the worker's thread.
 
-Rule: what a call has come to reaches the worker through one queue and is looked at in the worker's own thread. At most
-``concurrency`` calls are under way; the next one starts as soon as one ends, whatever the worker is doing.
+Rule: results reach the worker through one queue, which only the worker's thread reads. At most ``concurrency`` calls
+run; the next one starts as soon as one ends, independently of the worker's thread.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from malstrom_py.worker_context import LoopThread, Resources
 _BACKOFF_MAX_S: Final = 30.0
 _CANCEL_S: Final = 5.0
 _GRACE_S: Final = 2.0
-"""How much longer than its attempts a call may take to come back."""
+"""How much longer than its attempts a call may take to return."""
 
 _REAL: Final = SystemClock()
-"""Calls take the time that they take, whatever the runtime's clock says."""
+"""Timeouts of calls are in real time, even if the runtime's clock is virtual."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How ``function`` is called: for ``timeout_s``, and if it fails ``retries`` times more, after doubling pauses."""
+    """How to call ``function``: with a timeout, and ``retries`` retries after a failure, with doubling pauses."""
 
     function: Callable[[Any], Coroutine[Any, Any, Any]]
     concurrency: int = 16
@@ -40,12 +40,12 @@ class Asking:
     timeout_s: float = 30.0
 
     def checked(self, step: str) -> Asking:
-        """It, if it makes sense, else `PlanError` naming ``step``."""
+        """Return self if all arguments are valid, else raise `PlanError` naming ``step``."""
         function = callable_of(self.function, step)
         if not is_coroutine_function(function):
             raise PlanError(
                 f"step {step!r}: enrich takes a coroutine function, async def …, and {describe_function(function)} is "
-                f"none: where nothing is awaited, map will do"
+                f"none: use map for functions that await nothing"
             )
         at_least(1, self.concurrency, step)
         at_least(0, self.retries, step)
@@ -60,20 +60,20 @@ class Asking:
         return self
 
     def pause_s(self, attempt: int) -> float:
-        """How long to wait before ``attempt`` (1 is the first after the first)."""
+        """Return how long to wait before a retry; ``attempt`` counts from 1."""
         return min(self.retry_backoff_s * 2.0 ** min(attempt - 1, 64), _BACKOFF_MAX_S)
 
     @property
     def patience_s(self) -> float:
-        """How long a call may take, with all its attempts and the pauses between them."""
+        """The longest time of a call, with all its attempts and the pauses between them."""
         pauses_s = sum(self.pause_s(attempt) for attempt in range(1, min(self.retries, 64) + 1))
         pauses_s += max(0, self.retries - 64) * _BACKOFF_MAX_S
         return (self.retries + 1) * self.timeout_s + pauses_s + _GRACE_S
 
 
 class Call:
-    """One call, about ``thing``. Once it is ``done``, either ``error`` is there or ``answer`` counts. ``made``: whether
-    it is one of the function at all; where not, ``error`` is of what came before.
+    """One call, about ``thing``. Once it is ``done``, ``answer`` is valid unless ``error`` is set. ``made``: whether
+    the function was called; if not, ``error`` is from an earlier stage.
     """
 
     __slots__ = ("answer", "done", "error", "made", "thing")
@@ -87,7 +87,7 @@ class Call:
 
     @classmethod
     def unmade(cls, thing: Any, error: Exception) -> Call:
-        """The call about ``thing`` that cannot be made because of ``error``."""
+        """Return a call about ``thing`` that failed with ``error`` before the function was called."""
         call = cls(thing, done=True)
         call.error, call.made = error, False
         return call
@@ -117,19 +117,19 @@ class Calls:
         self._since_s = 0.0
         self._resources: Resources | None = None
         self._loop: LoopThread | None = None
-        # What follows is touched in the loop only.
+        # The following attributes are used in the event loop only.
         self._waiting: deque[tuple[Call, Context]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def ask(self, thing: Any) -> Call:
-        """Ask about ``thing``, once `start` is called."""
+        """Prepare a call about ``thing``, which begins with `start`."""
         call = Call(thing)
         self._new.append(call)
         return call
 
     def start(self) -> None:
-        """Hand over what has been asked."""
+        """Pass the prepared calls to the event loop."""
         if not self._new:
             return
         if self._loop is None:
@@ -142,7 +142,7 @@ class Calls:
         self._loop.call(self._add, new, copy_context())
 
     def take(self) -> list[Call]:
-        """The calls that have come back since, which are done now."""
+        """Remove and return the calls that have ended; they are marked as done."""
         taken: list[Call] = []
         while self._back:
             call = self._back.popleft()
@@ -154,7 +154,7 @@ class Calls:
         return taken
 
     def wait(self) -> list[Call]:
-        """The same, once there is one. `DeadlineError` if none comes back."""
+        """Wait until a call ends, then `take`. `DeadlineError` if none ends."""
         taken = self.take()
         while not taken and self._under_way and self._resources is not None:
             self.check()
@@ -165,11 +165,11 @@ class Calls:
 
     @property
     def under_way(self) -> int:
-        """How many calls have been asked for and not been answered."""
+        """The number of calls started and not taken back yet."""
         return self._under_way
 
     def check(self) -> None:
-        """`DeadlineError` if calls are under way of which none has come back for longer than one may take."""
+        """Raise `DeadlineError` if calls are under way and none has ended for longer than one may take."""
         patience_s = self._asking.patience_s
         if self._under_way and _REAL.monotonic_s() - self._since_s > patience_s:
             where = describe_function(self._asking.function)
@@ -182,7 +182,7 @@ class Calls:
             )
 
     def close(self) -> None:
-        """Cancel what is under way. `DeadlineError` if it does not end."""
+        """Cancel the calls under way. `DeadlineError` if they do not end."""
         loop, self._loop = self._loop, None
         if loop is not None and not loop.ended:
             loop.run(self._cancel(), timeout_s=_CANCEL_S, what=f"cancelling the calls of step {self._step!r}")
@@ -192,7 +192,7 @@ class Calls:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin what may begin. A call sees the worker's context, as it was when it was asked, and changes its own."""
+        """Start calls up to ``concurrency``. Each runs in a copy of the worker's context from the time of `start`."""
         while self._waiting and len(self._tasks) < self._asking.concurrency and not self._closing:
             call, context = self._waiting.popleft()
             self._tasks.add(asyncio.get_running_loop().create_task(self._make(call), context=context.copy()))
@@ -203,7 +203,7 @@ class Calls:
         except GeneratorExit:
             raise
         except BaseException as error:  # SystemExit too: it ends the job in the worker's thread, not the loop
-            call.error = _told(error)
+            call.error = _for_worker(error)
         task = asyncio.current_task()
         if task is not None:
             self._tasks.discard(task)
@@ -224,7 +224,7 @@ class Calls:
                     answer = await asking.function(thing)
                 if not scope.expired():
                     return answer
-                error = late  # it has swallowed its cancellation: an answer that comes too late is none
+                error = late  # the function swallowed its cancellation: an answer after the timeout does not count
             except (Exception, asyncio.CancelledError) as raised:
                 error = late if isinstance(raised, TimeoutError) and scope.expired() else raised
             attempt += 1
@@ -243,15 +243,15 @@ class Calls:
 
 
 def _is_cancelled() -> bool:
-    """Whether it is the call itself that is cancelled, and not something that it waits for."""
+    """Whether the call itself was cancelled, rather than a task that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _told(error: BaseException) -> BaseException:
-    """``error`` as the worker is to meet it: a cancellation in the loop must not pass for one of the worker."""
+def _for_worker(error: BaseException) -> BaseException:
+    """Return ``error`` for the worker: a cancellation becomes a RuntimeError, so that it does not cancel the worker."""
     if not isinstance(error, asyncio.CancelledError):
         return error
-    told = mark_safe(RuntimeError("the call was cancelled"))
-    told.__cause__ = error
-    return told
+    cancelled = mark_safe(RuntimeError("the call was cancelled"))
+    cancelled.__cause__ = error
+    return cancelled

@@ -1,20 +1,17 @@
-"""``enrich``: each record with what an asynchronous function says about it, in the order in which records came.
+"""``enrich``: combines each record with the answer of an asynchronous function, in the order of arrival.
 
-Rules. What came first leaves first, over the whole step: records wait in one queue, and so do the epochs between them,
-the maximum epoch too, so that nothing is sent behind an epoch that was ahead of it. The queue is bounded: while it is
-full the region takes nothing in (F2), and it is full with what leaves within a fraction of a second. What stands in it
-is state. A barrier persists it (S1), and a step that is restored asks about it again, before anything new. Where
-snapshots restore at any scale, a barrier is not let in while there are epochs in the queue (`holds_epochs`): the
-frontier at the barrier is then the same on every worker, and what waits are records behind it, each of which can go on
-wherever its key lives.
+Rules. Order holds for the whole step: records wait in one queue with the epochs between them, the maximum epoch too, so
+that no record is sent after an epoch that it preceded. The queue is bounded: while it is full, the region takes in
+nothing (F2, back-pressure); it is full with what leaves within a fraction of a second. The queue is state. A barrier
+persists it (S1), and a restored step first repeats the calls for its records. Where snapshots restore at any scale, a
+barrier waits until the queue has no epochs (`holds_epochs`): the frontier at the barrier is then the same on every
+worker, and the waiting records are after it, so that each can resume on the worker that owns its key.
 
-But it does not move, for it could be sent below the frontier of the new owner. When state moves, the epoch of the cut
-has come in at every owner (R4, R5); a record of before it, asked about again by the new one, would come out behind it.
-Epochs that are held here are as dangerous to the state of steps behind this one: a key that leaves before such an epoch
-has gone through never sees it, and a key that is brought in before sees it twice. So `Collect` first waits for the
-calls of its keys, and lets all that stands before them leave, and every epoch; `Acquire` lets every epoch leave. Both
-end within what calls may take at most, or with a `DeadlineError`. Then nothing of these keys is here to be handed over,
-and there is nothing to take in.
+The queue does not move in a rescale, because its records could be sent below the frontier of the new owner: when state
+moves, every owner has received the epoch of the cut (R4, R5). Held epochs are a risk for the state of later steps: a
+key that leaves before such an epoch never gets it, and a key that arrives before gets it twice. So `Collect` waits for
+the calls of its keys and sends their records, all entries before them and all epochs; `Acquire` sends all epochs. Both end
+within the longest time of a call, or with a `DeadlineError`. Then no state of these keys is left to move.
 """
 
 from __future__ import annotations
@@ -48,10 +45,10 @@ from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.keyed_state import Migrate
 
 _HELD_S: Final = 0.25
-"""For how long there is to be something in the queue, beside the calls that may be under way."""
+"""How much time of work the queue holds beside the calls under way."""
 
 ANSWERED_MAX: Final = 1024
-"""How many records may wait for an earlier one whose call takes long, beside the calls under way."""
+"""The number of answered records that may wait for an earlier, slow call, beside the calls under way."""
 
 
 class Enrich(Operator):
@@ -97,7 +94,7 @@ class Enrich(Operator):
         self._speed = Speed()
         self._held_since_s: float | None = None
         self.checked = False
-        """Whether each record must be such as can be persisted, and stay as it is while it waits (test mode)."""
+        """Whether to check that each record can be persisted and does not change while it waits (test mode)."""
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         self._ask_restored()
@@ -121,7 +118,7 @@ class Enrich(Operator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if epoch.time <= self._restored_to:
-            return  # it stands in the queue that was restored, or has left it
+            return  # the epoch was in the restored queue
         if self._queue:
             self._queue.append(epoch)
         else:
@@ -142,7 +139,7 @@ class Enrich(Operator):
                     made = artefact_of(self._queue, self._slots_of, self.context)
                 message.backend.persist(self.context.step, made)
             case SuspendMarker():
-                # Nothing may follow. What is given up here stands in the snapshot before it, or nothing is resumed.
+                # No output may follow. The snapshot before the marker has these records, or the job does not resume.
                 self._queue.clear()
                 self.close()
         out.forward(message)
@@ -155,7 +152,7 @@ class Enrich(Operator):
     def backlogged(self) -> bool:
         held, concurrency = len(self._queue), self._asking.concurrency
         may = concurrency + min(self._rows_largest, self._room)
-        # What has its answer waits for an earlier record alone, and leaves with it at once.
+        # An answered record waits only for an earlier one, and leaves directly after it.
         return held > may and (
             self._calls.under_way > may or held > concurrency + max(self._rows_largest, ANSWERED_MAX)
         )
@@ -166,7 +163,7 @@ class Enrich(Operator):
 
     @property
     def _room(self) -> int:
-        """How many may wait beside the calls under way: what leaves in `_HELD_S`, by how many have left of late."""
+        """The number of records that may wait beside the calls under way: what leaves in `_HELD_S` at recent speed."""
         return min(UNLIMITED, max(1, self._speed.within_s(_HELD_S)))
 
     @property
@@ -185,8 +182,8 @@ class Enrich(Operator):
         return left
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
-        """Take over what was persisted at a barrier, as far as the keys are ``owned`` here (S5: any N restores on any
-        M). Comes before the first epoch: one that stands in the queue is not passed on a second time.
+        """Restore the queue of a barrier, for the keys that are ``owned`` here (S5: any N restores on any M). Called
+        before the first epoch: an epoch of the queue is not forwarded twice.
         """
         held = decoded(state, self.context, owned)
         self._queue = deque(merged(self._queue, held))
@@ -198,7 +195,7 @@ class Enrich(Operator):
         self._slots_of = slots_of
 
     def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
-        """Take over the records that waited on one worker, behind those of others; they are no state to be migrated."""
+        """Append the records that waited on one worker to the queue; ``migrate`` does not apply to them."""
         held = held_in(chain, slots, self.context)
         for key in {one.key for one in held} & self._keys():
             raise InternalError(f"step {self.context.step!r}: records of key {shown(key)} waited on two workers")
@@ -206,11 +203,11 @@ class Enrich(Operator):
         self._unasked = True
 
     def close(self) -> None:
-        """Give up the calls that are under way."""
+        """Cancel the calls under way."""
         self._calls.close()
 
     def _ask(self, things: Sequence[Any]) -> list[Call]:
-        """The call about each of ``things``: one that is made for it, or has been made for another."""
+        """Return the call about each of ``things``: a new one, one under way, or one from the cache."""
         answers = self._answers
         if answers is None:
             return list(map(self._calls.ask, things))
@@ -225,13 +222,13 @@ class Enrich(Operator):
                         call = self._under_way[thing] = self._calls.ask(thing)
                     else:
                         call = Call(thing, answer, done=True)
-            except Exception as error:  # a TypeError, or whatever the user's own __hash__ raises
+            except Exception as error:  # a TypeError, or an error of the user's own __hash__
                 call = Call.unmade(thing, self._not_hashable(thing, error))
             calls.append(call)
         return calls
 
     def _ask_restored(self) -> None:
-        """Ask about what was restored, before anything new."""
+        """Repeat the calls for restored records, before any new call."""
         if not self._unasked:
             return
         self._unasked = False
@@ -246,7 +243,7 @@ class Enrich(Operator):
         self._calls.start()
 
     def _come_back(self, calls: Collection[Call]) -> None:
-        """Keep what ``calls`` have come to for those that ask the same."""
+        """Store the answers of ``calls`` in the cache."""
         if self._answers is None or not calls:
             return
         now_s = self.context.clock.monotonic_s()
@@ -256,7 +253,7 @@ class Enrich(Operator):
                 self._answers.put(call.thing, call.answer, now_s=now_s)
 
     def _leave(self, out: Outlet) -> int:
-        """Send what is done and has nothing before it that is not: how many records and epochs."""
+        """Send the finished head of the queue, and return the number of records and epochs."""
         self._come_back(self._calls.take())
         queue, before = self._queue, len(self._queue)
         rows = Gathered(out)
@@ -276,7 +273,7 @@ class Enrich(Operator):
                     self._finish(entry, entry.call, rows, out)
                 except BaseException:
                     rows.send()
-                    out.drain()  # or it would be lost: what was done before leaves, whenever the answers came
+                    out.drain()  # records before the error are sent in any case, so that the outcome is deterministic
                     raise
         rows.send()
         if combined and self._combine_watch is not None and self._combine_watch.over_after(combined):
@@ -285,7 +282,7 @@ class Enrich(Operator):
         return before - len(queue)
 
     def _note(self, left: int) -> None:
-        """So many have left; what is still here waits from now on."""
+        """Measure the speed: ``left`` entries have left, and the rest waits from now on."""
         now_s = self.context.clock.monotonic_s()
         if self._held_since_s is not None and left:
             self._speed.took(left, now_s - self._held_since_s)
@@ -297,7 +294,7 @@ class Enrich(Operator):
             raise OperatorError(
                 f"step {self.context.step!r} changed a value while it waited (in "
                 f"{describe_function(self._asking.function)}): values are shared with other branches and persisted, so "
-                f"they may not be changed in place. Return what there is to say instead.",
+                f"they may not be changed in place. Return the answer instead.",
                 step=self.context.step,
                 key=entry.key,
             )
@@ -317,7 +314,7 @@ class Enrich(Operator):
         self._failures.record(error, blame, entry.as_batch(), 0, out)
 
     def _let_leave(self, keys: Collection[Any], out: Outlet) -> None:
-        """Wait until the records of ``keys`` and all epochs have left, and what stands before them."""
+        """Wait until the records of ``keys``, all epochs, and all entries before these have left."""
         self._ask_restored()
         last = 0
         for place, entry in enumerate(self._queue, 1):

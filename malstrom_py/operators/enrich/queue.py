@@ -1,6 +1,6 @@
-"""The queue of a step that holds records back: what stands in it, how it is persisted, and how two become one.
+"""The queue of a step that holds records back: its entries, their stored form, and the merge of two queues.
 
-Rule: the order is that of arrival, and an epoch stands behind every record that it must not overtake.
+Rule: entries are in the order of arrival, and an epoch comes after every record that it must not overtake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from malstrom_py.state.change_log import SlotsOf
 
 
 class Held:
-    """A record, and the call it waits for; None as long as nothing has been asked. ``image``: how it looked."""
+    """A record and the call it waits for; None before the call. ``image``: its encoded form on arrival (test mode)."""
 
     __slots__ = ("call", "image", "key", "timestamp", "value")
 
@@ -32,12 +32,12 @@ class Held:
         self.image: bytes | None = None
 
     def as_batch(self) -> Batch:
-        """The record alone."""
+        """Return a batch of this record."""
         return Batch([self.value], keys=[self.key], timestamps=None if self.timestamp is None else [self.timestamp])
 
 
 class Gathered:
-    """Rows on their way to ``out``, gathered until an epoch comes between them."""
+    """Rows for ``out``, gathered into batches until the next epoch."""
 
     __slots__ = ("_keys", "_out", "_timestamps", "_values")
 
@@ -48,7 +48,7 @@ class Gathered:
         self._timestamps: list[int | None] = []
 
     def add(self, held: Held, value: Any) -> None:
-        """Let ``held`` leave with ``value``."""
+        """Add ``held`` with its new ``value``."""
         if self._timestamps and (self._timestamps[-1] is None) is not (held.timestamp is None):
             self.send()  # a batch is timed as a whole
         self._keys.append(held.key)
@@ -56,7 +56,7 @@ class Gathered:
         self._timestamps.append(held.timestamp)
 
     def send(self) -> None:
-        """Send what has been gathered."""
+        """Send the gathered rows."""
         if self._values:
             timestamps: Any = None if self._timestamps[0] is None else self._timestamps
             self._out.send(Batch(self._values, keys=self._keys, timestamps=timestamps))
@@ -64,7 +64,7 @@ class Gathered:
 
 
 def encoded(queue: Iterable[Held | Epoch], context: StepContext) -> bytes:
-    """``queue`` as it is persisted. `CodecError` names the key of a record that cannot be."""
+    """Encode ``queue`` for a snapshot. `CodecError` names the key of a record that cannot be stored."""
     rows = [
         (None, None, None, entry.time) if isinstance(entry, Epoch) else (entry.key, entry.value, entry.timestamp, None)
         for entry in queue
@@ -73,7 +73,7 @@ def encoded(queue: Iterable[Held | Epoch], context: StepContext) -> bytes:
 
 
 def decoded(state: bytes, context: StepContext, owned: Callable[[Any], bool]) -> list[Held | Epoch]:
-    """What `encoded` made ``state`` of: the epochs, and the records whose keys are ``owned``."""
+    """Decode the result of `encoded`: the epochs, and the records whose keys are ``owned``."""
     queue: list[Held | Epoch] = []
     for key, value, timestamp, epoch in context.codec.decode_at_rest(state, step=context.step):
         if epoch is not None:
@@ -84,11 +84,11 @@ def decoded(state: bytes, context: StepContext, owned: Callable[[Any], bool]) ->
 
 
 def artefact_of(queue: Iterable[Held | Epoch], slots_of: SlotsOf, context: StepContext) -> bytes:
-    """The records in ``queue`` as a keyed artefact, in full: key -> its [value, timestamp, place in the queue] each.
+    """Return a full keyed artefact of the records: key -> [value, timestamp, place in the queue] of each.
 
     Raises:
         CodecError: a record cannot be stored; names its key.
-        InternalError: there is an epoch in the queue, of which the artefact could not tell.
+        InternalError: the queue has an epoch, which a keyed artefact cannot hold.
     """
     rows: dict[bytes, tuple[Any, list[Any]]] = {}
     entries = list(queue)
@@ -106,10 +106,10 @@ def artefact_of(queue: Iterable[Held | Epoch], slots_of: SlotsOf, context: StepC
 
 
 def held_in(chain: Sequence[bytes], slots: Collection[int], context: StepContext) -> list[Held]:
-    """The records of ``slots`` in what `artefact_of` made on one worker, in their order.
+    """Return the records of ``slots`` from the artefacts of one worker, in the order of its queue.
 
     Raises:
-        SnapshotError, CodecError: it is damaged, or holds what is not registered.
+        SnapshotError, CodecError: an artefact is damaged, or holds a class that is not registered.
     """
     placed: list[tuple[int, Held]] = []
     for entry in entries_in(chain, context.codec, slots=slots, step=context.step):
@@ -118,10 +118,11 @@ def held_in(chain: Sequence[bytes], slots: Collection[int], context: StepContext
 
 
 def merged(one: Iterable[Held | Epoch], other: Iterable[Held | Epoch]) -> list[Held | Epoch]:
-    """Two queues of workers that had the same epochs before them, as one.
+    """Merge the queues of two workers that received the same epochs.
 
-    Each epoch stands once, behind all records that stood before it, or before a later one, in either queue. Of a queue
-    that has neither, all records stand before it. Records of one queue keep their order.
+    The result has each epoch once, after all records that preceded it in either queue. If a queue lacks the epoch, the
+    records before its next epoch precede it, or all its records if it has no later one. Records of one queue keep
+    their order.
 
     >>> one = [Held("a", 1, 3), Epoch(5), Held("a", 2, 7)]
     >>> other = [Held("b", 3, 4), Epoch(5)]

@@ -226,7 +226,11 @@ def test_split_takes_a_function_and_stateless_op_a_logic() -> None:
         def on_timer(self, key: Any, time: int, output: Any) -> None:
             """There is none."""
 
-    for logic, why in ((Near(), "on_timer is no hook of this step"), (Near, "pass an instance"), (7, "has no on_data")):
+    for logic, why in (
+        (Near(), "on_timer is not a hook of"),
+        (Near, "pass an instance"),
+        (7, "has no on_data"),
+    ):
         with pytest.raises(PlanError, match=rf"step 'it': .*{why}"):
             numbers().stateless_op("it", logic)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

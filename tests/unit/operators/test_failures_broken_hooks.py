@@ -174,7 +174,7 @@ def test_late_rows_of_a_tracker_of_ones_own_are_parted_and_its_epoch_is_an_int()
     timed = numbers(1, 2, 3).assign_timestamps("at", int)
     on_time, late = timed.generate_epochs("epochs", Tracker([0, 2]))
     assert (mp.collect(on_time), mp.collect(late)) == ([2], [1, 3])
-    with pytest.raises(OperatorError, match="'other': the tracker's epoch is no int"):
+    with pytest.raises(OperatorError, match="'other': the tracker's epoch is not an int"):
         mp.collect(timed.generate_epochs("other", Tracker([], "1"))[0])
 
 

@@ -66,13 +66,13 @@ def with_hook(name: str, base: type = OnlyData) -> object:
     [("on_epoc", "on_epoch"), ("on_epochs", "on_epoch"), ("on_dta", "on_data"), ("on_batches", "on_batch")],
 )
 def test_a_near_miss_is_told_with_what_was_meant(name: str, meant: str) -> None:
-    with pytest.raises(PlanError, match=rf"step 'totals': Misspelt\.{name} is no hook.*did you mean '{meant}'\?"):
+    with pytest.raises(PlanError, match=rf"step 'totals': Misspelt\.{name} is not a hook.*did you mean '{meant}'\?"):
         hooks_of(with_hook(name), "totals")
 
 
 @pytest.mark.parametrize("name", ["on_event", "on_close"])
 def test_a_hook_that_is_not_there_yet_is_told_with_those_that_are(name: str) -> None:
-    with pytest.raises(PlanError, match=rf"'totals'.*{name} is no hook of this step; there are on_data, on_batch"):
+    with pytest.raises(PlanError, match=rf"'totals'.*{name} is not a hook of this step; there are on_data, on_batch"):
         hooks_of(with_hook(name), "totals")
 
 

@@ -276,7 +276,7 @@ def test_a_position_that_cannot_be_told_names_source_and_part(moment: str) -> No
         else:
             worker.finish()
 
-    with pytest.raises(SourceError, match=r"source 'in' could not tell the position in part '0': ValueError$"):
+    with pytest.raises(SourceError, match=r"source 'in' could not return its position in part '0': ValueError$"):
         act()
 
 

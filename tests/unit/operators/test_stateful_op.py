@@ -223,7 +223,7 @@ def test_a_timestamp_that_is_no_time_is_refused(timestamp: Any) -> None:
 @pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
 def test_a_foreign_key_from_on_data_is_refused_whatever_the_policy(on_error: Any) -> None:
     step = stepped(lambda message, _, output: output.emit("other", 1), on_error=on_error)
-    with pytest.raises(OperatorError, match=r"'under-test'.*'other'.*<lambda> at .*key_by behind this step"):
+    with pytest.raises(OperatorError, match=r"'under-test'.*'other'.*<lambda> at .*key_by after this step"):
         step.push(Batch([1], keys=["a"]))
 
 

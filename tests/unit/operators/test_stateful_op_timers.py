@@ -376,7 +376,7 @@ def test_states_that_compare_item_by_item_are_kept(hook: str) -> None:
 def test_timers_that_go_on_without_end_are_an_error_at_the_end_of_the_stream() -> None:
     step = stepped(Alarms(again=lambda time: time + 10))
     step.push(wake("a", 5), Epoch(100))
-    with pytest.raises(OperatorError, match="timers of key 'a' go on without end"):
+    with pytest.raises(OperatorError, match="timers of key 'a' do not end"):
         step.push(Epoch(MAX_EPOCH))
 
 

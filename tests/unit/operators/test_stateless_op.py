@@ -88,7 +88,7 @@ def test_a_time_where_there_is_none_or_none_where_there_is_one_is_refused(timed:
 @pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
 def test_a_foreign_key_is_refused_whatever_the_policy(on_error: Any) -> None:
     step = stepped(lambda message, output: output.emit("other", 1), keyed=True, on_error=on_error)
-    with pytest.raises(OperatorError, match=r"'other'.*<lambda> at .*key_by behind this step") as caught:
+    with pytest.raises(OperatorError, match=r"'other'.*<lambda> at .*key_by after this step") as caught:
         step.push(Batch([1], keys=["a"]))
     assert caught.value.rule == "key kept"
 

@@ -163,7 +163,7 @@ def test_a_barrier_persists_the_positions_and_goes_on() -> None:
     [
         ("build", "could not open part 'b'"),
         ("write", "could not write to part 'b'"),
-        ("snapshot", "could not tell the position in part 'b'"),
+        ("snapshot", "could not return its position in part 'b'"),
         ("close", "could not close part 'b'"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_part_without_a_name_is_refused_with_one_worker_too(part: Any) -> None
 
     job = mp.Job("a")
     job.source("in", sources.Memory(["a"])).sink("out", Nameless())
-    with pytest.raises(OperatorError, match=r"'out-parts': assign_part gave a part of type .*assign_part at "):
+    with pytest.raises(OperatorError, match=r"'out-parts': assign_part returned a part of type .*assign_part at "):
         mp.run(job)
 
 

@@ -66,7 +66,7 @@ def test_the_note_of_a_chain_is_its_last() -> None:
 
 @pytest.mark.parametrize("chain", [[], [True], [False, False], [True, False], [False, True, False]])
 def test_a_chain_is_one_full_artefact_and_deltas_behind_it(chain: list[bool]) -> None:
-    with pytest.raises(SnapshotError, match="one artefact in full and deltas behind it"):
+    with pytest.raises(SnapshotError, match="one full artefact followed by deltas"):
         merged([artefact({}, delta=delta) for delta in chain])
 
 

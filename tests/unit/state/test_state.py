@@ -232,7 +232,9 @@ def test_what_is_not_for_this_step_is_left_alone() -> None:
 def test_r5_acquiring_onto_state_of_its_own_is_our_bug(here: Any, comes: Any) -> None:
     moved = keyed_state(*comes).collect(["a"])
     assert moved is not None
-    with pytest.raises(InternalError, match=r"'step': state of key 'a' was acquired onto state of its own \(R5\)"):
+    with pytest.raises(
+        InternalError, match=r"'step': state of key 'a' was acquired, but the key already has state here \(R5\)"
+    ):
         keyed_state(*here).acquire(moved)
 
 

@@ -226,7 +226,7 @@ def forged(*entries: tuple[Any, bytes]) -> bytes:
     ("entries", "said"),
     [
         ([(["a"], b"\x10\x01")], "a key in it is none, for it cannot be hashed"),
-        ([(1, b"\x10\x01"), (True, b"\x10\x01")], "holds a key twice"),
+        ([(1, b"\x10\x01"), (True, b"\x10\x01")], "has a key twice"),
         ([("a", b"\x10\x01\x01")], "cannot be read"),
         ([("a", b"\x10")], "cannot be read"),
         ([("a", b"\x99\x01")], "cannot be read"),
