@@ -69,7 +69,7 @@ def test_the_part_is_called_by_its_pattern_wherever_files_are(tmp_path: Path, mo
     part = source.build_part(Part("in/*.txt"), None)
     assert now(part) == ["one"]
     part.close()
-    with pytest.raises(SourceError, match=r"'in/\*\.log' is none of the watched folders 'in/\*\.txt'"):
+    with pytest.raises(SourceError, match=r"'in/\*\.log' is not one of the watched folders 'in/\*\.txt'"):
         source.build_part(Part("in/*.log"), None)
 
 
@@ -329,7 +329,7 @@ def test_what_is_wrong_with_a_file_is_told_by_its_name(tmp_path: Path) -> None:
 
 def test_what_cannot_be_watched_is_told(tmp_path: Path) -> None:
     file_with(tmp_path, "file", "")
-    with pytest.raises(SourceError, match="file is no folder that could be watched"):
+    with pytest.raises(SourceError, match="file is not a folder that can be watched"):
         Files(tmp_path / "file" / "*.txt", follow=True).list_parts()
     part = followed(Files(tmp_path / "*.csv", follow=True))
     (tmp_path / "out.csv").mkdir()

@@ -274,7 +274,7 @@ def test_a_position_is_refused_where_the_file_is_split_otherwise_now(tmp_path: P
         source = Files(path, split_bytes=before)
         part = source.build_part(source.list_parts()[index], None)
         poll_once(part, 1)
-        with pytest.raises(SourceError, match=f"as it is split now .by {now or 'no'} bytes.*of split_bytes={before}"):
+        with pytest.raises(SourceError, match=f"as split now .by {now or 'no'} bytes.*of split_bytes={before}"):
             Files(path, split_bytes=now).build_part(source.list_parts()[index], part.snapshot())
         part.close()
     # Another size that makes no difference to this file is none.

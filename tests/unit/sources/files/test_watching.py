@@ -63,7 +63,7 @@ def test_a_folder_that_is_not_there_is_none_yet_and_one_that_is_no_folder_is_tol
     assert watched.names() is None
     assert watched.first_files(8) == []
     file_with(tmp_path, "in", "a file")
-    with pytest.raises(SourceError, match="in is no folder that could be watched"):
+    with pytest.raises(SourceError, match="in is not a folder that can be watched"):
         watched.names()
     loop = tmp_path / "loop"
     loop.symlink_to(loop)

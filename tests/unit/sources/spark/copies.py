@@ -15,10 +15,15 @@ from malstrom_py.sources.spark.pin import Pin, new_pin
 
 
 def pin_over(
-    paths: Sequence[Path], schema: pa.Schema, *, names: Sequence[str] = (), keep: Any = None, told: Sequence[str] = ()
+    paths: Sequence[Path],
+    schema: pa.Schema,
+    *,
+    names: Sequence[str] = (),
+    keep: Any = None,
+    partitioned: Sequence[str] = (),
 ) -> Pin:
     """The pin of files, for rows of ``names``, or all of ``schema``."""
-    looked = inspect_files([str(path) for path in paths], schema, keep=keep, told=told)
+    looked = inspect_files([str(path) for path in paths], schema, keep=keep, partitioned=partitioned)
     return new_pin("files", schema, names or schema.names, [one.file for one in looked], None)
 
 

@@ -81,8 +81,8 @@ def test_a_folder_that_is_held_is_not_cleared_by_another_start(tmp_path: Path) -
 def test_files_that_are_gone_are_told_with_what_to_do(tmp_path: Path) -> None:
     folder, record = staged(tmp_path)
     (folder / "rows" / "a.parquet").unlink()
-    told = r"goes on from a snapshot, and what it was reading is not there any more: .*a\.parquet.*begin anew"
-    with pytest.raises(SourceError, match=told):
+    message = r"resumes from a snapshot whose rows no longer exist: .*a\.parquet.*start from the beginning"
+    with pytest.raises(SourceError, match=message):
         source().pin("job", record)
     (folder / "rows").rmdir()
     (folder / "malstrom-pin.json").unlink()
@@ -104,7 +104,7 @@ def test_a_file_of_the_users_own_that_was_changed_is_told(tmp_path: Path) -> Non
 
 def test_the_record_of_another_source_is_refused(tmp_path: Path) -> None:
     record = recorded(new_pin("files", SCHEMA, ["n"], [], None))
-    with pytest.raises(SourceError, match=r"in which Spark\(table='never asked for'\) is read, and now it is Spark"):
+    with pytest.raises(SourceError, match=r"to resume from reads Spark\(table='never asked for'\), and the job now reads Spark"):
         Spark(table="flights").pin("job", record)
 
 
@@ -112,6 +112,6 @@ def test_a_source_that_another_job_reads_is_not_pinned_otherwise(tmp_path: Path)
     _, record = staged(tmp_path)
     shared = source()
     shared.pin("first", recorded(new_pin("files", SCHEMA, ["n"], [], None)))
-    with pytest.raises(SourceError, match="give each job a source of its own"):
+    with pytest.raises(SourceError, match="give each job a separate source"):
         shared.pin("job", record)
     shared.unpin()

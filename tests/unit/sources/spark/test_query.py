@@ -15,7 +15,7 @@ from tests.ids import shown
 
 
 def asked(**given: Any) -> SparkQuery:
-    result: SparkQuery = sources.Spark(**given)._asked
+    result: SparkQuery = sources.Spark(**given)._query
     return result
 
 
