@@ -162,9 +162,7 @@ def _single(pattern: str, base: Path) -> list[str]:
     path = base / pattern
     is_file(str(PurePath(pattern)), "", base)
     if not os.path.lexists(path):
-        raise SourceError(
-            f"the file {pattern!r} does not exist (in {path.parent}): check path and working directory"
-        )
+        raise SourceError(f"the file {pattern!r} does not exist (in {path.parent}): check path and working directory")
     return [str(PurePath(pattern))]
 
 

@@ -65,10 +65,10 @@ def inspect_files(
         SourceError: a file cannot be read, or is not a Parquet file.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="malstrom-footers") as threads:
-        return list(threads.map(lambda path: _look(path, schema, keep, partitioned, is_case_sensitive), paths))
+        return list(threads.map(lambda path: _inspect(path, schema, keep, partitioned, is_case_sensitive), paths))
 
 
-def _look(
+def _inspect(
     path: str, schema: pa.Schema, keep: Any, partitioned: Collection[str], is_case_sensitive: bool
 ) -> InspectedFile:
     import pyarrow as pa

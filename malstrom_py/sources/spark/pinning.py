@@ -208,8 +208,10 @@ def _of_files(
     query: SparkQuery, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any, is_case_sensitive: bool
 ) -> Pin:
     paths = [_local(uri) for uri in uris]
-    looked = inspect_files(paths, schema, keep=query.keep, partitioned=found.names, is_case_sensitive=is_case_sensitive)
-    return new_pin("files", schema, names, [one.file for one in looked], None)
+    inspected = inspect_files(
+        paths, schema, keep=query.keep, partitioned=found.names, is_case_sensitive=is_case_sensitive
+    )
+    return new_pin("files", schema, names, [one.file for one in inspected], None)
 
 
 def _local(uri: str) -> str:
@@ -226,9 +228,9 @@ def _staged(
     try:
         counted = _write(query, session, frame, schema, folder)
         files = sorted(str(path) for path in folder.rows.glob("*.parquet"))
-        looked = _look(files, schema, query)
-        _check_complete(counted, sum(one.rows for one in looked), len(files), folder)
-        pin = new_pin(folder.path.name, schema, names, [one.file for one in looked], folder.path)
+        inspected = _inspect_staged(files, schema, query)
+        _check_complete(counted, sum(one.rows for one in inspected), len(files), folder)
+        pin = new_pin(folder.path.name, schema, names, [one.file for one in inspected], folder.path)
         folder.note({"job": job, "keep": query.keep_staging, **pin.record()})
     except BaseException:
         folder.leave(keep=False)
@@ -281,7 +283,7 @@ def _carried(frame: Any, schema: pa.Schema) -> Any:
     return frame.selectExpr(*(columns or [f"CAST(NULL AS BOOLEAN) AS {_NOTHING}"]))
 
 
-def _look(files: Sequence[str], schema: pa.Schema, query: SparkQuery) -> list[InspectedFile]:
+def _inspect_staged(files: Sequence[str], schema: pa.Schema, query: SparkQuery) -> list[InspectedFile]:
     try:
         return inspect_files(files, schema, keep=query.keep, is_case_sensitive=True)
     except ReadOtherwiseError as error:

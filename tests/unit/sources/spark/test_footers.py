@@ -1,4 +1,4 @@
-"""Files are pinned as they are only where Arrow reads of them what Spark would; their footers say which row groups."""
+"""Files are pinned directly only if Arrow reads them as Spark would; their footers give the row groups to read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NUMBERS = pa.schema([("n", pa.int64())])
 
 
 def groups_of(path: Path, schema: pa.Schema, keep: Any = None, partitioned: tuple[str, ...] = ()) -> tuple[int, ...]:
-    (looked,) = inspect_files([str(path)], schema, keep=keep, partitioned=partitioned)
-    return looked.file.groups
+    (inspected,) = inspect_files([str(path)], schema, keep=keep, partitioned=partitioned)
+    return inspected.file.groups
 
 
 def test_a_file_is_pinned_with_its_size_time_rows_and_row_groups(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", {"n": range(100), "other": ["x"] * 100}, row_group_size=30)
-    (looked,) = inspect_files([str(path)], NUMBERS)
-    assert (looked.rows, looked.file.groups, looked.file.values) == (100, (0, 1, 2, 3), {})
-    assert (looked.file.size, looked.file.mtime_ns) == (path.stat().st_size, path.stat().st_mtime_ns)
+    (inspected,) = inspect_files([str(path)], NUMBERS)
+    assert (inspected.rows, inspected.file.groups, inspected.file.values) == (100, (0, 1, 2, 3), {})
+    assert (inspected.file.size, inspected.file.mtime_ns) == (path.stat().st_size, path.stat().st_mtime_ns)
 
 
 def test_row_groups_in_which_a_filter_finds_nothing_are_left_out(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_names_that_spark_takes_for_the_same_are_left_to_it(tmp_path: Path) -> N
     assert groups_of(parquet(tmp_path / "c.parquet", streets), pa.table(streets).schema) == (0,)
 
 
-def test_folders_that_tell_of_a_column_of_the_file_or_of_an_odd_type_are_left_to_spark(tmp_path: Path) -> None:
+def test_folder_names_that_hold_a_column_of_the_file_or_of_an_odd_type_are_left_to_spark(tmp_path: Path) -> None:
     path = parquet(tmp_path / "n=2" / "x=1.5" / "a.parquet", {"n": [1]})
     with pytest.raises(ReadOtherwiseError, match="its folder names hold column 'n'"):
         groups_of(path, NUMBERS, partitioned=("n",))
@@ -174,7 +174,7 @@ def test_folders_that_tell_of_a_column_of_the_file_or_of_an_odd_type_are_left_to
         groups_of(odd, pa.schema([("n", pa.int64()), ("p", pa.int32())]), partitioned=("p",))
 
 
-def test_what_is_no_parquet_or_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_or_non_parquet_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("text")
     with pytest.raises(SourceError, match=r"a\.parquet is not a whole Parquet file: replace it"):
         inspect_files([str(tmp_path / "a.parquet")], NUMBERS)

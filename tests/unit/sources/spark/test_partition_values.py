@@ -1,4 +1,4 @@
-"""The names of folders tell values as Hive and Spark write them."""
+"""Partition values in the names of folders, as Hive and Spark write them."""
 
 from __future__ import annotations
 

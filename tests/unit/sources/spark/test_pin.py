@@ -1,4 +1,4 @@
-"""A pin is plain data, and a file is the pinned one as long as its size and time are."""
+"""A pin is plain data, and a file is the pinned one while its size and time of change are the same."""
 
 from __future__ import annotations
 

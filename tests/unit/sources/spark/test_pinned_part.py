@@ -1,4 +1,4 @@
-"""A row group of a pinned file: its rows with all their columns, from any position; and nothing else is read."""
+"""A row group of a pinned file: its rows with all columns, from any position; no other data is read."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_from_any_position_the_rest_is_read(tmp_path: Path) -> None:
         assert taken + rows == ROWS[30:60]
 
 
-def test_a_position_tells_file_row_group_and_row(tmp_path: Path) -> None:
+def test_a_position_holds_file_row_group_and_row(tmp_path: Path) -> None:
     source = over(tmp_path)
     part = source.build_part(source.list_parts()[2], None)
     poll_once(part, 3)
@@ -107,7 +107,7 @@ def test_row_groups_that_are_left_out_are_not_read(tmp_path: Path) -> None:
 
 
 def damage(path: Path, *columns: str, groups: Any = range(4)) -> None:
-    """Overwrite what is stored of ``columns`` in ``groups``, and nobody could tell by size or time."""
+    """Overwrite the stored ``columns`` of ``groups``, and keep size and time of change."""
     metadata, status = pq.read_metadata(path), path.stat()
     with path.open("r+b") as file:
         for group in groups:
