@@ -78,8 +78,8 @@ class LimitOutOfOrderness:
 def limit_out_of_orderness(bound: timedelta | int) -> LimitOutOfOrderness:
     """Return a generator for parts whose records are at most ``bound`` out of order.
 
-    The epoch is the largest timestamp - bound - 1 unit: a record exactly ``bound`` older is on time. ``bound`` is a timedelta, or an
-    int in the stream's unit.
+    The epoch is the largest timestamp - bound - 1 unit: a record exactly ``bound`` older is on time. ``bound`` is a
+    timedelta, or an int in the stream's unit.
 
     >>> tracker = limit_out_of_orderness(10).tracker("ms")
     >>> tracker.observe([100, 90, 89, 120, 105]), tracker.epoch

@@ -1,4 +1,4 @@
-"""Where records come from. `base` holds the contracts for your own sources."""
+"""Sources of records. `base` holds the contracts for your own sources."""
 
 from typing import TYPE_CHECKING, NoReturn
 
@@ -34,5 +34,5 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> NoReturn:
-        """Answer a name that is not here."""
+        """Raise the error for a name that this module lacks."""
         raise unknown_name(__name__, name, SOURCES)

@@ -1,4 +1,4 @@
-"""What a source is: parts that can be listed, read, rewound and moved. Contracts for users to implement."""
+"""The contracts of sources, for users to implement: parts that can be listed, read, rewound and moved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class ArrowColumns(Protocol):
-    """An Arrow ``RecordBatch``, by its shape: Arrow brings no types, and an Any here would swallow those of rows."""
+    """The attributes of an Arrow ``RecordBatch``: Arrow has no type hints, and Any here would hide the type of rows."""
 
     @property
     def schema(self) -> Any:
@@ -28,28 +28,28 @@ class ArrowColumns(Protocol):
 
 
 class SourcePart(Protocol[V_co]):
-    """One part while it is read. Single-threaded: nothing here is called twice at once."""
+    """One part while it is read. Its methods are called from one thread at a time."""
 
     def poll(self, rows_max: int) -> Sequence[V_co] | ArrowColumns | None:
-        """At most about ``rows_max`` next rows; None when there is nothing right now. Must not block.
+        """Return about ``rows_max`` next rows at most; None if there are none right now. Must not block.
 
-        A list is taken over: never change it afterwards. None (or nothing) is asked again after the
-        runtime's ``linger_s``, backing off. For one record that cannot be read raise `MalformedRecord`, with
-        the position already past it; any other exception fails the job. A poll that raises gives no rows: return those
-        before the bad record first, and raise at the next poll.
+        The caller owns a returned list: do not change it afterwards. After None (or no rows) the next poll comes after
+        the runtime's ``linger_s``, with backoff. For one record that cannot be read raise `MalformedRecord`, with
+        the position already after it; any other exception fails the job. A poll that raises returns no rows: return
+        the rows before the bad record first, and raise at the next poll.
         """
         ...
 
     def is_finished(self) -> bool:
-        """Whether nothing will ever follow. Asked after each poll."""
+        """Return whether no more rows will follow. Called after each poll."""
         ...
 
     def snapshot(self) -> Any:
-        """The position after the last polled row, in plain types (numbers, str, bytes, list, dict, None)."""
+        """Return the position after the last polled row, in plain types (numbers, str, bytes, list, dict, None)."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections. Called once, whether finished or not."""
+        """Close files and connections. Called once, finished or not."""
         ...
 
 
@@ -57,93 +57,94 @@ class SourcePart(Protocol[V_co]):
 class PartitionedSource(Protocol[V_co]):
     """A source whose parts are read, moved between workers and rewound one by one.
 
-    A worker reads up to 256 of them by turns. A source with an attribute ``parts_open_max`` says how many it may be,
-    where each takes much memory; event time does not go on before the last part has been opened.
+    A worker reads up to 256 parts in turn. A source whose parts take much memory sets a smaller number with the
+    attribute ``parts_open_max``; event time does not advance before the last part has been opened.
     """
 
     def list_parts(self) -> Sequence[Part]:
-        """The parts by stable names; asked when a job starts and when it is resumed."""
+        """Return the stable names of the parts. Called when a job starts and when it is resumed."""
         ...
 
     def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
-        """Open ``part`` where ``state`` (what `SourcePart.snapshot` gave) says; at its start if None."""
+        """Open ``part`` at the position ``state`` (from `SourcePart.snapshot`); at its start if None."""
         ...
 
 
 @runtime_checkable
 class StatelessSource(Protocol[V_co]):
-    """A source without parts or positions: each worker reads one of its own, and nothing of it is restored."""
+    """A source without parts or positions: each worker builds its own, and no position is restored."""
 
     def build(self, worker: WorkerInfo) -> SourcePart[V_co]:
-        """What one worker reads. Its ``snapshot`` is not asked for."""
+        """Return what one worker reads. Its ``snapshot`` is not called."""
         ...
 
 
 @runtime_checkable
 class PinnedSource(Protocol):
-    """What a source has besides, if what it reads could change, or be computed otherwise, while a job reads it.
+    """The additional methods of a source whose rows could change, or be computed differently, while a job reads it.
 
-    The program that starts the job pins it, before anything is copied to workers; copies of it bring the pin along.
-    With snapshots the pin stands in their manifests, so that a job that is started again reads the same rows.
+    The program that starts the job pins the source before copying it to workers; copies keep the pin. Snapshots store
+    the pin in their manifests, so that a restarted job reads the same rows.
     """
 
     def pin(self, job: str, record: Any = None) -> None:
-        """Find out, and write down or keep, what ``job`` is to read. What is not pinned by then is not read.
+        """Determine and record the rows that ``job`` reads. Rows that are not pinned are not read.
 
-        ``record``: what `pin_record` gave in the run that is gone on from: pin just that, or raise a `SourceError` that
-        says what to do where it is not there any more. None: the job begins anew.
+        ``record``: the `pin_record` of the run that this run resumes: pin the same rows, or raise a `SourceError` that
+        says what to do if they no longer exist. None: the job starts from the beginning.
 
-        Each call is followed by one of `unpin`. A source that two jobs read at a time is pinned twice. Where the job is
-        coordinated in another process, the copy there is pinned and unpinned too: it has a pin already, which it keeps.
+        Each call is followed by one of `unpin`. A source that two jobs read at the same time is pinned twice. If the
+        job is coordinated in another process, the copy there is pinned and unpinned too; it keeps the pin it has.
         """
         ...
 
     def pin_record(self) -> Any:
-        """What is pinned, in plain types (numbers, str, bytes, list, dict, None). Asked for behind `pin`."""
+        """Return what is pinned, in plain types (numbers, str, bytes, list, dict, None). Called after `pin`."""
         ...
 
     def unpin(self, *, keep: bool = False) -> None:
-        """The job has ended, in whichever way: clear away what was kept for it alone, unless ``keep``: then it is to be
-        pinned again by its record, when the job goes on.
+        """Release the pin of a job that has ended, and delete what was kept for it alone.
+
+        ``keep``: delete nothing, because a resumed job will pin the same rows by their record.
         """
         ...
 
 
 @runtime_checkable
 class GrowingSource(Protocol):
-    """What a `PartitionedSource` has besides, if a job that has finished can go on with what is new in the source.
+    """The additional methods of a `PartitionedSource` from which a finished job can read new parts.
 
-    Where ``reads_new`` is true, a start of a finished job does not return the stored result: it reads the parts that
-    its last snapshot does not know. A source that is pinned has `pin_next` besides (`PinnedGrowingSource`).
+    If ``reads_new`` is true, starting a finished job does not return the stored result: the job reads the parts that
+    its last snapshot does not contain. A pinned source also has `pin_next` (`PinnedGrowingSource`).
     """
 
     @property
     def reads_new(self) -> bool:
-        """Whether a finished job goes on with what is new."""
+        """Whether a finished job, started again, reads new parts."""
         ...
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
-        """The parts of a job that goes on from a snapshot, asked in place of `list_parts`.
+        """Return the parts of a job that resumes from a snapshot; called instead of `list_parts`.
 
-        ``known``: the parts in that snapshot, each with its position. Return those of them that are still to be
-        remembered, or to be read on, and the new ones: a part that is left out is forgotten, and a new part of
-        that name is read from its start.
+        ``known``: the parts in that snapshot with their positions. Return the known parts to keep or continue, and the
+        new parts. A known part that is left out is forgotten: a new part of that name is read from its start.
         """
         ...
 
     def has_read(self, position: Any) -> bool:
-        """Whether nothing is left of a part at ``position``. False where a job was drained in the middle of the part:
-        the next run reads the rest.
+        """Return whether a part at ``position`` is read to its end.
+
+        False after a job was drained in the middle of the part: the next run reads the rest.
         """
         ...
 
 
 @runtime_checkable
 class PinnedGrowingSource(Protocol):
-    """A `PinnedSource` that is a `GrowingSource`, too."""
+    """A source that is both a `PinnedSource` and a `GrowingSource`."""
 
     def pin_next(self, job: str, record: Any) -> None:
-        """In place of `PinnedSource.pin`: pin what is new since ``record``, all of which an earlier run has read."""
+        """Pin the rows that are new since ``record``, which an earlier run has read; called instead of `pin`."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""``Generator``: a source over a user's iterator. The position is the number of items taken, nothing else."""
+"""``Generator``: a source over a user's iterator. The position is the number of items taken."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ V = TypeVar("V")
 class Generator(Generic[V]):
     """Reads what ``fn(part, start)`` yields, for parts 0 to ``parts - 1`` (named ``"0"``, ``"1"``, …).
 
-    ``start`` is the number of items that were taken from this part before: 0 at the beginning; on resume ``fn``
-    is called again and must go on there. Only as many items as are polled are ever taken, so the iterator may
-    be endless. When ``fn`` raises, what it had yielded is delivered first, then `SourceError` names part,
+    ``start`` is the number of items taken from this part before: 0 at first; on resume ``fn`` is called again and
+    must continue there. Only polled items are taken, so the iterator may be endless. When ``fn`` raises, the items
+    yielded before are delivered first; then `SourceError` names part,
     position and function. PlanError: ``fn`` cannot be called, or ``parts`` is not a whole number above 0.
 
     >>> def squares(part, start):
@@ -50,7 +50,7 @@ class Generator(Generic[V]):
 
 
 class _GeneratorPart(Generic[V]):
-    """``fn`` is called at the first poll, so that what it raises is told like any later error."""
+    """Calls ``fn`` at the first poll, so that its first error is reported like any later one."""
 
     def __init__(self, fn: Callable[[int, int], Iterable[V]], part: int, position: int) -> None:
         self._fn = fn
@@ -68,7 +68,7 @@ class _GeneratorPart(Generic[V]):
             try:
                 if self._items is None:
                     self._items = iter(self._fn(self._part, self._position))
-                # What was appended before the iterator raised stays in the list.
+                # Items yielded before the iterator raised stay in the list.
                 rows.extend(islice(self._items, rows_max))
                 self._finished = len(rows) < rows_max
             except Exception as error:

@@ -1,4 +1,4 @@
-"""``Memory``: a source over items that are already there. For tests, notebooks and small jobs."""
+"""``Memory``: a source over items in memory, for tests, notebooks and small jobs."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ class _MemoryPart(Generic[V]):
         return self._position
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""

@@ -1,8 +1,7 @@
-"""``Files``: a source over files, one part per file or section of it, or per watched folder.
+"""``Files``: a source over files, with one part per file, section of a file, or watched folder.
 
-`options` checks what is asked for, `listing` and `watching` find files, `sections` name what is read of them,
-`reading` finds types and opens sections, `lazy_part` and `follow_part` are the parts. `framed_part` (csv, json, text)
-and `parquet_part` read one file: memory is bounded by a frame or a batch.
+`options` checks the arguments, `listing` finds files and names sections, `reading` infers types and opens sections,
+`follow` watches folders and finds new files. `frames` (with `csv` and `lines`) and `parquet` read one file each.
 """
 
 from __future__ import annotations
@@ -38,46 +37,44 @@ _SPLIT_BYTES: Final = 128 << 20
 class Files(Generic[V_co]):
     r"""Reads the files that ``pattern`` matches, in parts, sorted by path.
 
-    ``pattern``: a path or pattern (``*``, ``?``, ``[…]``, ``**`` for folders below), str or Path, or several of
-    them; relative ones are seen from the working directory of now. Wildcards leave out what begins with ``_`` or
-    ``.``. ``format``: ``"csv"``, ``"json"``, ``"parquet"`` or ``"text"``; by default the files' suffix tells
+    ``pattern``: a path or pattern (``*``, ``?``, ``[…]``, ``**`` for subfolders), str or Path, or several of them;
+    relative ones start at the current working directory. Wildcards skip names that begin with ``_`` or ``.``.
+    ``format``: ``"csv"``, ``"json"``, ``"parquet"`` or ``"text"``; by default the format of the files' suffix
     (.csv .json .jsonl .ndjson .parquet .txt .log). csv, json and text may be compressed (.gz, .zst). ``null_values``
     (csv): fields that mean None, for instance ``["NA"]``. ``types`` (csv): the types of some columns, for instance
-    ``{"zip": "str"}``: bool, date, float64, int64, str, time, timestamp or timestamp_utc; the others are found.
-    ``timezone`` (csv, parquet): columns of times without a zone are times of this one, such as ``"UTC"``, and are given
-    in UTC; one that the zone has twice or not at all is a malformed record. Two names of one file are one, called as
-    it is first found.
+    ``{"zip": "str"}``: bool, date, float64, int64, str, time, timestamp or timestamp_utc; the others are inferred.
+    ``timezone`` (csv, parquet): the zone of times without one, such as ``"UTC"``; they are converted to UTC, and one
+    that the zone has twice or not at all makes its record malformed. A file with two names is read once, under the
+    name found first.
 
     A file is one part, named by its path. One larger than ``split_bytes`` (None: never) is several: Parquet by row
     groups (``path#rowgroups=0-3``), json and text by bytes (``path#bytes=0-134217728``; a record is in the part in
-    which it begins), csv likewise if ``newlines_in_values=False`` says that no value holds a line end. Then every
-    line is a record, and one whose quotes do not make whole fields is malformed. Compressed files are never split.
-    The files, ``split_bytes`` and ``newlines_in_values`` must stay as they are while a run may be resumed.
+    which it begins), csv likewise with ``newlines_in_values=False``, which states that no value holds a line end. Then
+    every line is a record, and one whose quotes do not make whole fields is malformed. Compressed files are never
+    split. Do not change the files, ``split_bytes`` or ``newlines_in_values`` while a run may be resumed.
 
-    With ``follow=True`` the source has no end: each folder in front of the wildcards is one part, which goes on with
-    the new files there, those of one listing by name. A file is read once, whole, and known by its name: write it under
-    a hidden name, then rename it. Folder and files may be missing at first. Files that have gone are forgotten.
+    With ``follow=True`` the source has no end: each folder before the wildcards is one part, which continues with new
+    files in that folder, sorted by name within one listing. A file is read once, whole, and known by its name: write it
+    under a hidden name, then rename it. Folder and files may be missing at first. Removed files are forgotten.
 
-    With ``new_files=True`` a job with snapshots that has finished goes on when it is started again: it reads the files
-    that are new, in the types that were found first. Files that it has read are known by their paths; one that was
-    changed since is a SourceError. One that was renamed is not read again. Files that have gone are forgotten; that
-    none is left is no error.
+    With ``new_files=True`` a finished job with snapshots, started again, reads the files that are new, in the types
+    that were inferred first. Files already read are known by their paths; one that was changed since is a SourceError.
+    A renamed file is not read again. Removed files are forgotten, and no file at all is not an error.
 
     Values: **csv** and **parquet** give dicts, column -> value. A csv file begins with a header; a quoted field may
     hold line ends; an empty field is None (an empty *quoted* one is ``""``, unless ``null_values`` is given).
-    Empty lines are left out, but in a file of one column they are None. The types of csv columns are found once per
-    run, by the first MiB of the first file: whole numbers, floats, booleans, dates or times if every value there is
-    one, else str; whole numbers with leading zeros or beyond 64 bits are str; a column that is empty there goes by
-    what follows. They are kept in every position. Parquet files bring their types, those of the first file are
-    everyone's. Times have microseconds.
-    **json** gives one dict per line, exactly as the line says; lines may differ in their fields. **text** gives each
+    Empty lines are skipped, but in a file of one column they are None. The types of csv columns are inferred once per
+    run, from the first MiB of the first file: int, float, bool, date or time if every value there is one, else str;
+    ints with leading zeros or beyond 64 bits are str; a column that is empty there is inferred from later data. Every
+    position stores them. The types of the first Parquet file apply to all. Times have microseconds.
+    **json** gives one dict per line with exactly its values; lines may differ in their fields. **text** gives each
     line as a str without its end.
 
-    One record that cannot be read (fields too many or too few, a value that is not of its column's type, no JSON
-    object, no UTF-8, longer than 16 MiB) raises `MalformedRecord`: the ``on_error`` policy of the step decides.
-    SourceError: no file matches, a file cannot be read, is damaged or cut off, changed since a position in it was
-    saved, or has other columns than the first. PlanError: an argument is wrong, or the suffix does not tell the format
-    (``follow=True``: the suffix of the pattern).
+    A record that cannot be read (too many or too few fields, a value that is not of its column's type, not a JSON
+    object, not UTF-8, longer than 16 MiB) raises `MalformedRecord`: the step's ``on_error`` policy decides.
+    SourceError: no file matches, or a file cannot be read, is damaged or cut off, changed since a position in it was
+    saved, or has other columns than the first. PlanError: an argument is wrong, or the suffix (with ``follow=True`` of
+    the pattern) does not determine the format.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -160,16 +157,16 @@ class Files(Generic[V_co]):
         self._patterns = check_patterns(pattern)
         known = options.format or format_of_patterns(self._patterns)
         if follow and known is None:
-            raise PlanError("sources.Files: what the files will be is not known with follow=True: pass format=")
+            raise PlanError("sources.Files: the format of future files is not known with follow=True: pass format=")
         self._reading = FileReader(options.with_format(known), Path.cwd())
         self._watched = watched_folders(self._patterns, self._reading.base) if follow else []
         self._types = Types()
-        # By which the types are to be found, if they could not be when the parts were listed.
+        # The files to infer types from, if that failed when the parts were listed.
         self._types_files: list[str] = []
 
     @property
     def parts_open_max(self) -> int:
-        """How many parts a worker reads by turns: a Parquet file being read holds decoded pages of all its columns."""
+        """How many parts a worker reads in turn; few of Parquet, which holds decoded pages of all columns."""
         return _PARQUET_OPEN_MAX if self._reading.options.format == "parquet" else _OPEN_MAX
 
     def __repr__(self) -> str:
@@ -186,12 +183,13 @@ class Files(Generic[V_co]):
 
     @property
     def reads_new(self) -> bool:
-        """Whether a finished job goes on with the files that are new."""
+        """Whether a finished job, started again, reads new files."""
         return self._reading.options.new_files
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
-        """The parts in a snapshot of files that are there still, and those of new files. `SourceError` if a file was
-        changed after it had been read.
+        """Return the parts in a snapshot whose files still exist, and the parts of new files.
+
+        `SourceError`: a file was changed after it had been read.
         """
         files = KnownFiles(known, self._reading.base)
         found = [str(file) for file in list_files(self._patterns, self._reading.base, known=files.names)]
@@ -207,7 +205,7 @@ class Files(Generic[V_co]):
         return [*remembered, *(section.part for file in new for section in self._reading.split(file))]
 
     def has_read(self, position: Any) -> bool:
-        """Whether a part at ``position`` is at its end."""
+        """Return whether a part at ``position`` is at its end."""
         return position["finished"] is True
 
     def build_part(self, part: Part, state: Any) -> SourcePart[V_co]:
@@ -245,7 +243,7 @@ class Files(Generic[V_co]):
         watched = next((watched for watched in self._watched if watched.part == part), None)
         if watched is None:
             raise SourceError(
-                f"{part!r} is none of the watched folders {', '.join(repr(one.part) for one in self._watched)}: "
+                f"{part!r} is not one of the watched folders {', '.join(repr(one.part) for one in self._watched)}: "
                 f"keep the patterns, or start the job without resuming."
             )
         types = Types() if state is None else self._pin(part, state) or Types()
@@ -265,19 +263,19 @@ class Files(Generic[V_co]):
             )
 
     def _check_split(self, part: Part, section: Section, state: Any) -> None:
-        """Sections that are cut otherwise than those of the saved positions would be read twice, or not at all."""
+        """`SourceError` if a file is split differently than at the saved position: rows would repeat or be lost."""
         before, now = state["split_bytes"], self._reading.options.split_bytes_of(section.file)
         if before != now and section not in self._reading.split(section.file):
             raise SourceError(
-                f"{part} is no part of {section.file} as it is split now (by {now or 'no'} bytes): its saved position "
-                f"is one of split_bytes={before}. Give split_bytes and newlines_in_values as they were, or start the "
+                f"{part} is not a part of {section.file} as split now (by {now or 'no'} bytes): its saved position "
+                f"is one of split_bytes={before}. Give the former split_bytes and newlines_in_values, or start the "
                 f"job without resuming."
             )
 
     def _start(self, files: Sequence[str]) -> None:
-        """Find the types afresh for each run: the files may have been mended since the one before.
+        """Infer the types again for each run: the files may have been corrected since the last one.
 
-        What is wrong with the first files is told when a part needs the types: one that is resumed brings its own.
+        An error in the first files is raised when a part needs the types; a resumed part has its own.
         """
         self._types, self._types_files = Types(), []
         try:
@@ -286,7 +284,7 @@ class Files(Generic[V_co]):
             self._types_files = list(files[:TYPES_FILES])
 
     def _types_by(self, files: Sequence[str]) -> Types:
-        """The types that all parts share; found by ``files`` if they are not known yet."""
+        """Return the types that all parts share; infer them from ``files`` if they are not known yet."""
         if self._types.schema is None:
             types = self._reading.find_types(self._types_files or files)
             self._types_files = []
@@ -296,7 +294,7 @@ class Files(Generic[V_co]):
         return self._types
 
     def _pin(self, part: Part, state: Any) -> Types | None:
-        """The types in a position, which are everyone's from now on; None if there are none in it."""
+        """Make the types in a position those of all parts and return them; None if the position has none."""
         if state["schema"] is None:
             return None
         self._types = self._reading.pinned(part, state)

@@ -1,25 +1,16 @@
-"""CSV: where records begin and end (RFC 4180), and frames of them into Arrow columns of known types.
+"""CSV (RFC 4180): finds the ends of records, infers column types, and decodes frames to Arrow columns.
 
-Where CSV records begin and end (RFC 4180): a line end inside quotes belongs to the record.
+Records: a line end inside quotes belongs to the record. A field is quoted only if its first character is a quote, and
+two quotes are an escaped one, as in Arrow's parser. The patterns are possessive, so time is linear. With
+``newlines_in_values=False`` every line is a record, so reading can start at any line; a line whose quotes do not make
+whole fields (an unclosed quote, or one inside an unquoted field) is malformed.
 
-A field is quoted only if a quote is its first character, and an escaped quote is two of them: the same reading as
-Arrow's parser has. The patterns are possessive, so that no input makes them go back: time is linear.
+Types: an inferred type never loses information. Identifiers beyond 64 bits would become equal floats and ``00501``
+would become 501, so both stay text.
 
-CSV in which every line is a record (``newlines_in_values=False``), so that reading may begin at any line.
-
-Whether a line end stands inside quotes can only be told by everything before it. Here none does: a line whose quotes
-do not make whole fields (one is not closed, or stands inside a field that is not quoted) is malformed.
-
-The types of csv columns: those a user may name, and when what looks like numbers is text.
-
-A type that is found by itself never loses anything of what it was found by: identifiers beyond 64 bits would become
-floats and then equal, ``00501`` would become 501.
-
-CSV frames into Arrow columns of known types, and finding these types.
-
-Arrow gives up a whole block for one bad value. Then the frame is read again in small pieces, and those with a bad
-record are cut up around it: a bad record costs a few small parses, and every good one is read by Arrow all the same.
-An empty line is nothing, but where there is one column it is a record whose field is empty.
+Decoding: Arrow rejects a whole block for one bad value. Then the frame is parsed again in small pieces, and a piece
+with a bad record is cut around it: a bad record costs a few small parses, and Arrow still decodes every good one. An
+empty line is skipped; in a file of one column it is a record with an empty field.
 """
 
 from __future__ import annotations
@@ -50,7 +41,7 @@ _ONE_RECORD: Final = re.compile(_RECORD + rb"(?:\r\n|\n|\r|\Z)")
 
 
 def cut_records(window: bytes, ended: bool) -> int:
-    r"""Where the last whole record ends; at the end of a file a record needs no line end, but closed quotes.
+    r"""Return the end of the last whole record; at the end of a file it needs no line end, but closed quotes.
 
     >>> cut_records(b'1,"a\nb"\n2,"c\n', ended=False)
     8
@@ -63,7 +54,7 @@ def cut_records(window: bytes, ended: bool) -> int:
 
 
 def split_records(frame: bytes, *, with_empty: bool = False) -> list[tuple[int, int]]:
-    r"""Where each record of ``frame`` starts and ends, line end included; empty lines are none unless ``with_empty``.
+    r"""Return start and end of each record, line end included; empty lines count only if ``with_empty``.
 
     >>> split_records(b'1,"a\nb"\n\n2,c')
     [(0, 8), (9, 12)]
@@ -91,7 +82,7 @@ _ONE_LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|\n|\r|\Z)")
 
 
 def cut_csv_lines(window: bytes, ended: bool) -> int:
-    r"""Where the last whole line ends, whatever the quotes say; a ``\r`` at the end may be half of ``\r\n``.
+    r"""Return the end of the last whole line, ignoring quotes; a ``\r`` at the end may be half of ``\r\n``.
 
     >>> cut_csv_lines(b'1,"a\nb"\r', ended=False)
     5
@@ -100,7 +91,7 @@ def cut_csv_lines(window: bytes, ended: bool) -> int:
 
 
 def split_lines(frame: bytes) -> Iterator[tuple[bytes, bool]]:
-    r"""Runs of lines whose quotes make whole fields (True), and single lines whose quotes do not (False).
+    r"""Yield runs of lines whose quotes make whole fields (True), and single lines whose quotes do not (False).
 
     >>> list(split_lines(b'1,"a"\n2,"b\nc"\n3,d'))
     [(b'1,"a"\n', True), (b'2,"b\n', False), (b'c"\n', False), (b'3,d', True)]
@@ -140,7 +131,7 @@ def arrow_type(name: ColumnType) -> pa.DataType:
 
 
 def check_types(types: object) -> dict[str, ColumnType]:
-    """The ``types`` a user gave; `PlanError` unless they are column names -> names of `COLUMN_TYPES`."""
+    """Return the user's ``types``; raise `PlanError` unless they map column names to names of `COLUMN_TYPES`."""
     if types is None:
         return {}
     if not isinstance(types, Mapping) or not all(isinstance(name, str) for name in types):
@@ -153,7 +144,7 @@ def check_types(types: object) -> dict[str, ColumnType]:
 
 
 def with_types(part: str, schema: pa.Schema, types: Mapping[str, ColumnType]) -> pa.Schema:
-    """``schema`` of the file ``part`` with the given ``types``; `SourceError` if it lacks one of their columns."""
+    """Return the ``schema`` of the file ``part`` with the given ``types``; `SourceError` if it lacks a column."""
     import pyarrow as pa
 
     if missing := sorted(set(types).difference(schema.names)):
@@ -164,7 +155,7 @@ def with_types(part: str, schema: pa.Schema, types: Mapping[str, ColumnType]) ->
 
 
 def number_like_text(column: pa.ChunkedArray) -> bool:
-    """Whether whole numbers have leading zeros or, where all are whole, one does not fit 64 bits.
+    """Return whether an int has leading zeros or, if all values are ints, one does not fit 64 bits.
 
     >>> import pyarrow as pa
     >>> number_like_text(pa.chunked_array([["00501", "1"]])), number_like_text(pa.chunked_array([["501", "0.5"]]))
@@ -172,7 +163,7 @@ def number_like_text(column: pa.ChunkedArray) -> bool:
     """
     import pyarrow.compute
 
-    pc: Any = pyarrow.compute  # its functions are made while it is imported, so that no checker knows them
+    pc: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
     if pc.any(pc.match_substring_regex(column, r"^\s*[+-]?0[0-9]+\s*$")).as_py():
         return True
     if not pc.all(pc.match_substring_regex(column, r"^\s*[+-]?[0-9]+\s*$")).as_py():
@@ -188,10 +179,10 @@ _COLUMN: Final = re.compile(r"In CSV column #(\d+): ")
 
 
 class CsvDecoder:
-    """Reads frames of a file with the columns ``names`` (its own order) as the columns of ``schema``.
+    """Decodes frames of a file with the columns ``names`` (in file order) to the columns of ``schema``.
 
-    ``given`` are the columns whose types the user named; ``one_line``: no value holds a line end. Times without a zone
-    are those of ``timezone``, if it is given.
+    ``given``: the columns whose types the user named. ``one_line``: no value holds a line end. ``timezone``: the zone
+    of times without one.
     """
 
     def __init__(
@@ -214,7 +205,7 @@ class CsvDecoder:
         self._convert = pa_csv.ConvertOptions(column_types=schema, include_columns=schema.names, **_nulls(null_values))
 
     def runs(self, frame: bytes) -> list[Run]:
-        """The rows of ``frame`` as record batches, with the malformed records between them."""
+        """Return the rows of ``frame`` as record batches, with the bad records between them."""
         if not self._one_line:
             return self._runs(frame)
         found: list[Run] = []
@@ -233,7 +224,7 @@ class CsvDecoder:
             return list(self._isolate(frame, pieces[::-1]))
 
     def _isolate(self, frame: bytes, pieces: list[list[tuple[int, int]]]) -> Iterator[Run]:
-        """Read ``pieces`` from the last to the first; one with a bad record is cut up where Arrow says it is."""
+        """Decode ``pieces`` from last to first; cut a piece with a bad record where Arrow locates it."""
         import pyarrow as pa
 
         while pieces:
@@ -248,7 +239,7 @@ class CsvDecoder:
                     why = str(error) if isinstance(error, NoSuchTime) else self._why(str(error))
                     yield BadRecord(why, text_of(part))
                     continue
-                # Only a hint: every piece is read by itself, wherever the cuts are.
+                # Only a hint: each piece is decoded separately, so any cut is correct.
                 match = _ROW.search(str(error))
                 bad = min(int(match[1]) - 1, len(spans) - 1) if match else len(spans) // 2
                 pieces += [spans[bad + 1 :], spans[bad : bad + 1], spans[:bad]]
@@ -262,7 +253,7 @@ class CsvDecoder:
         return zoned(batch, self._timezone)
 
     def _why(self, message: str) -> str:
-        """Arrow's message without the value it quotes."""
+        """Return Arrow's message without the value it quotes."""
         if match := _FIELD_COUNT.search(message):
             return f"{match[2]} fields, where the header has {match[1]}"
         if match := _COLUMN.search(message):
@@ -286,7 +277,7 @@ class CsvDecoder:
 
 
 def read_header(path: Path, *, one_line: bool = False) -> tuple[list[str], int] | None:
-    """The column names of a file and the offset behind them; None for a file that holds nothing."""
+    """Return the column names of a file and the offset after them; None for an empty file."""
     stream = ByteStream(path)
     try:
         framer = Framer(stream, cut_csv_lines if one_line else cut_records)
@@ -316,14 +307,14 @@ def _header_names(record: bytes) -> list[str]:
     except csv.Error:
         limit = csv.field_size_limit()
         raise SourceError(
-            f"a column name in its CSV header is longer than {limit} characters. Mend the header"
+            f"a column name in its CSV header is longer than {limit} characters. Correct the header"
         ) from None
 
 
 def infer_types(
     path: Path, null_values: Sequence[str] | None, *, frames_max: int, one_line: bool = False
 ) -> Iterator[pa.Schema]:
-    """The types of the columns by the header (none), by the first frame, by the next ones: as many as are taken."""
+    """Yield the column types by the header (all null), then by each frame in turn."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
@@ -345,13 +336,13 @@ def infer_types(
                 table = _read(data, names, convert, skip_malformed=True)
                 yield _kept_as_written(_usable_types(table.schema), data, names, convert)
     except READ_ERRORS:
-        return  # Whoever reads the part there tells what is damaged, and how far it came.
+        return  # the part that reads there reports the damage and the position
     finally:
         stream.close()
 
 
 def _readable(frame: bytes, one_line: bool) -> bytes:
-    """What types are found by: text that is no UTF-8 somewhere is text, but Arrow skips no row it cannot decode."""
+    """Return ``frame`` as valid UTF-8 for type inference: Arrow does not skip rows that it cannot decode."""
     data = b"".join(lines for lines, is_whole in split_lines(frame) if is_whole) if one_line else frame
     return data if data.isascii() else data.decode(errors="replace").encode()
 
@@ -364,7 +355,7 @@ def _usable_types(found: pa.Schema) -> pa.Schema:
 
 
 def _kept_as_written(found: pa.Schema, frame: bytes, names: list[str], convert: pa_csv.ConvertOptions) -> pa.Schema:
-    """``found``, but str for columns whose values would not be the same again as numbers."""
+    """Return ``found`` with str for columns whose values numbers would not preserve."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
@@ -400,7 +391,7 @@ def _read(part: bytes, names: list[str], convert: pa_csv.ConvertOptions, *, skip
 
 
 def _nulls(null_values: Sequence[str] | None) -> dict[str, object]:
-    """An empty field is None. What the user names is None too, quoted or not."""
+    """Return the options by which empty fields, and the user's null values quoted or not, are None."""
     return {
         "null_values": ["", *(null_values or ())],
         "strings_can_be_null": True,

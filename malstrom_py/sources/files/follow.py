@@ -1,20 +1,13 @@
-"""Folders that grow: one that is followed without an end, and files that are new to a job that starts again.
+"""Growing folders: watching one without end, and finding the files that are new to a restarted job.
 
-Folders that are watched for new files: which ones the patterns mean, what is in them now, what has gone.
+Watching (``follow=True``): a folder is listed by names alone, and its files are read one after the other. The position
+holds the names of the files taken and the place in the current one. A file is known by its name: it is not read again
+while it exists, and it is forgotten once it is removed.
 
-A folder is listed by names alone; that a name is a folder itself is only asked for names that are new.
-
-A watched folder while it is read: one file after the other, without an end.
-
-The position holds the files that were taken and the place in the current one. A file counts by its name: once taken
-it is not read again as long as it is there, and what has gone is forgotten.
-
-Which files are new to a job that goes on, and whether those that it has read are as they were then.
-
-Rule: a file is read once. It is known by its path; size and content at both ends tell whether it was changed since.
-A file that has gone is forgotten, unless there is none at all: a disk that is not there for a while looks so. It has
-not gone if there is a new one of the same size, time of change and content: that is its other name, and it stays known
-by the first, under which its positions are. A link whose file has gone has gone.
+New files (``new_files=True``): a file is read once. It is known by its path; its size and the content at both ends show
+whether it changed. A removed file is forgotten, unless no file exists at all: an unmounted disk looks so. A file that
+disappeared while a new one has the same size, time of change and content was renamed: it stays known by its first name,
+under which its positions are stored. A link whose file was removed counts as removed.
 """
 
 from __future__ import annotations
@@ -45,16 +38,16 @@ from malstrom_py.sources.files.streams import why_unreadable
 
 @dataclass(frozen=True, slots=True)
 class WatchedFolder:
-    """``folder`` and the patterns of what is in it or below; ``part`` is what the user wrote."""
+    """A ``folder`` with the patterns of its files; ``part`` is the user's pattern."""
 
     part: Part
     folder: Path
     patterns: tuple[str, ...]
 
     def names(self) -> dict[str, str] | None:
-        """What matches now, seen from the folder, with the pattern it matches; None if there is no folder (yet).
+        """Return name -> pattern of all current matches, relative to the folder; None while the folder does not exist.
 
-        `SourceError`: it cannot be listed.
+        `SourceError`: the folder cannot be listed.
         """
         try:
             with os.scandir(self.folder) as entries:
@@ -62,7 +55,7 @@ class WatchedFolder:
         except FileNotFoundError:
             return None
         except NotADirectoryError:
-            raise SourceError(f"{self.folder} is no folder that could be watched: correct the pattern") from None
+            raise SourceError(f"{self.folder} is not a folder that can be watched: correct the pattern") from None
         except OSError as error:
             raise SourceError(f"{self.folder} cannot be watched: {why_unreadable(error)}.") from error
         return {
@@ -72,19 +65,19 @@ class WatchedFolder:
         }
 
     def path(self, name: str) -> str:
-        """The whole path of one of the names."""
+        """Return the full path of ``name``."""
         return str(self.folder / name)
 
     def files(self, names: Mapping[str, str]) -> Iterator[str]:
-        """Those of ``names`` that are no folders, sorted. `SourceError` for one that a pattern means to be a file."""
+        """Return the ``names`` of files, sorted; `SourceError` for a folder that a pattern takes for a file."""
         return (name for name in sorted(names) if is_file(name, names[name], self.folder))
 
     def first_files(self, count: int) -> list[str]:
-        """The whole paths of the first files there are now."""
+        """Return the full paths of the first ``count`` current files."""
         return [self.path(name) for name in islice(self.files(self.names() or {}), count)]
 
     def has_gone(self, name: str) -> bool:
-        """Whether the file is certainly not there any more: what cannot be asked for a while has not gone."""
+        """Return whether the file was certainly removed: an unreachable file was not."""
         try:
             os.lstat(self.folder / name)
         except (FileNotFoundError, NotADirectoryError):
@@ -95,9 +88,9 @@ class WatchedFolder:
 
 
 def watched_folders(patterns: Sequence[str], base: Path) -> list[WatchedFolder]:
-    """The folders in front of the wildcards of ``patterns``, seen from ``base``, each once.
+    """Return the folders before the wildcards of ``patterns``, relative to ``base``, each once.
 
-    One that lies below another whose patterns go below it belongs to that: no file is in two of them.
+    A folder inside another whose patterns reach its files is merged into that one: no file is in two of them.
     """
     found: dict[str, tuple[Path, dict[str, str]]] = {}
     for pattern in patterns:
@@ -121,7 +114,7 @@ _FILES_PER_POLL: Final = 64
 
 
 class FollowPart:
-    """``types`` are those in ``state``; where it has none, ``find_types`` tells them by the first of some files."""
+    """A watched folder while it is read. ``types`` are those in ``state``; otherwise ``find_types`` infers them."""
 
     def __init__(
         self,
@@ -144,7 +137,7 @@ class FollowPart:
 
     def poll(self, rows_max: int) -> Any:
         is_listed = False
-        # Files without rows, and such as have gone, are passed over, but not without end within one poll.
+        # One poll skips a bounded number of empty or removed files.
         for _ in range(_FILES_PER_POLL):
             if self._opened is None and self._resume is None and not self._new:
                 if is_listed:
@@ -170,7 +163,7 @@ class FollowPart:
         current = self._resume
         if self._opened is not None:
             position = self._opened.snapshot()
-            # A file of which nothing has been read may go, or be read again from its start.
+            # A file without a row read may be removed, or read again from its start.
             current = {"file": self._name, "position": position} if position["rows"] else None
         return {
             "format": self._reading.options.format,
@@ -185,7 +178,7 @@ class FollowPart:
             self._opened.close()
 
     def _poll(self, opened: OpenedFile, rows_max: int) -> Any:
-        """Poll the current file; its types are those of all others once it has had a record, good or not."""
+        """Poll the current file; after its first record, good or bad, its types apply to all others."""
         try:
             rows = opened.poll(rows_max)
         except MalformedRecord:
@@ -198,7 +191,7 @@ class FollowPart:
     def _list(self) -> None:
         names = self._watched.names()
         if not names:
-            # An empty folder may be a disk that is not there for a while: nothing is forgotten by it.
+            # An empty folder may be an unmounted disk: forget no file.
             return
         for name in [name for name in self._taken if name not in names]:
             if self._watched.has_gone(name):
@@ -206,7 +199,7 @@ class FollowPart:
         self._new.extend(self._watched.files({name: names[name] for name in names if name not in self._taken}))
 
     def _open_next(self) -> OpenedFile | None:
-        """Go on to the next file; None if there is none, or it has gone since it was listed."""
+        """Open the next file; None if there is none, or it was removed since it was listed."""
         if self._resume is not None:
             return self._open_again(self._resume)
         if not self._new:
@@ -224,7 +217,7 @@ class FollowPart:
         return opened
 
     def _open_again(self, current: dict[str, Any]) -> OpenedFile:
-        """Open the file in which the saved position stands."""
+        """Open the file of the saved position."""
         name = current["file"]
         try:
             opened = self._open(name, self._types, current["position"])
@@ -248,9 +241,9 @@ _END_BYTES: Final = 1 << 16
 
 
 def identity_of(path: Path) -> list[Any]:
-    """What ``path`` is known by: its size in bytes, its time of change in nanoseconds, a digest of both of its ends.
+    """Return the identity of ``path``: size in bytes, time of change in nanoseconds, digest of both ends.
 
-    OSError: it cannot be read.
+    OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -262,7 +255,7 @@ def identity_of(path: Path) -> list[Any]:
 
 
 class KnownFiles:
-    """The files of a snapshot, by ``known``: its parts and their positions. Names are seen from ``base``."""
+    """The files of a snapshot; ``known`` holds its parts and their positions. Names are relative to ``base``."""
 
     def __init__(self, known: Mapping[Part, Any], base: Path) -> None:
         self._known = known
@@ -279,7 +272,7 @@ class KnownFiles:
         return list(self._parts)
 
     def new(self, files: Sequence[str]) -> list[str]:
-        """Those of ``files`` that are not known, under whichever name."""
+        """Return the ``files`` that are not known under any name."""
         gone = {file: read for file in self._parts if not self._is_there(file) and (read := self._read_whole(file))}
         new = []
         for file in files:
@@ -294,10 +287,9 @@ class KnownFiles:
         return new
 
     def remembered(self, *, any_there: bool) -> list[Part]:
-        """The known parts of the files that are there, and of all that were read where none is (``any_there``). To be
-        called after `new`, which sees which were renamed.
+        """Return the known parts of existing files; if no file exists (``any_there``), of all files that were read.
 
-        `SourceError`: a file was changed since it was read.
+        Call `new` first: it finds renamed files. `SourceError`: a file was changed since it was read.
         """
         there = {file: self._is_there(file) for file in self._parts}
         forgets = any_there or any(there.values())
@@ -313,7 +305,7 @@ class KnownFiles:
         return parts
 
     def _is_there(self, file: str) -> bool:
-        """False if it has certainly gone: what cannot be asked for a while has not."""
+        """Return False if ``file`` was certainly removed: an unreachable file was not."""
         try:
             (self._base / file).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -323,18 +315,18 @@ class KnownFiles:
         return True
 
     def _read_whole(self, file: str) -> list[Any] | None:
-        """What ``file`` was known by when it was read to its end, if it was, and was one and the same all the time."""
+        """Return the identity of ``file`` at the end of its parts; None if it was not read whole or changed between."""
         identities = [self._identity(part) for part in self._parts[file]]
         return identities[0] if all(identity == identities[0] for identity in identities) else None
 
     def _former(self, file: str, gone: Mapping[str, list[Any]]) -> str | None:
-        """Which of the files that have ``gone`` is ``file`` now, if any."""
+        """Return the file among ``gone`` that was renamed to ``file``; None if there is none."""
         path = self._base / file
         try:
             status = path.stat()
             alike = [one for one in gone if gone[one][:2] == [status.st_size, status.st_mtime_ns]]
             now = identity_of(path) if alike else None
-        except OSError:  # told when it is read
+        except OSError:  # reported when it is read
             return None
         return next((one for one in alike if gone[one] == now), None)
 
@@ -355,12 +347,12 @@ class KnownFiles:
                 SourceError(
                     f"{file} was changed after an earlier run had read it ({read[0][0]} bytes then, {now[0]} now): a "
                     f"file is read once. Put it back as it was, and what is new into a file of another name; or start "
-                    f'the job afresh with resume="none"'
+                    f'the job from the beginning with resume="none"'
                 )
             )
 
     def _identity(self, part: Part) -> list[Any] | None:
-        """What the file was known by when ``part`` was read to its end; None if it was not, or if that is not known."""
+        """Return the file's identity when ``part`` was read to its end; None if it was not, or is unknown."""
         position = self._known[part]
         identity: list[Any] | None = position.get("file") if position["finished"] else None
         return None if identity is None else list(identity)

@@ -1,19 +1,12 @@
 """Files of records while they are read: cut into frames of whole records of about 1 MiB, each decoded as a whole.
 
-Which records belong to a range of bytes: those whose first byte lies in it, so that every record is in one range.
+A record belongs to the byte range in which its first byte lies, so every record is in exactly one range. A record
+starts after a line end, at the start of the file, or after the header. A range is therefore read from the first line
+end at or after the byte before it, to the end of the record that contains its last byte.
 
-A record begins behind a line end, at the start of the file, or behind the header. A range is therefore read from the
-first line end at or behind the byte before it, and one record beyond its last byte.
-
-What became of the records of one frame: runs of good rows, and records that could not be read, in order.
-
-Cuts a file into frames: runs of whole records, of at most about 1 MiB, so that memory is bounded by the frame.
-
-Which records there are depends on nothing but the bytes from a frame's offset on, never on the sizes of the frames:
-who starts again at the offset of a frame gets the same records, in frames of any size. That makes (offset of a frame,
-records taken from there) an exact position.
-
-Records of one csv, json or text file while they are read: frame by frame, each decoded as a whole.
+Which records exist depends only on the bytes from a frame's offset on, never on the sizes of the frames. So (offset of
+a frame, records taken from there) is an exact position: a reader that resumes at the offset gets the same records, in
+frames of any size. Memory is bounded by one frame.
 """
 
 from __future__ import annotations
@@ -39,9 +32,9 @@ CSV_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 def record_bounds(path: Path, start: int, stop: int, *, begin: int, line_end: re.Pattern[bytes]) -> tuple[int, int]:
-    """Where the first record of the range begins, and where the last one ends; equal if there is none.
+    """Return the start of the range's first record and the end of its last; equal if it has no record.
 
-    ``begin`` is where the first record of the file stands. `SourceError` if the file ends before the range.
+    ``begin`` is the offset of the file's first record. `SourceError` if the file ends before the range.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -50,12 +43,12 @@ def record_bounds(path: Path, start: int, stop: int, *, begin: int, line_end: re
                 f"it has {size} bytes, and its part begins at byte {start}: the file changed since it was split. "
                 f"Restore the file, or start the job without resuming"
             )
-        first = begin if start <= begin else _behind_line_end(file, start - 1, line_end)
-        return first, begin if stop <= begin else _behind_line_end(file, stop - 1, line_end)
+        first = begin if start <= begin else _after_line_end(file, start - 1, line_end)
+        return first, begin if stop <= begin else _after_line_end(file, stop - 1, line_end)
 
 
-def _behind_line_end(file: IO[bytes], offset: int, line_end: re.Pattern[bytes]) -> int:
-    """Where the first line end at or behind ``offset`` ends; the end of the file if there is none."""
+def _after_line_end(file: IO[bytes], offset: int, line_end: re.Pattern[bytes]) -> int:
+    """Return the end of the first line end at or after ``offset``; the end of the file if there is none."""
     offset = min(file.seek(0, 2), offset)
     file.seek(offset)
     while chunk := file.read(_CHUNK_BYTES):
@@ -70,7 +63,7 @@ def _behind_line_end(file: IO[bytes], offset: int, line_end: re.Pattern[bytes]) 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """One record that could not be read: ``why`` in words without its content, and what was read."""
+    """One record that could not be decoded. ``why`` is the reason without the record's content."""
 
     why: str
     record: object
@@ -83,7 +76,7 @@ Run: TypeAlias = "BadRecord | list[Any] | pa.RecordBatch | ColumnBatch"
 
 
 class Cursor:
-    """Takes rows out of ``runs``, and lets go of each run that has been taken. ``taken`` counts malformed ones too."""
+    """Takes rows out of ``runs``, and drops each run once it is taken. ``taken`` counts bad records too."""
 
     def __init__(self, runs: Sequence[Run] = ()) -> None:
         self._runs = deque(run for run in runs if len(run))
@@ -91,11 +84,11 @@ class Cursor:
         self.taken = 0
 
     def is_empty(self) -> bool:
-        """Whether everything has been taken."""
+        """Return whether all rows are taken."""
         return not self._runs
 
     def skip(self, count: int) -> int:
-        """Leave out the next ``count`` records, or all there are; how many were left out."""
+        """Skip the next ``count`` records, or as many as there are; return their number."""
         before = self.taken
         while count and not self.is_empty():
             size = min(count, len(self._runs[0]) - self._start)
@@ -104,7 +97,7 @@ class Cursor:
         return self.taken - before
 
     def take(self, rows_max: int, where: str, rows_before: int) -> Any:
-        """The next rows of one run, at most ``rows_max``; a malformed record is raised, the cursor past it."""
+        """Return the next rows of one run, at most ``rows_max``; advance past a bad record and raise it."""
         run = self._runs[0]
         if isinstance(run, BadRecord):
             self._advance(1)
@@ -126,7 +119,7 @@ class Cursor:
 
 
 def text_of(record: bytes) -> str | bytes:
-    """A record for the dead-letter stream: text without its line end, or the bytes where they are no text."""
+    """Return a record for the dead-letter stream: text without its line end, or bytes that are not text."""
     record = record.rstrip(b"\r\n")
     try:
         return record.decode()
@@ -140,12 +133,12 @@ RECORD_BYTES_MAX: Final = 1 << 24
 _HEAD_BYTES: Final = 1 << 12
 
 Cut = Callable[[bytes, bool], int]
-"""(bytes from the start of a record on, whether the file ends with them) -> where the last whole record ends."""
+"""(bytes from the start of a record on, whether the file ends with them) -> the end of the last whole record."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFrame:
-    """Whole records from ``offset`` up to ``end``. With ``flaw``: one unreadable record, ``data`` its beginning."""
+    """Whole records from ``offset`` up to ``end``. With ``flaw``: one unreadable record; ``data`` is its start."""
 
     offset: int
     end: int
@@ -154,7 +147,7 @@ class RecordFrame:
 
 
 class Framer:
-    """The frames of ``stream`` from where it stands, one after the other; ``cut`` knows the format's records."""
+    """Cuts ``stream``, from its offset on, into frames; ``cut`` finds the ends of records."""
 
     def __init__(self, stream: ByteStream, cut: Cut) -> None:
         self._stream = stream
@@ -165,14 +158,14 @@ class Framer:
         self.offset = stream.offset
 
     def next_frame(self, size: int | None = None) -> RecordFrame | None:
-        """The next frame, of about ``size`` bytes, at least 16 KiB and at most 1 MiB unless a record is larger.
+        """Return the next frame, of about ``size`` bytes: at least 16 KiB, at most 1 MiB unless a record is larger.
 
-        None at the end of the file. Damage is raised behind the last whole record.
+        None at the end of the file. Damage is raised after the last whole record.
         """
         goal = FRAME_BYTES if size is None else min(FRAME_BYTES, max(FRAME_BYTES_MIN, size))
         while True:
             self._fill(goal)
-            # Chunks overshoot the goal by what was read before; a frame must not depend on that.
+            # Chunks overshoot the goal by a size that depends on earlier reads; a frame must not depend on that.
             window, is_all = bytes(self._buffer[:goal]), len(self._buffer) <= goal
             if cut := self._cut(window, self._ended and is_all):
                 return self._take(cut)
@@ -185,7 +178,7 @@ class Framer:
             goal = min(goal * 2, RECORD_BYTES_MAX)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._stream.close()
 
     def _fill(self, goal: int) -> None:
@@ -205,7 +198,7 @@ class Framer:
         return frame
 
     def _take_flaw(self, window: bytes) -> RecordFrame:
-        """The first line as a record of its own, so that the lines behind it have their chance."""
+        """Return the first line as one bad record, so that the lines after it can be read."""
         line = window.find(b"\n") + 1
         if line or len(window) < RECORD_BYTES_MAX:
             return self._take(line or len(window), "a quoted field is never closed")
@@ -222,10 +215,10 @@ class Framer:
 
 
 class FramedPart:
-    """The position is (offset of a frame, records taken from there): exact, whatever the sizes of the polls.
+    """One csv, json or text file while it is read. The position is (offset of a frame, records taken from there).
 
-    ``framer`` stands where ``position`` says; ``remembered`` goes into each position as it is. A frame holds
-    hardly more records than a poll asks for, so that many parts that are read in turn hold little each in between.
+    ``framer`` is at ``position``; ``remembered`` goes into each position unchanged. A frame holds few more records than
+    a poll asks for, so that many parts read in turn take little memory.
     """
 
     def __init__(
@@ -263,7 +256,7 @@ class FramedPart:
         return self._finished
 
     def snapshot(self) -> dict[str, Any]:
-        # What a restored part has yet to skip counts as taken.
+        # Records that a restored part has yet to skip count as taken.
         position = {"offset": self._begin, "records": self._cursor.taken + self._skip}
         if self._cursor.is_empty() and not self._skip:
             position = {"offset": self._end, "records": 0}
@@ -276,7 +269,7 @@ class FramedPart:
         return self._rows_before + self._cursor.taken
 
     def _load(self, rows_max: int) -> bool:
-        """Go on to the next frame; False, and finished, if there is none."""
+        """Load the next frame; finish and return False if there is none."""
         frame = self._framer.next_frame(FRAME_BYTES if self._skip else rows_max * self._record_bytes * 15 // 16)
         self._rows_before, self._cursor = self._rows(), Cursor()
         if frame is None:

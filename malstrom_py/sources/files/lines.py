@@ -1,7 +1,7 @@
-r"""Text and JSON lines: frames of lines into rows. UTF-8 only; a line ends with ``\n`` or ``\r\n``.
+r"""Text and JSON lines: decodes frames of lines to rows. UTF-8 only; a line ends with ``\n`` or ``\r\n``.
 
-JSON is read line by line with the standard decoder, not by Arrow: a line keeps exactly the values it holds (no
-guessed timestamps, no fields added or dropped), and one bad line is told from the others by itself.
+JSON is decoded line by line with the standard decoder, not by Arrow: each line keeps exactly its own values (no guessed
+timestamps, no fields added or dropped), and a bad line does not affect the others.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _decode_json: Final = JSONDecoder().decode
 
 
 def cut_lines(window: bytes, ended: bool) -> int:
-    """Where the last whole line ends."""
+    """Return the end of the last whole line."""
     return len(window) if ended else window.rfind(b"\n") + 1
 
 
 def text_runs(frame: bytes) -> list[Run]:
-    """Each line as a str without its end; a line that is no UTF-8 is malformed."""
+    """Return each line as a str without its end; a line that is not UTF-8 is a bad record."""
     try:
         return [_lines(frame.decode())]
     except UnicodeDecodeError:
@@ -36,7 +36,7 @@ def text_runs(frame: bytes) -> list[Run]:
 
 
 def json_runs(frame: bytes) -> list[Run]:
-    """Each line as the dict its object holds; blank lines are left out."""
+    """Return each line as the dict of its object; blank lines are left out."""
     try:
         rows = [_decode_json(line) for line in _lines(frame.decode()) if line and not line.isspace()]
     except (ValueError, RecursionError):

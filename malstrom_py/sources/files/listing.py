@@ -1,8 +1,6 @@
-"""Which files a pattern names, their formats, and the sections that they are read in.
+"""Which files a pattern names, their formats, and the sections that are read as parts. Reads folders, never a file.
 
-Which section of a file a part is, and how the part is called by it, so that a name alone is enough to read it.
-
-Which files a pattern means, and which format a file has by its name. Reads folders, never a file.
+The name of a part holds its section, so that a worker can read a part by its name alone.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _FRAGMENT: Final = re.compile(r"#(?:(bytes|rowgroups)=([0-9]{1,18})-([0-9]{1,18}
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """All of ``file``, or those records of it that begin in the bytes, or stand in the row groups, before ``stop``."""
+    """A whole ``file``, or its records that begin in the bytes, or lie in the row groups, ``start`` to ``stop``."""
 
     file: str
     unit: Unit = "whole"
@@ -38,7 +36,7 @@ class Section:
     def part(self) -> Part:
         """The name of the part.
 
-        A whole file goes by its path alone, unless that itself ends like the name of a section.
+        The name of a whole file is its path, unless the path itself ends like the name of a section.
 
         >>> Section("a.parquet", "rowgroups", 0, 3).part, Section("a.csv").part, Section("a#whole").part
         ('a.parquet#rowgroups=0-3', 'a.csv', 'a#whole#whole')
@@ -49,7 +47,7 @@ class Section:
 
 
 def section_of(part: str) -> Section:
-    """The section that ``part`` names.
+    """Return the section that ``part`` names.
 
     >>> section_of("a.txt#bytes=0-100")
     Section(file='a.txt', unit='bytes', start=0, stop=100)
@@ -80,7 +78,7 @@ _SUFFIXES: Final = ", ".join(_FORMAT_OF_SUFFIX)
 
 
 def check_patterns(pattern: object) -> list[str]:
-    """The patterns a user gave, as a list of str; `PlanError` for anything that cannot name local files."""
+    """Return the user's patterns as a list of str; raise `PlanError` if one cannot name local files."""
     given = list(pattern) if isinstance(pattern, Iterable) and not isinstance(pattern, str | bytes) else [pattern]
     patterns: list[str] = []
     for one in given:
@@ -98,7 +96,7 @@ def check_patterns(pattern: object) -> list[str]:
 
 
 def format_of(name: str) -> FileFormat | None:
-    """The format by a file's suffix, behind ``.gz`` or ``.zst``; None if the suffix says none.
+    """Return the format by a file's suffix, ignoring ``.gz`` and ``.zst``; None for an unknown suffix.
 
     >>> format_of("flights/2013-01.csv.gz"), format_of("flights/2013-01.dat")
     ('csv', None)
@@ -110,7 +108,7 @@ def format_of(name: str) -> FileFormat | None:
 
 
 def format_of_patterns(patterns: Sequence[str]) -> FileFormat | None:
-    """The format all ``patterns`` show by themselves; None if only the files they match can tell."""
+    """Return the format of all ``patterns`` by their suffixes; None if it depends on the files they match."""
     formats: set[FileFormat | None] = {format_of(pattern) for pattern in patterns}
     unknown = [pattern for pattern in patterns if format_of(pattern) is None]
     if unknown and any(PurePath(pattern).suffix and not has_magic(PurePath(pattern).name) for pattern in unknown):
@@ -121,7 +119,7 @@ def format_of_patterns(patterns: Sequence[str]) -> FileFormat | None:
 
 
 def format_of_parts(parts: Sequence[Part]) -> FileFormat:
-    """The one format of ``parts`` by their suffixes, else `PlanError`."""
+    """Return the one format of ``parts`` by their suffixes; else raise `PlanError`."""
     formats: dict[Part, FileFormat | None] = {part: format_of(part) for part in parts}
     for part, file_format in formats.items():
         if file_format is None:
@@ -133,29 +131,29 @@ def format_of_parts(parts: Sequence[Part]) -> FileFormat:
 
 
 def unknown_format(name: str) -> PlanError:
-    """The error for a file whose suffix says nothing; for the caller to raise."""
+    """Return the error for a file with an unknown suffix."""
     return PlanError(
-        f"sources.Files cannot tell the format of {name!r} by its suffix (known: {_SUFFIXES}, also behind .gz and "
+        f"sources.Files does not know the format of {name!r} by its suffix (known: {_SUFFIXES}, also before .gz and "
         f".zst): pass format= one of {', '.join(FORMATS)}"
     )
 
 
 def list_files(patterns: Sequence[str], base: Path, *, known: Sequence[str] | None = None) -> list[Part]:
-    """The files that ``patterns`` match, seen from ``base``, each once by the first of its names, sorted by name.
-    `SourceError` if one matches nothing or a folder. Names that begin with ``_`` or ``.`` are hidden from wildcards.
+    """Return the files that ``patterns`` match, relative to ``base``, each once under its first name, sorted by name.
 
-    ``known``: files that were listed before, which may have gone: then a pattern may match nothing, and links to
-    files that have gone are left out.
+    Wildcards skip names that begin with ``_`` or ``.``. `SourceError`: a pattern matches no file, or a folder.
+    ``known``: files listed before, which may have been removed: then a pattern may match no file, and links to removed
+    files are left out.
     """
     found: dict[str, str] = {}
     for pattern in patterns:
-        # A file may be called "a[1].csv": what exists by that very name is meant.
+        # A file may be named "a[1].csv": a pattern that is the name of a file means that file.
         literal = not has_magic(pattern) or os.path.lexists(base / pattern)
         if literal and known is not None and str(PurePath(pattern)) in known and not (base / pattern).exists():
             continue
         for name in _single(pattern, base) if literal else sorted(_match(pattern, base, may_be_none=known is not None)):
             if known is not None and not literal and not (base / name).exists():
-                continue  # a link whose file has gone
+                continue  # a link whose file was removed
             found.setdefault(os.path.realpath(base / name), name)
     return [Part(name) for name in sorted(found.values())]
 
@@ -164,7 +162,7 @@ def _single(pattern: str, base: Path) -> list[str]:
     path = base / pattern
     is_file(str(PurePath(pattern)), "", base)
     if not os.path.lexists(path):
-        raise SourceError(f"there is no file {pattern!r} (looked in {path.parent}): check path and working directory")
+        raise SourceError(f"the file {pattern!r} does not exist (in {path.parent}): check path and working directory")
     return [str(PurePath(pattern))]
 
 
@@ -177,7 +175,7 @@ def _match(pattern: str, base: Path, *, may_be_none: bool) -> list[str]:
 
 
 def matching_names(pattern: str, base: Path) -> list[str]:
-    """The names, of files and folders, that ``pattern`` matches, without those that are hidden from its wildcards."""
+    """Return the names of files and folders that ``pattern`` matches, without hidden ones."""
     if not has_magic(pattern):
         return [str(PurePath(pattern))] if os.path.lexists(base / pattern) else []
     parts = PurePath(pattern).parts
@@ -189,7 +187,7 @@ def matching_names(pattern: str, base: Path) -> list[str]:
 
 
 def matching_of(names: Sequence[str], pattern: str) -> list[str]:
-    """What `matching_names` finds in a folder of ``names`` for a ``pattern`` that does not go below it."""
+    """Return the ``names`` of one folder that ``pattern`` matches, by the rules of `matching_names`."""
     if not has_magic(pattern):
         return [pattern] if pattern in names else []
     hidden = tuple(sign for sign in "._" if not pattern.startswith(sign))
@@ -197,7 +195,7 @@ def matching_of(names: Sequence[str], pattern: str) -> list[str]:
 
 
 def is_file(name: str, pattern: str, base: Path) -> bool:
-    """Whether ``name`` is no folder; `SourceError` if it is one that ``pattern`` means to be a file."""
+    """Return whether ``name`` is not a folder; `SourceError` for a folder that ``pattern`` names as a file."""
     if not (base / name).is_dir():
         return True
     recursive = "**" in PurePath(pattern).parts
@@ -209,7 +207,7 @@ def is_file(name: str, pattern: str, base: Path) -> bool:
 
 
 def goes_below(pattern: str) -> bool:
-    """Whether ``pattern`` may match in folders below.
+    """Return whether ``pattern`` may match in subfolders.
 
     >>> goes_below("*.csv"), goes_below("*/a.csv"), goes_below("**")
     (False, True, True)
@@ -219,7 +217,7 @@ def goes_below(pattern: str) -> bool:
 
 
 def leading_parts(pattern: str) -> list[str]:
-    """The leading components without wildcards: the folder that is searched.
+    """Return the leading components without wildcards: the folder to search.
 
     >>> leading_parts("data/2013-*/x.csv"), leading_parts("data/x.csv")
     (['data'], ['data'])

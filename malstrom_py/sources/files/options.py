@@ -1,11 +1,7 @@
-"""What a user says of files besides their names, and the types of their columns.
+"""The options of `sources.Files`, checked at the call, and the schemas of files: merged, packed, compared.
 
-The types of a source's columns: found once, recorded as bytes in every position, adapted to plain Python.
-
-Arrow's nanoseconds become microseconds, because Python's own datetime, time and timedelta hold no more; a value that
-would lose digits is malformed.
-
-What a user says of files besides their names, checked as soon as it is said.
+A source finds its column types once and stores them as bytes in every position. Nanoseconds become microseconds, which
+is the precision of Python's datetime, time and timedelta; a value that would lose digits makes its record malformed.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def without_nanoseconds(found: pa.DataType) -> pa.DataType:
-    """``found`` with microseconds in place of nanoseconds, inside lists and structs too, and lists in place of views.
+    """Return ``found`` with nanoseconds as microseconds and views as lists, inside lists and structs too.
 
     >>> import pyarrow as pa
     >>> without_nanoseconds(pa.list_(pa.timestamp("ns", "UTC")))
@@ -49,16 +45,16 @@ def without_nanoseconds(found: pa.DataType) -> pa.DataType:
 
 
 def adapted(schema: pa.Schema) -> pa.Schema:
-    """``schema`` without nanoseconds and without metadata."""
+    """Return ``schema`` without nanoseconds and without metadata."""
     import pyarrow as pa
 
     return pa.schema([field.with_type(without_nanoseconds(field.type)).remove_metadata() for field in schema])
 
 
 def merge_types(schemas: Iterator[pa.Schema]) -> pa.Schema | None:
-    """The first schema; columns without any value there take their type from the first that has one, else string.
+    """Return the first schema; a null column takes the first other type in a later schema, else string.
 
-    Takes no more of ``schemas`` than it needs; None if there is none.
+    Reads no more of ``schemas`` than needed; None if there are none.
     """
     import pyarrow as pa
 
@@ -77,32 +73,32 @@ def merge_types(schemas: Iterator[pa.Schema]) -> pa.Schema | None:
 
 
 def pack_schema(schema: pa.Schema) -> bytes:
-    """``schema`` as bytes, for a position."""
+    """Return ``schema`` as bytes, for a position."""
     packed: bytes = schema.serialize().to_pybytes()
     return packed
 
 
 def unpack_schema(packed: bytes) -> pa.Schema:
-    """The schema `pack_schema` packed."""
+    """Return the schema that `pack_schema` packed."""
     import pyarrow as pa
 
     return pa.ipc.read_schema(pa.py_buffer(packed))
 
 
 def check_columns(path: str, names: Iterable[str], first: str, expected: Iterable[str]) -> None:
-    """`SourceError` unless ``path`` has exactly the ``expected`` columns of the ``first`` file, in any order."""
+    """Raise `SourceError` unless ``path`` has exactly the ``expected`` columns of the ``first`` file, in any order."""
     names, expected = list(names), list(expected)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise SourceError(f"{path} has more than one column named {_listed(repeated)}: give each a name of its own")
+        raise SourceError(f"{path} has more than one column named {_listed(repeated)}: give each its own name")
     missing = [name for name in expected if name not in names]
     extra = [name for name in names if name not in expected]
     if missing or extra:
-        said = [f"lacks {_listed(missing)}"] if missing else []
-        said += [f"has {_listed(extra)} besides"] if extra else []
+        differences = [f"lacks {_listed(missing)}"] if missing else []
+        differences += [f"has {_listed(extra)} besides"] if extra else []
         raise SourceError(
-            f"{path} has other columns than {first}: it {' and '.join(said)}. "
-            f"Read files with different columns as sources of their own."
+            f"{path} has other columns than {first}: it {' and '.join(differences)}. "
+            f"Read files with different columns as separate sources."
         )
 
 
@@ -113,7 +109,7 @@ def _listed(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `sources.Files`; ``format`` is None until the files tell it."""
+    """The options of `sources.Files`; ``format`` is None until it is known from the files."""
 
     format: FileFormat | None
     null_values: Sequence[str] | None
@@ -125,7 +121,7 @@ class Options:
     timezone: str | None = None
 
     def with_format(self, file_format: FileFormat | None) -> Options:
-        """The same for files of ``file_format``; `PlanError` if an option is for csv and they are not."""
+        """Return the options for ``file_format``; `PlanError` if an option does not apply to it."""
         for name, is_given in (
             ("null_values", self.null_values is not None),
             ("types", bool(self.types)),
@@ -141,9 +137,9 @@ class Options:
         return replace(self, format=file_format)
 
     def split_bytes_of(self, file: str) -> int | None:
-        """The size of the sections of ``file``; None if it is only read as a whole.
+        """Return the size of the sections of ``file``; None if it is read as a whole.
 
-        Where compressed data, or a value with line ends, can be entered is not known without all that is before it.
+        Compressed data, and csv whose values may hold line ends, can only be read from the start.
         """
         if PurePath(file).suffix.lower() in COMPRESSIONS or (self.format == "csv" and self.newlines_in_values):
             return None
@@ -161,7 +157,7 @@ def checked_options(
     timezone: object,
     new_files: object,
 ) -> Options:
-    """The options a user gave; `PlanError` for the first that is wrong by itself."""
+    """Return the user's options; raise `PlanError` for the first invalid one."""
     known: FileFormat | None = next((one for one in FORMATS if one == format), None)
     if format is not None and known is None:
         raise PlanError(f"sources.Files: format is one of {', '.join(FORMATS)}, got {format!r}")
@@ -176,7 +172,7 @@ def checked_options(
         if not isinstance(flag, bool):
             raise PlanError(f"sources.Files: {name} is True or False, got {flag!r}")
     if follow and new_files:
-        raise PlanError("sources.Files: follow=True goes on with new files by itself: leave out new_files")
+        raise PlanError("sources.Files: follow=True reads new files anyway: leave out new_files")
     nulls, kinds = _check_null_values(null_values), check_types(types)
     zone, follows = check_timezone(timezone), follow is True
     return Options(known, nulls, kinds, split_bytes, newlines_in_values is True, follows, new_files is True, zone)

@@ -1,24 +1,16 @@
 """Parquet files while they are read: footers, and row groups in record batches as large as the polls ask for.
 
-Opens Parquet files. The parts of one file share its footer, which is read once for all of them.
+The position is (row group, rows taken from it). The types of the source's first file apply to all files: smaller types
+in another file are widened, any other difference is refused when the file is opened. The parts of one file share its
+footer, which is read once.
 
-Reads row groups of a Parquet file as wholes, one ahead of the one that is being taken.
-
-For chains of steps that take columns: Polars decodes with all cores while the steps run, and hands over frames that
-they take as they are. Nothing else may differ from the ordinary way, by small batches: types that Polars reads
-otherwise, or that come out otherwise than expected, go that way, and a file that is no longer the one that was opened
-is an error.
-
-Memory: at most `_AT_ONCE_MAX` files of a process are read so at a time, two groups of each in memory. A group is left
-to the ordinary way if it takes more than `_GROUP_BYTES_MAX` as encoded, or if its rows would take more than
-`_DECODED_BYTES_MAX` once read, going by the rows read so far. That is a guess, for a value that is stored once may be
-repeated as often as there are rows: a group whose rows are far larger than all before it is read once. Then the rest
-of the file goes the ordinary way.
-
-Row groups of one Parquet file while they are read, in record batches as large as the polls ask for.
-
-The position is (row group, rows taken from it). The types of the source's first file are everyone's: what another
-file holds in smaller types is widened, anything else is refused when the file is opened.
+For chains of steps that take columns, whole row groups are read one ahead with Polars, which decodes on all cores
+while the steps run and returns frames that the steps take unchanged. The result equals that of small batches: types
+that Polars reads differently go by small batches, and a file that was replaced is an error. Memory: a process reads at
+most `_WHOLE_FILES_MAX` files so, two row groups of each. A row group is read in small batches if it takes more than
+`_GROUP_BYTES_MAX` encoded, or would take more than `_DECODED_BYTES_MAX` decoded, estimated by the rows read so far. The
+estimate may be wrong, because a value stored once may be repeated for each row: after one row group that is far larger,
+the rest of the file is read in small batches.
 """
 
 from __future__ import annotations
@@ -53,13 +45,13 @@ _KEPT_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """Which file it was that stood at ``path`` when it was opened."""
+    """The identity of the file at ``path`` when it was opened."""
 
     path: Path
     identity: tuple[int, ...]
 
     def is_there(self) -> bool:
-        """Whether the very same file stands there still, and was not written to."""
+        """Return whether the same file is still at the path and was not written to."""
         try:
             return _identity(self.path.stat()) == self.identity
         except OSError:
@@ -67,7 +59,7 @@ class KnownFile:
 
 
 class Footers:
-    """Keeps the footers of the files opened last. A copy, also one on another worker, begins with none."""
+    """Keeps the footers of the files opened last. A copy, for instance on another worker, is empty."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[int, ...], Any] = OrderedDict()
@@ -76,11 +68,11 @@ class Footers:
         return Footers, ()
 
     def open(self, path: Path) -> pq.ParquetFile:
-        """The file, its footer known; `SourceError` if it is no Parquet file."""
+        """Open a file; `SourceError` if it is not a Parquet file."""
         return self.open_known(path)[0]
 
     def open_known(self, path: Path) -> tuple[pq.ParquetFile, KnownFile]:
-        """`open`, and which file that was."""
+        """Open a file and return its identity too."""
         file = path.open("rb")
         try:
             identity = _identity(os.fstat(file.fileno()))
@@ -99,7 +91,7 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 def parquet_types(path: Path, footers: Footers) -> Iterator[pa.Schema]:
-    """The one schema of the file, as rows of it reach Python."""
+    """Yield the one schema of the file, adapted to Python's types."""
     file = footers.open(path)
     try:
         schema = adapted(file.schema_arrow)
@@ -109,7 +101,7 @@ def parquet_types(path: Path, footers: Footers) -> Iterator[pa.Schema]:
 
 
 def row_group_runs(metadata: pq.FileMetaData, size: int) -> list[tuple[int, int]]:
-    """Runs of row groups one behind the other, of at most ``size`` stored bytes unless one alone has more."""
+    """Return runs of consecutive row groups of at most ``size`` stored bytes, unless one alone has more."""
     runs: list[tuple[int, int]] = []
     start = total = 0
     for index in range(metadata.num_row_groups):
@@ -135,7 +127,7 @@ def _opened(file: IO[bytes], metadata: pq.FileMetaData | None) -> pq.ParquetFile
             coerce_int96_timestamp_unit="us",
         )
     except (pa.ArrowInvalid, OSError) as error:
-        # A footer that makes no sense is an OSError too, but not one of the disk.
+        # A damaged footer is an OSError too, but without the disk's error number.
         if getattr(error, "errno", None) is not None:
             raise
         raise SourceError("it is not a whole Parquet file: it may be another format, empty or cut off") from None
@@ -143,7 +135,7 @@ def _opened(file: IO[bytes], metadata: pq.FileMetaData | None) -> pq.ParquetFile
 
 _GROUP_BYTES_MAX: Final = 64 << 20
 _DECODED_BYTES_MAX: Final = 4 * _GROUP_BYTES_MAX
-_AT_ONCE_MAX: Final = 2
+_WHOLE_FILES_MAX: Final = 2
 _PLAIN: Final = frozenset(
     (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double"),
@@ -151,16 +143,16 @@ _PLAIN: Final = frozenset(
         *("timestamp[ms]", "timestamp[us]", "timestamp[ms, tz=UTC]", "timestamp[us, tz=UTC]"),
     )
 )
-"""Types that Polars and Arrow read alike, as they do decimals of 128 bits."""
+"""Types that Polars and Arrow read alike, besides decimals of 128 bits."""
 
 _NEVER_SWELL: Final = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))
-"""Encodings in which each text is stored as long as it is."""
+"""Encodings that store each text in full."""
 
-_slots = BoundedSemaphore(_AT_ONCE_MAX)
+_slots = BoundedSemaphore(_WHOLE_FILES_MAX)
 
 
 class WholeGroups:
-    """The row groups of one file, each a frame of the columns of ``schema``. Made by `whole_groups`."""
+    """The row groups of one file, each a frame with the columns of ``schema``. Created by `whole_groups`."""
 
     def __init__(
         self, name: str, known: KnownFile, metadata: pq.FileMetaData, schema: pa.Schema, stop: int, row_bytes: int
@@ -180,14 +172,14 @@ class WholeGroups:
         self._holds_slot = True
 
     def frame(self, group: int) -> pl.DataFrame | None:
-        """The row group ``group``; None if it is not to be read as a whole. Begins to read the one behind it.
+        """Return row group ``group``, and start to read the next; None if it is to be read in small batches.
 
-        SourceError: the file is not what was opened.
+        SourceError: the file was replaced.
         """
         if not self._fits(group):
             return None
         future = self._ahead.pop(group, None) or self._begin(group)
-        self._cancel()  # of a place that was left
+        self._cancel()  # reads ahead from an earlier position
         frame = self._result(future)
         if dict(frame.schema) != dict(self._schema) or frame.columns != list(self._schema):
             self._given_up = True
@@ -203,7 +195,7 @@ class WholeGroups:
         return frame
 
     def close(self) -> None:
-        """Stop reading ahead, and let others read so."""
+        """Stop reading ahead, and release the slot for another file."""
         self._cancel()
         if self._holds_slot:
             self._holds_slot = False
@@ -245,9 +237,10 @@ class WholeGroups:
 def whole_groups(
     name: str, known: KnownFile, file: pq.ParquetFile, schema: pa.Schema, stop: int, *, row_bytes: int = 1
 ) -> WholeGroups | None:
-    """`WholeGroups` of ``file``, called ``name``; None if that cannot be, or too many are read so.
+    """Return `WholeGroups` of ``file``, called ``name`` in errors; None if it cannot be read so.
 
-    It can be if all types are plain and those of ``schema``. ``row_bytes`` is what a row took that was read before.
+    All types must be plain and equal those of ``schema``, and a slot must be free. ``row_bytes`` is
+    the size of a decoded row, where known.
     """
     if not (len(schema) and _is_utf8(known) and _is_plain(file, schema)):
         return None
@@ -261,7 +254,7 @@ def whole_groups(
 
 
 def can_swell(metadata: pq.FileMetaData, names: Sequence[str]) -> bool:
-    """Whether the texts of some column among ``names`` may take more once they are read than the footer says."""
+    """Return whether text columns among ``names`` may be larger decoded than the footer says."""
     chosen = [
         index
         for index in range(metadata.num_columns)
@@ -276,7 +269,7 @@ def can_swell(metadata: pq.FileMetaData, names: Sequence[str]) -> bool:
 
 
 def _is_utf8(known: KnownFile) -> bool:
-    """Whether Polars can be told the name of the file."""
+    """Return whether the file's name is UTF-8, as Polars requires."""
     try:
         os.fspath(known.path).encode()
     except UnicodeEncodeError:
@@ -286,7 +279,7 @@ def _is_utf8(known: KnownFile) -> bool:
 
 def _is_plain(file: pq.ParquetFile, schema: pa.Schema) -> bool:
     columns = [file.schema.column(index) for index in range(len(file.schema))]
-    # Polars reads these as nanoseconds, wherever the file does not say otherwise.
+    # Polars reads INT96 as nanoseconds.
     if any(column.physical_type == "INT96" for column in columns):
         return False
     stored = {column.path: column.physical_type for column in columns}
@@ -299,12 +292,12 @@ def _is_alike(found: pa.DataType, expected: pa.DataType, stored: str | None) -> 
 
     if stored_type(found) != stored_type(expected):
         return False
-    # Decimals in bytes of any length are left to Arrow.
+    # Only Arrow reads decimals stored as bytes of any length.
     return str(found) in _PLAIN or (bool(pa.types.is_decimal128(found)) and stored not in {None, "BYTE_ARRAY"})
 
 
 def _fixed_bytes(schema: pa.Schema) -> int:
-    """What a row takes in the columns whose values are all of one size."""
+    """Return the bytes of a row in the columns of fixed-size values."""
     import pyarrow as pa
 
     fixed = [kind for kind in schema.types if pa.types.is_primitive(kind) or pa.types.is_decimal(kind)]
@@ -313,7 +306,7 @@ def _fixed_bytes(schema: pa.Schema) -> int:
 
 @cache
 def _reader() -> ThreadPoolExecutor:
-    """One thread that waits for Polars, which decodes in threads of its own."""
+    """Return the one thread that waits for Polars, which decodes in its own threads."""
     return ThreadPoolExecutor(1, thread_name_prefix="malstrom-parquet")
 
 
@@ -324,7 +317,7 @@ def _read(known: KnownFile, names: Sequence[str], start: int, rows: int) -> pl.D
     if not known.is_there():
         raise FileNotFoundError
     scan: Any = pl.scan_parquet(known.path, glob=False, hive_partitioning=False)
-    # A selector takes names as they are, where others take patterns.
+    # A selector takes names literally; strings may be patterns.
     frame: pl.DataFrame = scan.slice(start, rows).select(cs.by_name(*names)).collect()
     return frame
 
@@ -339,9 +332,9 @@ _WHOLE_ROWS_MIN: Final = 1 << 14
 class ParquetPart:
     """Reads the row groups from ``position`` up to ``stop`` (None: all) and closes ``file`` at the end.
 
-    ``schema`` are the columns and types of every row; ``first`` names the file they came from, None if it is known that
-    this file has such columns, and maybe others. With ``known``, what file it is, `poll_columns` may read row groups as
-    wholes, unless there are times without a zone that are to be those of ``timezone``.
+    ``schema``: the columns and types of every row; ``first``: the file they were inferred from, None if this file is
+    known to have these columns. With ``known``, the file's identity, `poll_columns` may read whole row groups, unless
+    times without a zone are to be converted from ``timezone``.
     """
 
     def __init__(
@@ -392,8 +385,8 @@ class ParquetPart:
         return rows.columns if isinstance(rows, ColumnBatch) else rows
 
     def poll_columns(self, rows_max: int) -> Any:
-        """`poll` for who takes columns as they come: gives a `ColumnBatch` or a record batch."""
-        # What cannot be told by the footer is told by the first batch: how large the rows are once they are read.
+        """Poll for steps that take columns: return a `ColumnBatch` or a record batch."""
+        # Where the footer does not show how large decoded rows are, the first batch does.
         may_be_whole = not self._can_swell and rows_max >= _WHOLE_ROWS_MIN and self._timezone is None
         if self._groups is None and self._known is not None and may_be_whole:
             self._groups = whole_groups(
@@ -437,7 +430,7 @@ class ParquetPart:
         return self._rows_before + self._taken + self._cursor.taken
 
     def _next_batch(self, rows_max: int) -> pa.RecordBatch | None:
-        """The next rows of this row group: as many as are asked for, unless that takes too much memory."""
+        """Return the next rows of this row group: as many as asked for, unless they take too much memory."""
         if self._row_group >= self._stop:
             return None
         if self._batches is None:
@@ -452,19 +445,19 @@ class ParquetPart:
                 batch_size=rows, row_groups=[self._row_group], columns=self._schema.names, use_threads=threaded
             )
         else:
-            # The reader looks both up for each batch, so that it follows the polls within a row group.
+            # The reader reads both settings for each batch, so batch sizes follow the polls within a row group.
             self._file.reader.set_batch_size(rows)
             self._file.reader.set_use_threads(threaded)
         batch: pa.RecordBatch | None = next(batches, None)
         if batch is not None and len(batch):
-            # Values that are stored once and repeated take more in memory than the footer says.
+            # Values stored once and repeated take more memory than the footer says.
             self._seen_row_bytes = max(1, batch.nbytes // len(batch))
             self._row_bytes = max(self._row_bytes, self._seen_row_bytes)
             self._can_swell = False
         return batch
 
     def _load_whole(self) -> bool:
-        """Take what is left of the row group as a whole, if that has not been done and can be; False if not."""
+        """Load the rest of the row group as a whole; return False if that was done already or is not possible."""
         if self._groups is None or self._whole or self._row_group >= self._stop:
             return False
         frame = self._groups.frame(self._row_group)
@@ -477,7 +470,7 @@ class ParquetPart:
         return not self._cursor.is_empty()
 
     def _load(self, rows_max: int) -> bool:
-        """Go on to the next batch, of this row group or the next; False, and finished, if there is none."""
+        """Load the next batch, of this row group or the next; finish and return False if there is none."""
         self._taken, self._cursor = self._taken + self._cursor.taken, Cursor()
         batch = self._next_batch(rows_max)
         if batch is not None:
@@ -497,7 +490,7 @@ class ParquetPart:
         return True
 
     def _converted(self, batch: pa.RecordBatch) -> list[Run]:
-        """``batch`` with the source's types; a row with a value that would lose digits is malformed."""
+        """Return ``batch`` in the source's types; a row with a value that would lose digits is a bad record."""
         import pyarrow as pa
 
         batch = batch.select(self._schema.names)
@@ -524,23 +517,23 @@ class ParquetPart:
 
 
 def _check_types(path: str, found: pa.Schema, first: str, expected: pa.Schema) -> None:
-    """`SourceError` unless each column's type is the expected one, another layout of it, or widens to it."""
+    """Raise `SourceError` unless each column's type, in any layout, is or widens to the expected one."""
     for field in expected:
         kind = found.field(field.name).type
         if not widens_to(kind, field.type):
             raise SourceError(
                 f"column {field.name!r} is {kind} in {path} and {field.type} in {first}: "
-                f"give the files the same types, or read them as sources of their own."
+                f"give the files the same types, or read them as separate sources."
             )
 
 
 def _as_text(row: pa.RecordBatch) -> dict[str, str | None]:
-    """A row whose values Python cannot hold, or are no moments, for the dead-letter stream."""
+    """Return the text of a row whose values Python cannot hold, for the dead-letter stream."""
     return {name: _text(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
 
 
 def _text(column: pa.Array) -> str | None:
-    """The only value of ``column`` as text, None for null."""
+    """Return the only value of ``column`` as text, None for null."""
     import pyarrow as pa
 
     try:

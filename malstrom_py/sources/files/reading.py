@@ -1,6 +1,6 @@
-"""How the files of one source are read: finds the types of their columns, splits them, opens sections of them.
+"""Reads the files of one source: infers column types, splits files into sections, and opens sections.
 
-A part that opens its file when it is first polled: many parts may be built at once, and cost nothing until then.
+A part opens its file at its first poll, so that many parts can be built at no cost.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class OpenedFile(Protocol):
     """Records of one file while they are read."""
 
     def poll(self, rows_max: int) -> Any:
-        """The next rows; None at the end."""
+        """Return the next rows; None at the end."""
         ...
 
     def is_finished(self) -> bool:
-        """Whether the end has been reached."""
+        """Return whether the end has been reached."""
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """The position behind the last row."""
+        """Return the position after the last row."""
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
 
 class LazyPart:
-    """Stands at ``position`` until ``open_at`` has opened the file there; never opens it if that is the end."""
+    """A part that opens its file with ``open_at`` at the first poll; never if ``position`` is at the end."""
 
     def __init__(self, position: dict[str, Any], open_at: Callable[[dict[str, Any]], OpenedFile]) -> None:
         self._position = position
@@ -61,7 +61,7 @@ class LazyPart:
         return self._opened.poll(rows_max)
 
     def poll_columns(self, rows_max: int) -> Any:
-        """`poll`, by the way that is fastest where nobody makes rows; what comes may be a `ColumnBatch`."""
+        """Poll for steps that take columns, by the fastest way; may return a `ColumnBatch`."""
         if self._opened is None:
             return self.poll(rows_max)
         poll: Callable[[int], Any] = getattr(self._opened, "poll_columns", self._opened.poll)
@@ -79,16 +79,16 @@ class LazyPart:
 
 
 TYPES_FILES: Final = 8
-"""How many files at most tell the types of the columns."""
+"""The number of files that types are inferred from, at most."""
 
 _INFERENCE_FRAMES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """The types of all columns, packed, and the file they were found by. Without ``schema``: none are known.
+    """The types of all columns, packed, and the file they were inferred from; no ``schema``: none are known.
 
-    ``by_rows``: whether there were rows, not only names of columns.
+    ``by_rows``: whether they were inferred from rows, not only from column names.
     """
 
     schema: bytes | None = None
@@ -98,7 +98,7 @@ class Types:
 
 @contextmanager
 def source_errors(name: str) -> Iterator[None]:
-    """What goes wrong while ``name`` is opened, as a `SourceError` that names it."""
+    """Raise errors of opening ``name`` as a `SourceError` that names it."""
     try:
         yield
     except SourceError as error:
@@ -108,39 +108,39 @@ def source_errors(name: str) -> Iterator[None]:
 
 
 def is_missing(error: SourceError) -> bool:
-    """Whether `source_errors` raised ``error`` because there is no such file (any more)."""
+    """Return whether `source_errors` raised ``error`` because the file does not exist (any more)."""
     return isinstance(error.__cause__, FileNotFoundError)
 
 
 @dataclass(frozen=True, slots=True)
 class FileReader:
-    """Reads files as ``options`` say, whose ``format`` is known by now; names are seen from ``base``."""
+    """Reads files with ``options``, whose ``format`` is known; names are relative to ``base``."""
 
     options: Options
     base: Path
     footers: Footers = field(default_factory=Footers)
 
     def find_types(self, files: Sequence[str]) -> Types:
-        """The types of the columns by the first of ``files`` that has any; others tell those of its empty columns."""
+        """Infer column types from the first of ``files`` with columns; later files give types to its empty columns."""
         if self.options.format not in {"csv", "parquet"}:
             return Types()
-        asked: list[str] = []
-        schema = merge_types(self._schemas(files, asked))
+        inferred_from: list[str] = []
+        schema = merge_types(self._schemas(files, inferred_from))
         if schema is None:
             return Types()
-        # A csv file tells the names of its columns first, and then their types once for each frame.
-        by_rows = self.options.format == "parquet" or len(asked) > len(set(asked))
-        return Types(pack_schema(schema), asked[0], by_rows)
+        # `infer_types` yields the names of a csv file's columns first, then types once per frame.
+        by_rows = self.options.format == "parquet" or len(inferred_from) > len(set(inferred_from))
+        return Types(pack_schema(schema), inferred_from[0], by_rows)
 
     def pinned(self, part: str, state: dict[str, Any]) -> Types:
-        """The types in a position, with those that the user has named since."""
+        """Return the types in a position, with those that the user has named since."""
         schema, first = state["schema"], state["first"]
         if schema is not None and self.options.types:
             schema = pack_schema(with_types(part, unpack_schema(schema), self.options.types))
         return Types(schema, first, by_rows=True)
 
     def split(self, file: str) -> list[Section]:
-        """The sections of ``file`` that are parts of their own; one if it is small, or cannot be read right now."""
+        """Return the sections of ``file``; one if the file is small, or cannot be read right now."""
         size, whole = self.options.split_bytes_of(file), [Section(file)]
         path = self.base / file
         try:
@@ -160,14 +160,14 @@ class FileReader:
         return [Section(file, "rowgroups", *run) for run in runs] if len(runs) > 1 else whole
 
     def start_of(self, section: Section) -> dict[str, Any]:
-        """The position at the start of ``section``."""
+        """Return the position at the start of ``section``."""
         place = "row_group" if self.options.format == "parquet" else "offset"
         return {place: section.start, "records": 0, "rows": 0, "finished": False}
 
     def open(
         self, name: str, section: Section, types: Types, position: dict[str, Any], remembered: dict[str, Any]
     ) -> FramedPart | ParquetPart:
-        """``section``, called ``name`` in messages, from ``position`` on; ``remembered`` goes into all positions."""
+        """Open ``section``, called ``name`` in errors, at ``position``; ``remembered`` goes into all positions."""
         if self.options.format == "parquet":
             file, known = self.footers.open_known(self.base / section.file)
             return ParquetPart(
@@ -205,7 +205,7 @@ class FileReader:
     def _framer(
         self, section: Section, position: dict[str, Any], cut: Cut, line_end: re.Pattern[bytes], begin: int
     ) -> Framer:
-        """The frames of ``section`` from ``position`` on; ``begin`` is where the first record of the file stands."""
+        """Return the framer of ``section`` at ``position``; ``begin`` is the offset of the file's first record."""
         path, stop = self.base / section.file, None
         if section.unit == "bytes":
             begin, stop = record_bounds(path, section.start, section.stop, begin=begin, line_end=line_end)
@@ -217,15 +217,15 @@ class FileReader:
             raise
         return Framer(stream, cut)
 
-    def _schemas(self, files: Sequence[str], asked: list[str]) -> Iterator[pa.Schema]:
-        """What the files say of their columns, as far as it is taken; ``asked`` grows by the file that said it."""
+    def _schemas(self, files: Sequence[str], inferred_from: list[str]) -> Iterator[pa.Schema]:
+        """Yield schemas of the files; append the file of each to ``inferred_from``."""
         for index, file in enumerate(files[:TYPES_FILES]):
             try:
                 with source_errors(file):
                     for schema in self._schemas_of(file, 1 if index else _INFERENCE_FRAMES):
-                        if not asked:
+                        if not inferred_from:
                             check_columns(file, schema.names, file, schema.names)
-                        asked.append(file)
+                        inferred_from.append(file)
                         yield with_types(file, schema, self.options.types)
             except SourceError as error:
                 if not (self.options.follow and is_missing(error)):

@@ -1,4 +1,4 @@
-"""The bytes of one file, decompressed, from any offset to any other. Offsets count decompressed bytes."""
+"""Streams the bytes of one file, decompressed, between two offsets. Offsets count decompressed bytes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CHUNK_BYTES: Final = 1 << 16
 _BOM: Final = b"\xef\xbb\xbf"
 
 READ_ERRORS: Final = (OSError, EOFError, zlib.error)
-"""What reading a file can raise: the disk's errors and those of damaged compressed data."""
+"""The exceptions of reading a file: the disk's, and those of damaged compressed data."""
 
 
 class ByteStream:
     """Reads one file forwards, up to ``stop``. A byte order mark at the start is dropped and counted as offset.
 
-    EOFError: a compressed file of no bytes at all; even what holds nothing has a header once it is compressed.
+    EOFError: a compressed file of zero bytes; compressed empty data has a header.
     """
 
     def __init__(self, path: Path, *, stop: int | None = None) -> None:
@@ -41,7 +41,7 @@ class ByteStream:
             self.offset, self._head = len(_BOM), b""
 
     def read(self) -> bytes:
-        """The next bytes, at most 64 KiB; empty at ``stop`` or the end of the file."""
+        """Return the next bytes, at most 64 KiB; empty at ``stop`` or the end of the file."""
         if self._stop is not None and self.offset >= self._stop:
             return b""
         chunk = self._head or self._read(_CHUNK_BYTES)
@@ -52,7 +52,7 @@ class ByteStream:
         return chunk
 
     def skip_to(self, offset: int) -> None:
-        """Go forwards to ``offset``; `SourceError` if the file ends before it."""
+        """Advance to ``offset``; `SourceError` if the file ends before it."""
         if self._compression is None and offset > self.offset + len(self._head):
             size = self._file.seek(0, 2)
             self._file.seek(min(offset, size))
@@ -66,12 +66,12 @@ class ByteStream:
                 self._head, self.offset = chunk[-keep:], offset
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._bytes.close()
         self._file.close()
 
     def _read(self, size: int) -> bytes:
-        # read1 returns what was decompressed before damage is met; read would lose it.
+        # read1 returns the bytes decompressed before the damage; read would lose them.
         chunk: bytes = self._bytes.read1(size)
         while 0 < len(chunk) < min(size, len(_BOM)):
             more = self._bytes.read1(size - len(chunk))
@@ -91,7 +91,7 @@ class ByteStream:
 
 
 def file_changed(name: str, where: str = "") -> SourceError:
-    """The error for a file that holds less than a position in it says; for the caller to raise."""
+    """Return the error for a file that is shorter than a saved position."""
     return SourceError(
         f"{name} ends before the saved position{where}: the file changed since the position was saved. "
         f"Restore the file, or start the job without resuming."
@@ -99,15 +99,15 @@ def file_changed(name: str, where: str = "") -> SourceError:
 
 
 def file_replaced(name: str) -> SourceError:
-    """The error for a file that is not the one any more that was opened; for the caller to raise."""
+    """Return the error for a file that changed since it was opened."""
     return SourceError(
         f"{name} was replaced, written to or removed while it was read: the file changed since it was opened. "
-        f"Leave files as they are while a job reads them; restore the file, or start the job without resuming."
+        f"Do not change files while a job reads them; restore the file, or start the job without resuming."
     )
 
 
 def why_unreadable(error: BaseException) -> str:
-    """What a read error means, in words that name no content of the file."""
+    """Describe a read error without any content of the file."""
     if isinstance(error, EOFError) or "Truncated compressed stream" in str(error):
         return "the compressed data is cut off: the file was not written or copied to its end. Replace it"
     if isinstance(error, gzip.BadGzipFile | zlib.error) or getattr(error, "errno", None) is None:

@@ -1,7 +1,7 @@
-"""Times without a zone, as files of many programs have them: read as those of the zone that the user names, in UTC.
+"""Times without a zone in files: converted to UTC from the zone that the user names.
 
-Rule: a time that the zone has twice, or not at all, where clocks are changed, is no moment; nothing is guessed. Neither
-is one that a datetime of Python cannot hold in UTC.
+Rule: no time is guessed. A time that the zone has twice or not at all (where clocks change), or that a Python datetime
+cannot hold in UTC, makes its record malformed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
-"""Units that reach beyond the years that a datetime of Python can have."""
+"""Units that reach beyond the years of a Python datetime."""
 
 
 class NoSuchTime(ValueError):
-    """A column has a time that the zone has twice, or not at all, or none of the years 1 to 9999 in UTC.
+    """A time that the zone has twice or not at all, or that is outside the years 1 to 9999 in UTC.
 
-    The text names the column, and no time.
+    The text names the column, not the time.
     """
 
 
 def check_timezone(timezone: object) -> str | None:
-    """``timezone`` if it is None or a zone that is known here, else `PlanError`.
+    """Return ``timezone`` if it is None or a zone that this machine knows; else raise `PlanError`.
 
     >>> check_timezone("Europe/Berlin")
     'Europe/Berlin'
@@ -45,22 +45,22 @@ def check_timezone(timezone: object) -> str | None:
         _assumed(probe, timezone, ambiguous="earliest", nonexistent="earliest")
     except pa.ArrowException as error:
         raise PlanError(
-            f'sources.Files: timezone {timezone!r} is none that this machine knows: name one such as "UTC" or '
+            f'sources.Files: timezone {timezone!r} is not known on this machine: name one such as "UTC" or '
             f'"Europe/Berlin"'
         ) from error
     return timezone
 
 
 def has_naive(schema: pa.Schema) -> bool:
-    """Whether a column of ``schema`` holds times without a zone, be it in structs or lists.
+    """Return whether a column of ``schema`` holds times without a zone, also in structs or lists.
 
-    SourceError: they are in something else, a map for instance, where they cannot be given a zone.
+    SourceError: they are in another type, such as a map, where no zone can be assigned.
     """
     return True in {_holds_naive(field.name, field.type) for field in schema}
 
 
 def zoned(batch: pa.RecordBatch, timezone: str | None) -> pa.RecordBatch:
-    """``batch`` with its times without a zone as those of ``timezone``, in UTC. `NoSuchTime`: see there.
+    """Return ``batch`` with naive times taken as ``timezone`` and converted to UTC; may raise `NoSuchTime`.
 
     >>> import pyarrow as pa
     >>> naive = pa.RecordBatch.from_pydict({"t": pa.array([0], pa.timestamp("us"))})
@@ -91,7 +91,7 @@ def _holds_naive(name: str, kind: pa.DataType) -> bool:
 
 
 def _zoned(column: pa.Array, name: str, timezone: str) -> pa.Array:
-    """``column`` as `zoned` gives it. What is null stays so, with all that it would hold."""
+    """Return ``column`` as `zoned` does. Null structs and lists stay null."""
     import pyarrow as pa
     import pyarrow.compute
 
@@ -118,13 +118,13 @@ def _in_utc(column: pa.Array, name: str, timezone: str) -> pa.Array:
         moments = _assumed(column, timezone).cast(pa.timestamp(column.type.unit, "UTC"))
     except pa.ArrowInvalid as error:
         raise NoSuchTime(
-            f"column {name!r} has a time that {timezone} has twice, or not at all, for clocks were changed: mend it, "
+            f"column {name!r} has a time that {timezone} has twice, or not at all, for clocks change then: correct it, "
             f"or leave timezone= out and decide in a step"
         ) from error
     per_second = _PER_SECOND.get(column.type.unit)
     if per_second is not None and not is_within_datetime(moments, per_second):
         raise NoSuchTime(
-            f"column {name!r} has a time that is not within the years 1 to 9999 in UTC: mend it, or leave timezone= "
+            f"column {name!r} has a time that is not within the years 1 to 9999 in UTC: correct it, or leave timezone= "
             f"out and decide in a step"
         )
     return moments
@@ -133,7 +133,7 @@ def _in_utc(column: pa.Array, name: str, timezone: str) -> pa.Array:
 def _assumed(column: pa.Array, timezone: str, **where_changed: str) -> pa.Array:
     import pyarrow.compute
 
-    compute: Any = pyarrow.compute  # its functions are made while it is imported, so that no checker knows them
+    compute: Any = pyarrow.compute  # its functions are created at import, so mypy does not know them
     return compute.assume_timezone(column, timezone, **where_changed)
 
 

@@ -1,7 +1,6 @@
-"""What the footers of Parquet files say of them when they are pinned: their row groups, and whether Arrow reads of them
-what Spark would.
+"""Inspects the footers of Parquet files at pinning: their row groups, and whether Arrow reads them as Spark would.
 
-Rule: files are read as they are only where that is certain; else Spark reads them, and writes down what it has read.
+Rule: files are read directly only if that is certain; otherwise Spark reads them and stages the rows.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from malstrom_py.data.schema import (
 )
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.files.options import adapted
-from malstrom_py.sources.spark.pin import PinnedFile, constant, is_told_by_text, partition_values
+from malstrom_py.sources.spark.pin import PinnedFile, constant, is_exact_as_text, partition_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_AT_ONCE: Final = 16
+_THREADS: Final = 16
 _FORMER_CALENDAR: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _FIRST_OF_ONE_CALENDAR: Final = (3, 1)
 
 
 class ReadOtherwiseError(Exception):
-    """Spark would, or might, read something else of a file than Arrow does."""
+    """Spark reads, or may read, other values from a file than Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedFile:
-    """A file, and how many rows there are in it, those of row groups that are left out included."""
+    """A file and the number of its rows, including those of skipped row groups."""
 
     file: PinnedFile
     rows: int
@@ -53,84 +52,87 @@ def inspect_files(
     schema: pa.Schema,
     *,
     keep: Any = None,
-    told: Collection[str] = (),
+    partitioned: Collection[str] = (),
     is_case_sensitive: bool = False,
 ) -> list[InspectedFile]:
-    """Pin ``paths`` for the columns of ``schema``, without the row groups that hold nothing ``keep`` would be true for.
+    """Inspect ``paths`` for the columns of ``schema``, without the row groups whose statistics exclude ``keep``.
 
-    ``told``: columns that names of folders may tell. ``is_case_sensitive``: whether Spark tells ``a`` from ``A``.
+    ``partitioned``: columns that folder names may hold. ``is_case_sensitive``: whether ``a`` and ``A`` are two columns
+    to Spark.
 
     Raises:
-        ReadOtherwiseError: files that are not to be read as they are.
-        SourceError: one cannot be read, or is no Parquet file.
+        ReadOtherwiseError: Arrow would read a file differently from Spark.
+        SourceError: a file cannot be read, or is not a Parquet file.
     """
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="malstrom-footers") as threads:
-        return list(threads.map(lambda path: _look(path, schema, keep, told, is_case_sensitive), paths))
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="malstrom-footers") as threads:
+        return list(threads.map(lambda path: _inspect(path, schema, keep, partitioned, is_case_sensitive), paths))
 
 
-def _look(path: str, schema: pa.Schema, keep: Any, told: Collection[str], is_case_sensitive: bool) -> InspectedFile:
+def _inspect(
+    path: str, schema: pa.Schema, keep: Any, partitioned: Collection[str], is_case_sensitive: bool
+) -> InspectedFile:
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
 
-    values = partition_values(path, told)
-    told_here = _told_of(path, values, schema)
+    values = partition_values(path, partitioned)
+    known_here = _known_of(path, values, schema)
     reading = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
     try:
         status = Path(path).stat()
         fragment = ds.ParquetFileFormat(read_options=reading).make_fragment(
-            path, filesystem=fs.LocalFileSystem(), partition_expression=told_here
+            path, filesystem=fs.LocalFileSystem(), partition_expression=known_here
         )
         metadata, found = fragment.metadata, adapted(fragment.physical_schema)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise SourceError(f"{path} cannot be read: {error.strerror}") from error
-        raise SourceError(f"{path} is no whole Parquet file: replace it") from error
+        raise SourceError(f"{path} is not a whole Parquet file: replace it") from error
     _check(path, metadata, found, schema, values, str if is_case_sensitive else str.lower)
     groups = _groups(fragment, metadata, found, schema, keep)
     return InspectedFile(PinnedFile(path, status.st_size, status.st_mtime_ns, groups, values), metadata.num_rows)
 
 
-def _told_of(path: str, values: Mapping[str, str | None], schema: pa.Schema) -> Any:
-    """What is true of all rows of the file ``path``."""
+def _known_of(path: str, values: Mapping[str, str | None], schema: pa.Schema) -> Any:
+    """Return the expression of partition values that is true for all rows of ``path``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    told: Any = pc.scalar(True)
+    expression: Any = pc.scalar(True)
     for name, value in values.items():
         if name in schema.names:
             column: Any = pc.field(name)
             try:
                 known = constant(value, schema.field(name).type)
             except pa.ArrowException:
-                raise ReadOtherwiseError(f"{path}: its folders tell of column {name!r} in a way of Spark's") from None
-            told = told & (column.is_null() if value is None else column == known)
-    return told
+                raise ReadOtherwiseError(f"{path}: only Spark reads column {name!r} from folder names") from None
+            expression = expression & (column.is_null() if value is None else column == known)
+    return expression
 
 
 def _groups(
     fragment: Any, metadata: pq.FileMetaData, found: pa.Schema, schema: pa.Schema, keep: Any
 ) -> tuple[int, ...]:
-    """The row groups that have rows, and may have some that ``keep`` is true for."""
+    """Return the row groups with rows, without those that ``keep`` excludes."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
     kept: Collection[int] = range(metadata.num_row_groups)
-    # Of a column that is stored as another type the statistics are of that type too.
+    # The statistics of a column stored as another type are of that type too.
     alike = all(found.field(field.name).type == field.type for field in schema if field.name in found.names)
     if keep is not None:
         try:
-            if alike and not _tells_of_floats(keep, schema):
+            if alike and not _needs_floats(keep, schema):
                 kept = {group.id for group in fragment.subset(keep, schema=schema).row_groups}
             elif not list(ds.FileSystemDataset([fragment], schema, fragment.format).get_fragments(keep)):
                 kept = ()
         except pa.ArrowException:
-            """What cannot be compared leaves nothing out."""
+            """An expression that cannot be compared excludes no row group."""
     return tuple(group for group in sorted(kept) if metadata.row_group(group).num_rows)
 
 
-def _tells_of_floats(keep: Any, schema: pa.Schema) -> bool:
-    """Whether ``keep`` asks for columns with floating numbers, of whose NaN statistics say nothing."""
+def _needs_floats(keep: Any, schema: pa.Schema) -> bool:
+    """Return whether ``keep`` uses columns with floats, whose statistics omit NaN."""
     import pyarrow as pa
 
     others = [field for field in schema if not contains(field.type, _is_float)]
@@ -155,26 +157,26 @@ def _check(
     values: Mapping[str, str | None],
     known_as: Callable[[str], str],
 ) -> None:
-    """`ReadOtherwiseError` unless Arrow reads of this file what Spark would."""
+    """Raise `ReadOtherwiseError` unless Arrow reads this file as Spark would."""
     if _is_of_former_calendar(metadata):
-        raise ReadOtherwiseError(f"{path} may hold days of the former calendar")
+        raise ReadOtherwiseError(f"{path} may hold dates of the former calendar")
     names = found.names
     known = [known_as(name) for name in names]
     if len(set(known)) < len(known):
-        raise ReadOtherwiseError(f"{path} has columns whose names are alike")
+        raise ReadOtherwiseError(f"{path} has columns with equal names")
     for field in schema:
         if field.name in values:
-            if known_as(field.name) in known or not is_told_by_text(field.type):
-                raise ReadOtherwiseError(f"{path}: its folders tell of column {field.name!r}")
+            if known_as(field.name) in known or not is_exact_as_text(field.type):
+                raise ReadOtherwiseError(f"{path}: its folder names hold column {field.name!r}")
         elif field.name not in names:
             if known_as(field.name) in known:
-                raise ReadOtherwiseError(f"{path} writes column {field.name!r} otherwise")
+                raise ReadOtherwiseError(f"{path} spells column {field.name!r} differently")
         elif not _fits(found.field(field.name).type, field.type, _has_int96(metadata, field.name)):
             raise ReadOtherwiseError(f"{path} has column {field.name!r} in another type")
 
 
 def _is_of_former_calendar(metadata: pq.FileMetaData) -> bool:
-    """Whether the file may tell days and moments as Spark did before version 3.1, or was told to."""
+    """Return whether dates and timestamps may be in the calendar that Spark used before version 3.1."""
     noted = metadata.metadata or {}
     if any(key in noted for key in _FORMER_CALENDAR):
         return True
@@ -195,7 +197,7 @@ def _has_int96(metadata: pq.FileMetaData, name: str) -> bool:
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType, int96: bool) -> bool:
-    """Return whether values of ``found`` become ``wanted`` without a loss, or any other difference from Spark."""
+    """Return whether values of ``found`` become ``wanted`` without a loss or any other difference from Spark."""
     given, held = stored_type(plain_type(found), times=False), stored_type(wanted, times=False)
     given = _as_durations(_in_utc(given) if int96 else given, held)
     return given == held or (not inside(given) and not inside(held) and widens_to(given, held))

@@ -1,10 +1,9 @@
-"""The pin: which row groups of which files a job reads, as plain data that every worker gets.
+"""The pin: which row groups of which files a job reads, as plain data that workers get and a record can hold.
 
-What the names of folders say of the files in them, as Hive and Spark write it: ``year=2013/carrier=UA/…``.
+Rule: a file is read only while its size and time of last change are those that were pinned.
 
-The pin: which row groups of which files a job reads, as plain data that every worker gets and a record can hold.
-
-Rule: a file is read as long as it is, by size and time of its last change, the one that was pinned.
+The names of a file's folders give the values of partition columns, as Hive and Spark write them:
+``year=2013/carrier=UA/…``.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ if TYPE_CHECKING:
 
 
 def partition_values(path: str, names: Collection[str]) -> dict[str, str | None]:
-    """The values of the columns called ``names`` as the folders of ``path`` tell them, None for null.
+    """Return the values of the columns ``names`` in the folder names of ``path``, None for null.
 
     >>> partition_values("/t/year=2013/carrier=U%2FA/__x=1/part-0.parquet", {"year", "carrier"})
     {'year': '2013', 'carrier': 'U/A'}
     """
-    told = map(parse_folder, PurePath(path).parts[:-1])
-    return {column: text for column, text in filter(None, told) if column in names}
+    values = map(parse_folder, PurePath(path).parts[:-1])
+    return {column: text for column, text in filter(None, values) if column in names}
 
 
 def constant(value: str | None, kind: pa.DataType) -> pa.Scalar:
-    """``value`` as one of the type ``kind``. pyarrow.ArrowException: it is none."""
+    """Return ``value`` as a scalar of type ``kind``. pyarrow.ArrowException: the cast fails."""
     import pyarrow as pa
 
     if value is None or pa.types.is_string(kind):
@@ -46,8 +45,8 @@ def constant(value: str | None, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(value, pa.string()).cast(kind)
 
 
-def is_told_by_text(kind: pa.DataType) -> bool:
-    """Whether a value of that type is the same to Spark and to Arrow, by what a folder says of it."""
+def is_exact_as_text(kind: pa.DataType) -> bool:
+    """Return whether Spark and Arrow read the same value of ``kind`` from a folder name."""
     import pyarrow as pa
 
     types = pa.types
@@ -56,9 +55,9 @@ def is_told_by_text(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PinnedFile:
-    """A Parquet file as it was when it was pinned. ``groups``: those to be read of its row groups.
+    """A Parquet file at the time of pinning. ``groups``: the row groups to read.
 
-    ``values``: what the names of its folders say of columns that are not in it, None for null.
+    ``values``: the values of partition columns from the names of its folders, None for null.
     """
 
     path: str
@@ -68,15 +67,15 @@ class PinnedFile:
     values: Mapping[str, str | None]
 
     def check(self, status: os.stat_result) -> None:
-        """`SourceError` unless a file of this ``status`` is the one that was pinned."""
+        """Raise `SourceError` unless a file of this ``status`` is the pinned one."""
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise SourceError(
                 f"{self.path} is not the file any more that was pinned when the job started: it was written to or "
-                f"replaced. Leave files as they are while a job reads them, or give staging= to read a copy"
+                f"replaced. Do not change files while a job reads them, or give staging= to read a copy"
             )
 
     def open_error(self, error: OSError) -> SourceError:
-        """What to say if it cannot be opened at all."""
+        """Return the error for a file that cannot be opened."""
         if isinstance(error, PermissionError):
             return SourceError(f"{self.path} may not be read here: give the user of the workers the right to")
         return SourceError(
@@ -88,9 +87,9 @@ class PinnedFile:
 
 @dataclass(frozen=True)
 class Pin:
-    """What a job reads. ``schema``, packed: the columns that are needed; ``names``: those that the rows have, in order.
+    """What a job reads. ``schema``, packed: the columns needed; ``names``: the columns of the rows, in order.
 
-    ``staged``: the folder that was written for this job alone, None where the files are the user's own.
+    ``staged``: the folder that was written for this job alone; None if the files are the user's own.
     """
 
     id: str
@@ -101,7 +100,7 @@ class Pin:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The columns that are needed."""
+        """The columns needed."""
         return unpack_schema(self.schema)
 
     @property
@@ -110,15 +109,15 @@ class Pin:
         return [Section(file.path, "rowgroups", group, group + 1).part for file in self.files for group in file.groups]
 
     def find(self, part: Part) -> tuple[PinnedFile, int]:
-        """The file and the row group of ``part``; `SourceError` if it is none of this pin."""
+        """Return the file and the row group of ``part``; `SourceError` if the pin does not contain it."""
         section = section_of(part)
         file = self._by_path.get(section.file)
         if file is None or section.unit != "rowgroups" or section.start not in file.groups:
-            raise SourceError(f"{part!r} is none of the parts that were pinned when the job started ({self.id})")
+            raise SourceError(f"{part!r} is not one of the parts that were pinned when the job started ({self.id})")
         return file, section.start
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain JSON: for whoever looks into the folder of the job, and for `pin_of`."""
+        """Return the pin as plain JSON, for `pin_of` and for people who look into the job's folder."""
         files = [{**asdict(file), "groups": list(file.groups)} for file in self.files]
         return {
             "id": self.id,
@@ -129,7 +128,7 @@ class Pin:
         }
 
     def check(self) -> None:
-        """`SourceError` unless all files are there, and are those that were pinned."""
+        """Raise `SourceError` unless all files exist and are those that were pinned."""
         for file in self.files:
             try:
                 status = Path(file.path).stat()
@@ -143,7 +142,7 @@ class Pin:
 
 
 def pin_of(record: Mapping[str, Any]) -> Pin:
-    """The pin that `Pin.record` told of; `SourceError` if it is damaged."""
+    """Return the pin of a `Pin.record`; `SourceError` if the record is damaged."""
     try:
         files = tuple(PinnedFile(**{**file, "groups": tuple(file["groups"])}) for file in record["files"])
         schema = base64.b64decode(record["schema"], validate=True)
@@ -155,6 +154,6 @@ def pin_of(record: Mapping[str, Any]) -> Pin:
 def new_pin(
     name: str, schema: pa.Schema, names: Sequence[str], files: Sequence[PinnedFile], staged: Path | None
 ) -> Pin:
-    """A pin, its files in order."""
+    """Return a pin with ``files`` in order."""
     ordered = tuple(sorted(files, key=lambda file: file.path))
     return Pin(name, pack_schema(schema), tuple(names), ordered, None if staged is None else str(staged))

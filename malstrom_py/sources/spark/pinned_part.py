@@ -1,7 +1,7 @@
 """One row group of a pinned file while it is read. The position is (file, row group, row).
 
-What is in the file is read by `sources.files`, as fast as any file; what is not there is filled in here: the columns
-that the names of folders tell, and nulls where this file lacks a column that others have.
+`sources.files` reads the columns in the file; this module adds the others: partition columns from the names of folders,
+and nulls for columns that other files have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PinnedPart:
-    """Gives the rows of ``inner`` with the columns ``names`` of ``schema``, those that ``keep`` is true for."""
+    """Returns the rows of ``inner`` for which ``keep`` is true, with the columns ``names`` of ``schema``."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class PinnedPart:
         return self._poll(self._inner.poll, rows_max)
 
     def poll_columns(self, rows_max: int) -> Any:
-        """`poll`, by the way that is fastest where nobody makes rows."""
+        """Poll for steps that take columns, by the fastest way."""
         return self._poll(self._inner.poll_columns, rows_max)
 
     def is_finished(self) -> bool:
@@ -71,12 +71,12 @@ class PinnedPart:
             if rows is None or not len(rows):
                 return rows
             whole = self._whole(rows)
-            # Nothing that was kept is not the same as nothing that has come: who is told so asks again much later.
+            # Never return an empty batch because of the filter: the worker would back off as if no rows were there.
             if len(whole):
                 return whole
 
     def _whole(self, rows: Any) -> Any:
-        """``rows`` with all columns, in order, as far as they are kept."""
+        """Return the ``rows`` that the filter keeps, with all columns in order."""
         if isinstance(rows, ColumnBatch):
             if self._keep is None and rows.frame.columns == self._names:
                 return rows
@@ -101,7 +101,7 @@ class PinnedPart:
 
 
 def position_at(file: PinnedFile, group: int, *, row: int = 0, finished: bool = False) -> dict[str, Any]:
-    """The position before ``row`` of the row group, counted as they are in the file."""
+    """Return the position before ``row``, counted in the unfiltered row group."""
     return {"file": file.path, "row_group": group, "row": row, "finished": finished}
 
 
@@ -136,7 +136,7 @@ def open_pinned(pin: Pin, file: PinnedFile, group: int, footers: Footers, positi
 
 
 def _read_of(found: pa.Schema, schema: pa.Schema, file: PinnedFile) -> pa.Schema:
-    """Those columns of ``schema`` that are read from ``file``; one at least, for it tells how many rows there are."""
+    """Return the columns of ``schema`` that are read from ``file``: at least one, to know the number of rows."""
     import pyarrow as pa
 
     in_file = [field for field in schema if field.name in found.names and field.name not in file.values]

@@ -1,12 +1,10 @@
-"""Pins what a job is to read of Spark, in the program that starts it; the one place here that speaks to Spark.
+"""Pins what a job reads from Spark, in the program that starts the job; the only module here that talks to Spark.
 
-Folders that rows are staged in for one start of a job: ``<staging>/<job>/pin-<time>-<random>/``.
+Parquet files are pinned directly if Arrow reads them as Spark would. Any other DataFrame could return other rows when
+evaluated again, so its rows are written to a folder of this start: ``<staging>/<job>/pin-<time>-<random>/``.
 
-Rule: what is removed has been made here. A folder of ours has a name of ours and our record in it; everything else
-that stands beside it is left alone. While a job reads it a folder is locked, so that nobody else removes it.
-
-Parquet files are pinned as they are, where Arrow reads of them what Spark would. All else, a DataFrame that was run
-again might give other rows, or in another order: its rows are written to a folder of this start of the job.
+Rule: only folders made here are removed: they have a name of this form and hold our record. While a job reads a folder
+it is locked, so that no other job removes it.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _LOG: Final = logging.getLogger("malstrom_py.sources.spark")
 
 
 class PinFolder:
-    """The folder of one pin; made by `new_folder`, or known by its path in another process."""
+    """The folder of one pin, created by `new_folder`, or known by its path in another process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,11 +50,11 @@ class PinFolder:
 
     @property
     def rows(self) -> Path:
-        """Where the rows are written: by Spark, which makes the folder."""
+        """The folder of the rows, which Spark creates."""
         return self.path / ROWS
 
     def hold(self) -> None:
-        """Keep others from removing it. `SourceError` if it is gone."""
+        """Lock the folder against removal. `SourceError` if it is gone."""
         try:
             self._lock.hold(shared=True)
         except OSError as error:
@@ -66,28 +64,28 @@ class PinFolder:
             ) from error
 
     def note(self, record: Mapping[str, Any]) -> None:
-        """Write ``record`` into it, in place of the one before."""
+        """Write ``record`` into the folder, replacing the last one."""
         new = self.path / f"{RECORD}.new"
         new.write_text(json.dumps(record, indent=1))
         new.replace(self.path / RECORD)
 
     def leave(self, *, keep: bool) -> None:
-        """Let go of it; and remove it, unless it is to be kept or somebody else holds it still.
+        """Unlock the folder, and remove it unless ``keep`` is true or another job holds it.
 
-        What cannot be removed is logged: it says nothing of how the job has ended.
+        A failed removal is only logged: it does not change how the job has ended.
         """
         self._lock.release()
         if not keep:
             try:
                 _remove(self.path)
             except OSError as error:
-                _LOG.warning("what was staged in %s could not be removed: %s", self.path, error.strerror)
+                _LOG.warning("the rows staged in %s could not be removed: %s", self.path, error.strerror)
 
 
 def new_folder(staging: Path, job: str, *, keep: bool) -> PinFolder:
-    """A new folder for a start of ``job``, held. What earlier starts of it left behind is removed, unless kept.
+    """Create and lock a folder for a start of ``job``; remove folders that its earlier starts left, unless kept.
 
-    SourceError: it cannot be made.
+    SourceError: the folder cannot be created.
     """
     here = staging / job
     try:
@@ -101,7 +99,7 @@ def new_folder(staging: Path, job: str, *, keep: bool) -> PinFolder:
             try:
                 return _made(here, job, keep=keep)
             except (FileNotFoundError, FileExistsError, BlockingIOError):
-                continue  # another start of the job, which took it for one that was left
+                continue  # another start of the job removed the folder as an old one
     except OSError as error:
         raise SourceError(
             f"rows cannot be staged in {here}: {error.strerror}. Give staging= a folder that this user may write to"
@@ -120,18 +118,18 @@ def _made(here: Path, job: str, *, keep: bool) -> PinFolder:
 
 
 def _remove(folder: Path) -> None:
-    """Remove ``folder`` if it is one of ours that nobody holds and that is not to be kept."""
+    """Remove ``folder`` if it was made here, is not locked and is not to be kept."""
     if folder.is_symlink() or not folder.is_dir():
         return
     with locked(folder) as is_free:
         if is_free and _is_left(folder):
-            # First what is large: the record stays until the rows are gone, so that what is cut short is found again.
+            # Rows first: the record stays until they are gone, so that an interrupted removal is found again.
             shutil.rmtree(folder / ROWS, ignore_errors=True)
             shutil.rmtree(folder)
     try:
         folder.parent.rmdir()
     except OSError:
-        """Other folders are there still."""
+        """Other folders exist in it."""
 
 
 def _is_left(folder: Path) -> bool:
@@ -139,7 +137,7 @@ def _is_left(folder: Path) -> bool:
     try:
         return not json.loads(record.read_text())["keep"]
     except FileNotFoundError:
-        # Cut short before its first record, or Spark has gone on writing for a while after all was removed.
+        # A start that failed before its first record, or Spark wrote on for a while after the removal.
         return {path.name for path in folder.iterdir()} <= {ROWS}
     except (OSError, ValueError, LookupError, TypeError):
         return False
@@ -151,8 +149,8 @@ _WRITING: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
-"""Row groups are splits, so that several workers share a large partition. Moments in 96 bits are slow to read, and
-lists in lists as Spark 1.4 wrote them are not read at all.
+"""Small row groups are splits, so that several workers share a large partition. Timestamps in 96 bits are slow to read,
+and Arrow does not read nested lists in the layout of Spark 1.4.
 """
 
 _READING: Final = {
@@ -160,56 +158,60 @@ _READING: Final = {
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96TimestampConversion": "false",
 }
-"""The settings with which Spark takes days and moments for those that are in the files, as Arrow does."""
+"""The settings with which Spark reads dates and timestamps without conversion, as Arrow does."""
 
 _CALENDARS: Final = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite")
 _NOTHING: Final = "_no_column"
 
 
-def pinned(asked: SparkQuery, job: str, after: Bound | None = None) -> tuple[Pin, PinFolder | None, Bound | None]:
-    """The pin, and the folder that was made for it, held; None if the files are the user's own. And with ``since`` the
-    bound up to which rows are pinned, from the bound ``after`` of an earlier run on.
+def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[Pin, PinFolder | None, Bound | None]:
+    """Pin the rows of a query for ``job``; return the pin, its locked folder and its bound.
+
+    The folder is None if the files are the user's own. With ``since``, rows after the bound ``after`` of an earlier run
+    are pinned up to the returned bound.
 
     Raises:
-        SourceError: there is no such table, column or path, the SQL is wrong, a type cannot be carried, a file cannot
+        SourceError: there is no such table, column or path, the SQL is wrong, a type is not supported, a file cannot
             be read, or rows cannot be staged.
-        SparkError: Spark cannot be used, or has gone away.
+        SparkError: Spark cannot be used, or its session ended.
     """
-    given = asked.session if asked.df is None else asked.df.sparkSession
+    given = query.session if query.df is None else query.df.sparkSession
     with spark_session(given) as session:
-        with spark_errors(f"Spark does not read {asked}", SourceError):
-            frame = asked.frame(session)
+        with spark_errors(f"Spark does not read {query}", SourceError):
+            frame = query.frame(session)
             if frame.isStreaming:
                 raise PlanError("sources.Spark: a streaming DataFrame has no end, so its rows cannot be pinned")
-            frame = frame if asked.filter is None else frame.filter(asked.filter)
+            frame = frame if query.filter is None else frame.filter(query.filter)
             found = frame.schema
             is_case_sensitive = session.conf.get("spark.sql.caseSensitive") == "true"
-            as_they_are = asked.names_files and all(session.conf.get(name) == mode for name, mode in _READING.items())
-            files = frame.inputFiles() if as_they_are else []
+            is_direct = query.names_files and all(session.conf.get(name) == mode for name, mode in _READING.items())
+            files = frame.inputFiles() if is_direct else []
         bound = None
-        if asked.since is not None:
-            frame, bound = bounded(frame, found, asked.since, after)
-        names = _chosen(asked, found.names)
+        if query.since is not None:
+            frame, bound = bounded(frame, found, query.since, after)
+        names = _chosen(query, found.names)
         known_as = str if is_case_sensitive else str.lower
         _check_names(names, found.names, known_as)
-        needed = _needed(asked.keep, names, found)
+        needed = _needed(query.keep, names, found)
         _check_names(needed, found.names, known_as)
         schema = arrow_schema(type(found)([found[name] for name in needed]))
         try:
-            pin = _of_files(asked, files, names, schema, found, is_case_sensitive) if files else None
+            pin = _of_files(query, files, names, schema, found, is_case_sensitive) if files else None
         except ReadOtherwiseError:
             pin = None
         if pin is not None:
             return pin, None, bound
-        return *_staged(asked, job, session, frame, names, schema), bound
+        return *_staged(query, job, session, frame, names, schema), bound
 
 
 def _of_files(
-    asked: SparkQuery, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any, is_case_sensitive: bool
+    query: SparkQuery, uris: Sequence[str], names: Sequence[str], schema: pa.Schema, found: Any, is_case_sensitive: bool
 ) -> Pin:
     paths = [_local(uri) for uri in uris]
-    looked = inspect_files(paths, schema, keep=asked.keep, told=found.names, is_case_sensitive=is_case_sensitive)
-    return new_pin("files", schema, names, [one.file for one in looked], None)
+    inspected = inspect_files(
+        paths, schema, keep=query.keep, partitioned=found.names, is_case_sensitive=is_case_sensitive
+    )
+    return new_pin("files", schema, names, [one.file for one in inspected], None)
 
 
 def _local(uri: str) -> str:
@@ -220,16 +222,16 @@ def _local(uri: str) -> str:
 
 
 def _staged(
-    asked: SparkQuery, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
+    query: SparkQuery, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
 ) -> tuple[Pin, PinFolder]:
-    folder = new_folder(asked.staging or _default_staging(), job, keep=asked.keep_staging)
+    folder = new_folder(query.staging or _default_staging(), job, keep=query.keep_staging)
     try:
-        counted = _write(asked, session, frame, schema, folder)
+        counted = _write(query, session, frame, schema, folder)
         files = sorted(str(path) for path in folder.rows.glob("*.parquet"))
-        looked = _look(files, schema, asked)
-        _check_complete(counted, sum(one.rows for one in looked), len(files), folder)
-        pin = new_pin(folder.path.name, schema, names, [one.file for one in looked], folder.path)
-        folder.note({"job": job, "keep": asked.keep_staging, **pin.record()})
+        inspected = _inspect_staged(files, schema, query)
+        _check_complete(counted, sum(one.rows for one in inspected), len(files), folder)
+        pin = new_pin(folder.path.name, schema, names, [one.file for one in inspected], folder.path)
+        folder.note({"job": job, "keep": query.keep_staging, **pin.record()})
     except BaseException:
         folder.leave(keep=False)
         raise
@@ -242,13 +244,13 @@ def _default_staging() -> Path:
     return folder
 
 
-def _write(asked: SparkQuery, session: Any, frame: Any, schema: pa.Schema, folder: PinFolder) -> Any:
-    """Have Spark write the rows of ``frame``; returns what will tell how many there were."""
+def _write(query: SparkQuery, session: Any, frame: Any, schema: pa.Schema, folder: PinFolder) -> Any:
+    """Have Spark write the rows of ``frame``; return the observation of their number."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     counted = Observation()
-    with spark_errors(f"Spark cannot stage the rows of {asked} in {folder.path}", SourceError), _one_calendar(session):
+    with spark_errors(f"Spark cannot stage the rows of {query} in {folder.path}", SourceError), _one_calendar(session):
         frame = _carried(frame, schema)
         writer = frame.observe(counted, F.count(F.lit(1)).alias("rows")).write.mode("error")
         for name, value in {**_WRITING, "parquet.block.size": str(_BLOCK_BYTES)}.items():
@@ -259,9 +261,9 @@ def _write(asked: SparkQuery, session: Any, frame: Any, schema: pa.Schema, folde
 
 @contextmanager
 def _one_calendar(session: Any) -> Iterator[None]:
-    """Inside, Spark writes days as they are, and not as those of the former calendar that look alike.
+    """Let Spark write dates in the current calendar, without conversion to the former one.
 
-    No option of a single write says so; whatever the user has set is set again.
+    A single write has no such option, so the session's settings are changed and then restored.
     """
     others = {name: mode for name in _CALENDARS if (mode := session.conf.get(name)) != "CORRECTED"}
     try:
@@ -274,23 +276,23 @@ def _one_calendar(session: Any) -> Iterator[None]:
 
 
 def _carried(frame: Any, schema: pa.Schema) -> Any:
-    """``frame`` with those columns that are to be written: not every Spark writes columns of nothing but nulls."""
+    """Return the columns of ``frame`` to be written: not every Spark writes columns of nulls only."""
     import pyarrow as pa
 
     columns = [f"`{field.name.replace('`', '``')}`" for field in schema if not pa.types.is_null(field.type)]
     return frame.selectExpr(*(columns or [f"CAST(NULL AS BOOLEAN) AS {_NOTHING}"]))
 
 
-def _look(files: Sequence[str], schema: pa.Schema, asked: SparkQuery) -> list[InspectedFile]:
+def _inspect_staged(files: Sequence[str], schema: pa.Schema, query: SparkQuery) -> list[InspectedFile]:
     try:
-        return inspect_files(files, schema, keep=asked.keep, is_case_sensitive=True)
+        return inspect_files(files, schema, keep=query.keep, is_case_sensitive=True)
     except ReadOtherwiseError as error:
-        raise SourceError(f"the rows that Spark has staged cannot be read: {error}") from error
+        raise SourceError(f"Arrow cannot read the rows that Spark has staged: {error}") from error
 
 
 def _check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> None:
-    """`SourceError` if Spark has written more than is to be seen here."""
-    # Where there are no rows it may be that nothing was counted, and that it would be waited for in vain.
+    """Raise `SourceError` if Spark has written more rows than this machine sees."""
+    # Without rows the observation may never arrive, so do not wait for it.
     written = int(counted.get["rows"]) if rows else 0
     if not files or rows < written:
         raise SourceError(
@@ -300,45 +302,45 @@ def _check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> N
 
 
 def _check_names(needed: Sequence[str], names: Sequence[str], known_as: Callable[[str], str]) -> None:
-    """`SourceError` unless each that is ``needed`` means one of the columns ``names`` to Spark."""
+    """Raise `SourceError` unless each ``needed`` name is exactly one of Spark's columns ``names``."""
     times = Counter(map(known_as, names))
     repeated = sorted({name for name in needed if times[known_as(name)] > 1})
     if repeated:
         raise SourceError(
-            f"there is more than one column named {', '.join(map(repr, repeated))}: give each a name of its own, by "
+            f"there is more than one column named {', '.join(map(repr, repeated))}: give each its own name, by "
             f"DataFrame.toDF(…) or AS in SQL"
         )
     if not needed:
-        raise SourceError("there are no columns, so there are no rows that could be read")
+        raise SourceError("the query has no columns, so it has no rows to read")
 
 
-def _chosen(asked: SparkQuery, names: Sequence[str]) -> Sequence[str]:
-    chosen = names if asked.columns is None else asked.columns
+def _chosen(query: SparkQuery, names: Sequence[str]) -> Sequence[str]:
+    chosen = names if query.columns is None else query.columns
     missing = [name for name in chosen if name not in names]
     if missing:
-        raise SourceError(f"there is no column {', '.join(map(repr, missing))}: there are {', '.join(names)}")
+        raise SourceError(f"the query has no column {', '.join(map(repr, missing))}: it has {', '.join(names)}")
     return chosen
 
 
 def _needed(keep: Any, names: Sequence[str], found: Any) -> list[str]:
-    """The columns ``names``, and those besides that ``keep`` asks for."""
+    """Return the columns ``names``, and the other columns that ``keep`` uses."""
     if keep is None:
         return list(names)
     others: list[Any] = []
     for field in found.fields:
         if field.name not in names:
-            with suppress(SourceError):  # what cannot be carried cannot be asked for either
+            with suppress(SourceError):  # the filter cannot use a column of an unsupported type
                 others += arrow_schema(type(found)([field]))
     known = [*arrow_schema(type(found)([found[name] for name in names])), *others]
     wrong = _why_not(keep, known)
     if wrong is not None:
         raise SourceError(f"the filter {keep} cannot be evaluated: {wrong}")
-    asked_for = [field.name for field in others if _why_not(keep, [one for one in known if one is not field])]
-    return [*names, *asked_for]
+    used = [field.name for field in others if _why_not(keep, [one for one in known if one is not field])]
+    return [*names, *used]
 
 
 def _why_not(keep: Any, fields: Sequence[pa.Field]) -> str | None:
-    """Why ``keep`` cannot be evaluated for columns like ``fields``; None if it can."""
+    """Return why ``keep`` cannot be evaluated for the columns ``fields``; None if it can."""
     import pyarrow as pa
 
     try:

@@ -1,11 +1,7 @@
-"""What a user asks Spark for, checked at the call; and the rows that are new since an earlier run.
+"""The arguments of `sources.Spark`, checked at the call, and the bound up to which rows of a growing column are read.
 
-What a user asks Spark for, checked as soon as it is said; and the DataFrame that it is.
-
-Rows that are new since an earlier run: by a column that only grows, up to the largest value that there is now.
-
-Rule: a run reads what lies above the largest value of the run before, and not above the largest value of when it was
-pinned. Bounds are computed and compared by Spark; here they are text that the type of the column can be cast from.
+Rule: a run reads the rows above the largest value of the last run, up to the largest value at the time of pinning.
+Spark computes and compares bounds; here a bound is text that Spark casts to the type of the column.
 """
 
 from __future__ import annotations
@@ -33,14 +29,14 @@ _LISTING: Final = frozenset(
         "recursivefilelookup",
     )
 )
-"""Options that say which files are read, and nothing of how."""
+"""Options that choose files, and do not change how they are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkQuery:
-    """Just one of ``df``, ``table``, ``sql`` and what ``format`` with ``paths`` or ``options`` reads.
+    """One of ``df``, ``table``, ``sql``, or ``format`` with ``paths`` or ``options``.
 
-    ``filter`` is for Spark to evaluate, ``keep`` (of Arrow) for the workers.
+    Spark evaluates ``filter``, workers evaluate ``keep`` (of Arrow).
     """
 
     df: Any
@@ -66,13 +62,13 @@ class SparkQuery:
         if self.table is not None:
             return f"table={self.table!r}"
         if self.sql is not None:
-            return "sql=…"  # it may hold what nobody else is to see
+            return "sql=…"  # the text may hold secrets
         what = [f"path={path!r}" for path in self.paths[:3]]
         return ", ".join([*what, *([] if self.format is None else [f"format={self.format!r}"])])
 
     @property
     def names_files(self) -> bool:
-        """Whether it is about Parquet files that might be read as they are."""
+        """Whether the query reads Parquet files that workers may read directly."""
         if self.since is not None:
             return False
         is_parquet = bool(self.paths) and self.format in {None, "parquet"} and _are_apart(self.paths)
@@ -80,7 +76,7 @@ class SparkQuery:
         return is_parquet and only_lists and self.filter is None and self.staging is None
 
     def frame(self, session: Any) -> Any:
-        """The DataFrame, nothing of which has been evaluated."""
+        """Return the DataFrame, not evaluated."""
         if self.df is not None:
             return self.df
         if self.sql is not None:
@@ -108,7 +104,7 @@ def checked(
     session: object,
     since: object = None,
 ) -> SparkQuery:
-    """What the user asks for; `PlanError` for the first argument that is wrong by itself."""
+    """Return the query; raise `PlanError` for the first invalid argument."""
     _check_one(df=df, table=table, sql=sql, path=path, format=format)
     if df is not None and not _is_of_spark(df, "DataFrame"):
         raise PlanError(f"sources.Spark: df is a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}")
@@ -163,7 +159,7 @@ def _paths(path: object) -> tuple[str, ...]:
 
 
 def _are_apart(paths: Sequence[str]) -> bool:
-    """Whether no file can be in more than one of ``paths``: Spark reads such a file as often, and lists it once."""
+    """Return whether no file can be in two of ``paths``: Spark reads such a file twice, but lists it once."""
     if len(paths) == 1:
         return "{" not in paths[0]
     if any(re.search(r"^[^/]|[*?\[{\\]", path) for path in paths):
@@ -206,7 +202,7 @@ def _filter(filter: object) -> Any:
 
 
 def _is_of_spark(thing: object, kind: str) -> bool:
-    """Whether it is of that class of pyspark, classic or Connect; told without importing it."""
+    """Return whether ``thing`` is of that pyspark class, classic or Connect; does not import pyspark."""
     return any(base.__name__ == kind and base.__module__.startswith("pyspark.sql") for base in type(thing).__mro__)
 
 
@@ -225,14 +221,14 @@ _KINDS: Final = {
     "TimestampType": "timestamp",
     "TimestampNTZType": "timestamp_ntz",
 }
-"""Types of Spark whose values have one order, and what they are to a bound."""
+"""Spark types whose values have an order -> the kind in a bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """All rows up to ``upto`` of ``column`` are read, or pinned; ``upto`` is None where there was none.
+    """All rows up to the value ``upto`` of ``column`` are read or pinned; None if there were no rows.
 
-    ``upto`` is text, of moments their microseconds since 1970 in UTC; ``kind``: what kind of values the column has.
+    ``upto`` is text, for timestamps the microseconds since 1970 in UTC; ``kind``: the kind of the column's values.
     """
 
     column: str
@@ -240,59 +236,59 @@ class Bound:
     upto: str | None
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain JSON, for `bound_of`."""
+        """Return the bound as plain JSON, for `bound_of`."""
         return asdict(self)
 
 
 def bound_of(record: Mapping[str, Any], column: str) -> Bound:
-    """The bound in the ``record`` of an earlier run; `SourceError` if it has none of ``column``."""
+    """Return the bound in the ``record`` of an earlier run; `SourceError` if it has none of ``column``."""
     kept = record.get("since")
     if not isinstance(kept, Mapping) or kept.get("column") != column:
         raise lasting(
             SourceError(
-                f"the run that the job goes on from has not kept how far it had read by column {column!r}: start the "
-                f'job afresh with resume="none", or give since= as it was'
+                f"the run to resume has no record of how far it read column {column!r}: start the job from the "
+                f'beginning with resume="none", or give the former since='
             )
         )
     return Bound(column, str(kept["kind"]), kept["upto"])
 
 
 def bounded(frame: Any, found: Any, column: str, after: Bound | None) -> tuple[Any, Bound]:
-    """The rows of ``frame``, of schema ``found``, that are new behind ``after``, and the bound up to which they go.
+    """Return the rows of ``frame``, of schema ``found``, after the bound ``after``, and their bound.
 
     Raises:
-        SourceError: there is no such column, its type has no order to go by, or a row has no value in it.
+        SourceError: there is no such column, its type has no order, or a row has no value in it.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     if column not in found.names:
-        raise lasting(SourceError(f"there is no column {column!r} for since=: there are {', '.join(found.names)}"))
+        raise lasting(SourceError(f"the query has no column {column!r} for since=: it has {', '.join(found.names)}"))
     kind = _KINDS.get(type(found[column].dataType).__name__)
     if kind is None:
         raise lasting(
             SourceError(
-                f"column {column!r} is of type {found[column].dataType.simpleString()}, by which since= cannot tell "
-                f"what is new: give it a column of whole numbers, decimals, text, days or moments"
+                f"column {column!r} is of type {found[column].dataType.simpleString()}, whose values since= cannot "
+                f"order: give it a column of whole numbers, decimals, text, days or moments"
             )
         )
     if after is not None and after.kind != kind:
         raise lasting(
             SourceError(
-                f"column {column!r} was of kind {after.kind} in the run that the job goes on from, and is of kind "
-                f'{kind} now: cast it, or start the job afresh with resume="none"'
+                f"column {column!r} was of kind {after.kind} in the run to resume, and is of kind {kind} now: cast "
+                f'it, or start the job from the beginning with resume="none"'
             )
         )
     values = F.col(f"`{column.replace('`', '``')}`")
     with spark_errors(f"Spark does not find the largest value of column {column!r}", SourceError):
         largest = F.max(values)
-        told = F.unix_micros(largest) if kind == "timestamp" else largest
+        as_text = F.unix_micros(largest) if kind == "timestamp" else largest
         nulls = F.count(F.when(values.isNull(), F.lit(1)))
-        upto, without = frame.agg(told.cast("string"), nulls).first()
+        upto, without = frame.agg(as_text.cast("string"), nulls).first()
     if without:
         raise lasting(
             SourceError(
-                f"{without} rows have no value in column {column!r}, so since= cannot tell whether they are new: fill "
-                f"the column, or leave such rows out with filter="
+                f"{without} rows have no value in column {column!r}, so since= cannot order them: fill the column, or "
+                f"exclude such rows with filter="
             )
         )
     kind_now = found[column].dataType

@@ -1,4 +1,4 @@
-"""One job, its input once as rows and once as columns: the same answers, on one worker and on three."""
+"""A job with its input as rows and as columns: the same results, on one worker and on three."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROW = st.fixed_dictionaries(
 
 
 class Batches:
-    """A source of one part that gives its rows as they are told: lists, or record batches of the same rows."""
+    """A source of one part that returns its rows as lists, or as record batches of the same rows."""
 
     def __init__(self, batches: Sequence[list[dict[str, Any]]], *, columns: bool) -> None:
         self._batches = batches
@@ -76,11 +76,11 @@ class _Part:
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def exactly(value: Any) -> Any:
-    """``value`` so that 0.0 and -0.0 differ, NaN equals itself and True is not 1."""
+    """Return ``value`` in a form where 0.0 and -0.0 differ, NaN equals itself and True is not 1."""
     if isinstance(value, dict):
         return {name: exactly(value[name]) for name in sorted(value)}
     if isinstance(value, list | tuple):
@@ -96,8 +96,8 @@ def answers(
     workers: int = 1,
     ordered: bool = True,
 ) -> tuple[Any, Any]:
-    """By key, for of different keys there is no order to keep over several workers. Sorted where there is none for one
-    key either: behind two exchanges, if records had different keys at the first."""
+    """Group results by key, because different keys have no common order on several workers. Sort them if one
+    key has no order either: after two exchanges, if records had different keys at the first."""
     job, out = mp.Job("test"), sinks.Memory()
     build(job.source("in", Batches(batches, columns=columns))).sink("out", out)
     mp.run(job, workers)
@@ -108,7 +108,7 @@ def answers(
 
 
 CHAINS: dict[str, Callable[[Any], Any]] = {
-    # A column made of rows that have been None so far has no type yet: hence the casts.
+    # A column made from rows of None has no type yet: hence the casts.
     "expressions": lambda s: (
         s.filter("f", pl.col("b").is_null() | pl.col("b").cast(pl.Boolean))
         .with_columns(
@@ -119,10 +119,10 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
         )
         .select("c", "i", "y", "t", "hour", "d", "list", "day", z=pl.coalesce("i", pl.lit(0)))
     ),
-    "rows behind columns": lambda s: s.filter("f", pl.col("i").is_not_null()).map(
+    "rows after columns": lambda s: s.filter("f", pl.col("i").is_not_null()).map(
         "row", lambda row: (row["i"], row["x"], row["d"])
     ),
-    "columns behind rows": lambda s: (
+    "columns after rows": lambda s: (
         s.filter("f", lambda row: row["s"] != "a").map("row", dict).select("c", "i", "x", "s", "at", "d", "day")
     ),
     "keys by column": lambda s: s.key_by("k", "s").with_columns("w", y=pl.col("x").cast(pl.Float64) + 1),
@@ -145,7 +145,7 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 @given(batches=st.lists(st.lists(ROW, min_size=1, max_size=4), max_size=4))
 def test_rows_and_columns_give_the_same_answers(name: str, workers: int, batches: list[list[dict[str, Any]]]) -> None:
     build = CHAINS[name]
-    if name == "columns behind rows":  # rows alone do not tell the type of a column that is None so far: it may widen
+    if name == "columns after rows":  # the type of a column of None is unknown in rows: it may widen
         batches = [[row] for batch in batches for row in batch if None not in row.values()]
     ordered = workers == 1 or name != "two exchanges"
     as_rows = answers(build, batches, columns=False, workers=workers, ordered=ordered)

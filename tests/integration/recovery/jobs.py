@@ -1,4 +1,4 @@
-"""Jobs that tell of each record where it came from, and what must be in their files when they have finished."""
+"""Jobs that keep each record's origin, and the checks of their output files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from malstrom_py.sources.base import Part
 KEYS = 23
 
 Row = tuple[str, int]
-"""A record: its part, and its number in it."""
+"""A record: its part, and its number within the part."""
 
 
 class Numbered:
@@ -53,16 +53,16 @@ class _NumberedPart:
         return self._at
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def key_of(row: Row) -> int:
-    """By which the records of all parts are counted together."""
+    """Return the key by which the records of all parts are counted together."""
     return row[1] % KEYS
 
 
 def nth(key: int, row: Row, seen: int) -> tuple[dict[str, Any], int]:
-    """The record, with which of its key it is."""
+    """Return the record with its number within its key."""
     return {"part": row[0], "number": row[1], "key": key, "nth": seen + 1}, seen + 1
 
 
@@ -78,7 +78,7 @@ def numbered(
 
 
 def check_written(out: Path, *, parts: int = 4, rows: int = 2_000) -> None:
-    """Every record is there once, those of one part and key in their order, and each was counted once."""
+    """Assert that every record is in the output once, counted once, and in order within its part and key."""
     written = [
         json.loads(line) for path in sorted(out.glob("*.json*")) for line in path.read_text().splitlines() if line
     ]

@@ -1,6 +1,4 @@
-"""A program that a test starts again and again, and kills: ``program.py FOLDER WORKERS``. It does not hurry until there
-is a file ``FOLDER/hurry``.
-"""
+"""A program that a test restarts and kills: ``program.py FOLDER WORKERS``. It is slow until ``FOLDER/hurry`` exists."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ ROWS = 24_000
 
 
 class Slow:
-    """Takes its time, so that there is some to be killed, until there is a file ``hurry``."""
+    """Delays records until the file ``hurry`` exists, so that the test has time to kill the program."""
 
     def __init__(self, hurry: Path) -> None:
         self._hurry = hurry

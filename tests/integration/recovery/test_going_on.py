@@ -1,4 +1,4 @@
-"""Jobs with snapshots in one process: stopped, failed, started at other scales, from copies and from older ones."""
+"""Jobs with snapshots in one process: stopped, failed, rescaled, resumed from copies and from older snapshots."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Failing:
 
 
 class Slow:
-    """Takes its time over each of some records, so that a job is not at its end when it is to be stopped."""
+    """Delays some records, so that the job is still running when the test stops it."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -48,7 +48,7 @@ class Slow:
 
 
 def endless(part: int, start: int) -> Iterator[int]:
-    """Numbers, at a pace."""
+    """A source of numbers at a fixed rate."""
     for number in count(start):
         sleep(0.00001)
         yield number
@@ -63,7 +63,7 @@ def small() -> mp.Batching:
 
 
 def until_read(handle: mp.JobHandle, rows: int) -> None:
-    """Wait until so many records have been read, for a minute at most."""
+    """Wait until this many records have been read, for at most a minute."""
     until_s = monotonic() + 60.0
     while handle.status().counts.read < rows:
         assert monotonic() < until_s, "nothing is read"
@@ -71,7 +71,7 @@ def until_read(handle: mp.JobHandle, rows: int) -> None:
 
 
 def until_written(written: list[Any], rows: int) -> None:
-    """Wait until a sink has been given so many, for a minute at most."""
+    """Wait until a sink has this many records, for at most a minute."""
     until_s = monotonic() + 60.0
     while len(written) < rows:
         assert monotonic() < until_s, "nothing is written"
@@ -120,22 +120,22 @@ def test_s3_a_sink_that_is_not_transactional_sees_nothing_twice_by_a_stop(
         await asyncio.sleep(0.002)
         return part
 
-    def told() -> mp.Job:
-        job = mp.Job("told")
+    def enriched() -> mp.Job:
+        job = mp.Job("enriched")
         keyed = job.source("in", Numbered(4, 5_000)).key_by("key", key_of)
-        told = keyed.enrich("told", looked_up, by=lambda row: row[0], combine=lambda row, part: (part, row[1]))
-        told.stateful_map("count", nth, default=int).sink("out", sinks.Callable(written.append))
+        enriched = keyed.enrich("enriched", looked_up, by=lambda row: row[0], combine=lambda row, part: (part, row[1]))
+        enriched.stateful_map("count", nth, default=int).sink("out", sinks.Callable(written.append))
         return job
 
     kept, tight = often(tmp_path / "kept"), mp.Batching(rows_max=50, credit=Credit(rows=200))
     for rounds, workers in enumerate(sizes, 1):
-        handle = mp.InProcess(workers, batch=tight, snapshots=kept).start(told(), control=False)
+        handle = mp.InProcess(workers, batch=tight, snapshots=kept).start(enriched(), control=False)
         until_written(written, rounds * 2_000)
         handle.stop(drain=False)
         assert handle.status().state == "stopped"
     before = len(written)
     assert before < 20_000
-    mp.run(told(), 2, snapshots=kept, progress=False)
+    mp.run(enriched(), 2, snapshots=kept, progress=False)
     came = [(row["part"], row["number"]) for row in written]
     assert len(came) == len(set(came)) == 20_000
     assert sorted(row["nth"] for row in written if row["key"] == 0) == list(range(1, 4 * 218 + 1))
@@ -184,7 +184,7 @@ def test_resume_by_id_goes_on_from_a_savepoint_elsewhere(tmp_path: Path) -> None
     place = mp.Snapshots(str(tmp_path / "copy"))
     job = numbered(str(tmp_path / "second"), rows=50_000)
     result = mp.run(job, 3, snapshots=place, resume=copied, progress=False)
-    assert 0 < result.read < 200_000, "it has gone on from where the savepoint was taken"
+    assert 0 < result.read < 200_000, "the job resumes from the savepoint"
 
 
 def test_a_savepoint_is_not_put_where_the_snapshots_are(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_s3_a_start_that_another_one_has_overtaken_is_fenced_off(tmp_path: Path)
     kept = mp.Snapshots(str(tmp_path / "kept"), interval_s=None)
     stale = mp.InProcess(snapshots=kept).start(numbered(str(tmp_path / "out"), rows=500_000), control=False)
     stale.snapshot()
-    # Another process would be able to: here the name is taken, so the claim is made by hand.
+    # In one process the name is taken, so the claim is made by hand.
     kept.checkpointer("numbered").claim(now_s=2e9)
     with pytest.raises((FencedError, JobEnded), match=r"has taken over|failed"):
         stale.snapshot()

@@ -1,4 +1,4 @@
-"""A program with a job is killed at any moment, and started again with other numbers of workers, until it finishes."""
+"""A program with a job is killed at random moments and restarted with other numbers of workers until it finishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A nightly job by the command line: each run reads the files that are new, also where one is killed in the middle."""
+"""A nightly command-line job: each run reads the new files, also after a run was killed in the middle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FINISH_S = 120.0
 
 
 def arrived(folder: Path, day: int) -> None:
-    """The files of one day."""
+    """Write the files of one day."""
     for number in range(3):
         rows = "".join(f"{day},{n}\n" for n in range(number + 1, ROWS + 1, 3))
         (folder / "in" / f"{day}-{number}.csv").write_text(f"day,n\n{rows}")
@@ -56,13 +56,13 @@ def started(folder: Path, workers: int) -> subprocess.Popen[str]:
 
 
 def ran(folder: Path, workers: int) -> str:
-    """What a run that ends well says on standard error."""
+    """Run the job to success and return its standard error."""
     (folder / "hurry").touch()
     with started(folder, workers) as program:
-        told = program.communicate(timeout=FINISH_S)
-        assert program.returncode == 0, told
+        output = program.communicate(timeout=FINISH_S)
+        assert program.returncode == 0, output
     (folder / "hurry").unlink()
-    return told[1]
+    return output[1]
 
 
 def written(folder: Path) -> list[dict[str, int]]:
@@ -71,7 +71,7 @@ def written(folder: Path) -> list[dict[str, int]]:
 
 
 def check(folder: Path, days: int) -> None:
-    """Each row of each day is there once, and each key's totals are those of all its rows, one after the other."""
+    """Assert that each row is in the output once, and that each key's totals are running totals of its rows."""
     rows = written(folder)
     came = sorted((row["day"], row["n"]) for row in rows)
     assert came == [(day, n) for day in range(1, days + 1) for n in range(1, ROWS + 1)]
@@ -107,7 +107,7 @@ def test_each_night_reads_what_is_new_also_behind_kills_at_other_numbers_of_work
     ran(tmp_path, 4)
     check(tmp_path, 2)
 
-    said = ran(tmp_path, 2)
-    assert ": 0 read, 0 written" in said
-    assert "no new input since snapshot" in said
+    output = ran(tmp_path, 2)
+    assert ": 0 read, 0 written" in output
+    assert "no new input since snapshot" in output
     check(tmp_path, 2)

@@ -1,4 +1,4 @@
-"""Jobs whose snapshots a checkpointer of the user's own keeps: stopped, failed, gone on at other sizes."""
+"""Jobs whose snapshots the user's own checkpointer stores: stopped, failed, resumed at other scales."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size(before: int, after: i
     last = kept.checkpointer("numbered").list_checkpoints()[-1]
     assert last >= stood
     result = mp.run(numbered(str(out), rows=5_000), after, snapshots=kept, progress=False)
-    assert result.read < 4 * 5_000, "it has gone on from where it was stopped"
+    assert result.read < 4 * 5_000, "the job resumes where it was stopped"
     check_written(out, rows=5_000)
     again = mp.run(numbered(str(out), rows=5_000), snapshots=kept, progress=False)
     assert (again.read, again.written) == (result.read, result.written)
@@ -58,7 +58,7 @@ def test_a_savepoint_of_it_is_in_a_folder_and_another_job_goes_on_from_there(tmp
 
 
 class AwayOnce(SqliteCheckpointer):
-    """Cannot be reached now and then, as a database that is started again."""
+    """Is unreachable at times, like a database that restarts."""
 
     calls = 0
 

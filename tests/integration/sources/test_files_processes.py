@@ -1,4 +1,4 @@
-"""Files in processes of their own: hundreds of parts open at once in little memory, and a folder another one fills."""
+"""Files in separate processes: hundreds of open parts in little memory, and a folder that another process fills."""
 
 from __future__ import annotations
 
@@ -89,6 +89,6 @@ def test_a_folder_is_followed_while_another_process_fills_it(tmp_path: Path) -> 
             hidden = folder / f"_{number:02}.csv"
             hidden.write_text("n\n" + rows)
             hidden.rename(folder / f"{number:02}.csv")
-        said, _ = reader.communicate(timeout=60)
+        output, _ = reader.communicate(timeout=60)
     assert reader.returncode == 0
-    assert sorted(row["n"] for row in ast.literal_eval(said)) == list(range(300))
+    assert sorted(row["n"] for row in ast.literal_eval(output)) == list(range(300))

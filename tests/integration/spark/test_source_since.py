@@ -100,7 +100,7 @@ def test_a_stopped_run_reads_to_its_bound_before_a_later_one_reads_on(spark: Any
     [
         ("CAST(NULL AS INT) AS at", "2 rows have no value in column 'at'"),
         ("CAST(id AS DOUBLE) AS at", "column 'at' is of type double"),
-        ("id AS other", "there is no column 'at'"),
+        ("id AS other", "the query has no column 'at'"),
     ],
 )
 def test_what_since_cannot_go_by_is_told(spark: Any, tmp_path: Path, columns: str, said: str) -> None:

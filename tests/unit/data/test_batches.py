@@ -1,4 +1,4 @@
-"""Batches: rows as parallel columns that no operation changes."""
+"""Batches: rows as parallel lists that no operation changes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_batch_of_columns_goes_to_another_process_and_back() -> None:
     batch = ColumnBatch(
         pa.RecordBatch.from_pydict({"n": [1, 2]}), key_column=pa.array(["a", None]), timestamps=[5, 6], part="p"
     )
-    assert batch.values  # rows that have been made stay here
+    assert batch.values  # rows that were made are kept
     copy = pickle.loads(pickle.dumps(batch))
     assert (copy.rows_made, copy.columns, copy.keys, copy.timestamps, copy.part) == (
         *(False, batch.columns, ["a", None], [5, 6], "p"),

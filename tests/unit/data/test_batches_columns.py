@@ -1,4 +1,4 @@
-"""`ColumnBatch`: the same rows as a `Batch`, whatever is done to them, and none made before it is asked for."""
+"""`ColumnBatch`: the same rows as a `Batch` after any operation, and no row made before it is read."""
 
 from __future__ import annotations
 

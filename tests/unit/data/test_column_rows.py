@@ -1,4 +1,4 @@
-"""Columns into rows: what Arrow itself makes of them, for every type and value."""
+"""Columns into rows: equal to Arrow's own conversion, for every type and value."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def test_signs_and_kinds_of_floats_stay() -> None:
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("time", [2**63 - 1, -(2**63) + 1])
 def test_times_beyond_python_s_years_are_an_error_that_tells_no_value(unit: str, time: int) -> None:
-    with pytest.raises(CodecError, match=rf"^column 'at' of Arrow type timestamp\[{unit}\] has a value that is none"):
+    with pytest.raises(
+        CodecError, match=rf"^column 'at' of Arrow type timestamp\[{unit}\] has a value that Python cannot"
+    ):
         rows_of(pa.RecordBatch.from_arrays([pa.array([time], pa.timestamp(unit))], names=["at"]))
 
 

@@ -1,4 +1,4 @@
-"""Types in their plain form, and the type that holds the values of two."""
+"""The plain form of types, and the type that two types join to."""
 
 from __future__ import annotations
 

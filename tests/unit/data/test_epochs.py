@@ -1,4 +1,4 @@
-"""`limit_out_of_orderness`: the running epoch of one part, and who is late against it."""
+"""`limit_out_of_orderness`: the running epoch of one part, and which records are late."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = st.lists(st.integers(-50, 50), min_size=1, max_size=20)
 
 
 def oracle(times: list[int], bound: int, epoch: int = MIN_EPOCH) -> tuple[list[int], int]:
-    """Who is late and what epoch is reached, one record after the other."""
+    """Return the late records and the epoch, computed record by record."""
     late, largest = [], None
     for index, time in enumerate(times):
         if time <= epoch:
@@ -126,13 +126,13 @@ def test_spans_are_asked_only_of_trackers_that_know_them() -> None:
             return []
 
         def raise_to(self, epoch: int) -> None:
-            """It stays where it is."""
+            """Do nothing."""
 
         def snapshot(self) -> Any:
             return None
 
         def restore(self, state: Any) -> None:
-            """It keeps nothing."""
+            """Return no state."""
 
     assert not isinstance(Plain(), SpanTracker)
 

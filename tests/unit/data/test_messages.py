@@ -1,4 +1,4 @@
-"""Messages: small, immutable, compared by what they say."""
+"""Messages: small, immutable, compared by value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`RowColumns`: names of the first rows, types that widen, the same answer wherever the batches are cut."""
+"""`RowColumns`: names of the first rows, types that widen, the same result wherever batches are cut."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_columns_that_do_not_go_together_are_refused_in_both_layouts(first: Any,
 
 
 def join_all(columns: RowColumns, parts: list[tuple[pa.Array, bool]]) -> list[pa.RecordBatch]:
-    """The arrays as column ``n``, each as rows or as columns, all with the last schema."""
+    """Return the arrays as column ``n``, each given as rows or as columns, all in the last schema."""
     batches = [
         columns.convert([{"n": value} for value in array.to_pylist()])
         if is_rows
@@ -163,7 +163,7 @@ NESTED = st.recursive(
 
 
 def converted(values: list[Any], cuts: list[int]) -> Any:
-    """What ``values`` come back as when they are cut at ``cuts``, or that they are refused."""
+    """Return ``values`` converted in batches cut at ``cuts``, or that they are refused."""
     columns = RowColumns(SinkError)
     bounds = [0, *sorted(cuts), len(values)]
     rows = [{"n": value} for value in values]
@@ -176,7 +176,7 @@ def converted(values: list[Any], cuts: list[int]) -> Any:
 
 
 def same_text(value: Any) -> str:
-    """``value`` as text that is equal for equal values, told apart where == does not: NaN, -0.0, times in a zone."""
+    """Return ``value`` as text that also distinguishes NaN, -0.0 and zones, which == does not."""
     if isinstance(value, Decimal):
         return f"Decimal {value.normalize()}" if value else "Decimal 0"
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
@@ -189,7 +189,7 @@ def same_text(value: Any) -> str:
 
 
 def alike(draw: Any) -> list[Any]:
-    """Values of one or two kinds, so that most of them go into one column."""
+    """Draw values of one or two kinds, so that most of them fit one column."""
     kinds = draw(st.lists(st.sampled_from([VALUES, NESTED]), min_size=1, max_size=1))[0]
     few = draw(st.lists(kinds, min_size=1, max_size=2))
     return list(draw(st.lists(st.sampled_from([None, *few]), min_size=1, max_size=5)))

@@ -1,4 +1,4 @@
-"""Times: conversions at the edges lose nothing they should keep, and frontiers never go back."""
+"""Times: conversions are exact or rounded as documented, and frontiers never decrease."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ ADVANCES = st.lists(
     ),
     max_size=30,
 )
-"""(input, time, idle); nobody is idle at the end."""
+"""(input, time, idle); no input is idle at the end."""
 
 
 @given(advances=ADVANCES)
@@ -209,7 +209,7 @@ def test_t2_an_input_that_wakes_is_waited_for_again_and_nothing_is_taken_back() 
         (0.0, "ms", 0),
         (1.9999, "s", 1),
         (-0.5, "s", -1),
-        (4.35, "ms", 4_350),  # as a float a little less
+        (4.35, "ms", 4_350),  # slightly less as a float
         (1_700_000_000.123457, "us", 1_700_000_000_123_457),
         (1_700_000_000.25, "ns", 1_700_000_000_250_000_000),
     ],

@@ -1,4 +1,4 @@
-"""`KindCheck`: what Arrow would quietly mix is refused, whatever comes first, at any depth."""
+"""`KindCheck`: kinds that Arrow would mix silently are refused, in any order and at any depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads source parts to their end, for the tests of sources. A malformed record stands in its place as a `Bad`."""
+"""Reads source parts to their end, for the tests of sources. A malformed record is returned as a `Bad`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Bad:
 
 
 def poll_once(part: SourcePart[Any], rows_max: int) -> list[Any]:
-    """The rows of one poll as Python values."""
+    """Return the rows of one poll as Python values."""
     try:
         polled = part.poll(rows_max)
     except MalformedRecord as error:
@@ -30,7 +30,7 @@ def poll_once(part: SourcePart[Any], rows_max: int) -> list[Any]:
 
 
 def polls(part: SourcePart[Any], sizes: Iterable[int] = ()) -> Iterator[list[Any]]:
-    """The rows of each poll until the part is finished: ``sizes`` first, then 1000 each."""
+    """Return the rows of each poll until the part is finished: ``sizes`` first, then 1000 each."""
     for size in chain(sizes, repeat(1000)):
         rows = poll_once(part, size)
         yield rows
@@ -39,7 +39,7 @@ def polls(part: SourcePart[Any], sizes: Iterable[int] = ()) -> Iterator[list[Any
 
 
 def read_part(source: PartitionedSource[Any], part: Part, sizes: Iterable[int] = ()) -> list[Any]:
-    """All rows of ``part``, from its start, and close it."""
+    """Return all rows of ``part`` from its start, and close it."""
     opened = source.build_part(part, None)
     try:
         return [row for rows in polls(opened, sizes) for row in rows]
@@ -48,12 +48,12 @@ def read_part(source: PartitionedSource[Any], part: Part, sizes: Iterable[int] =
 
 
 def read_source(source: PartitionedSource[Any]) -> list[Any]:
-    """All rows of all parts."""
+    """Return all rows of all parts."""
     return [row for part in source.list_parts() for row in read_part(source, part)]
 
 
 def file_with(folder: Path, name: str, content: str | bytes) -> Path:
-    """A new file."""
+    """Write a new file."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,4 +1,4 @@
-"""The contract of sources, which every source of ours passes."""
+"""The contract of sources, checked for every source of the library."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NAMES = ["memory", "generator", "csv", "csv.gz", "json", "text", "text.zst", "pa
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, PartitionedSource[Any]]]:
-    """Every source, with frames and batches so small that each file has many."""
+    """Yield every source; frames and batches are so small that each file has many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "FRAME_BYTES", 64)
         patch.setattr(parquet_part, "_BATCH_ROWS_MIN", 5)

@@ -1,4 +1,4 @@
-"""`Files`: parts, formats, types that every file and a resumed run share, and what is said about bad input."""
+"""`Files`: parts, formats, types that all files and a resumed run share, and errors for bad input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_relative_paths_stay_and_are_seen_from_where_the_source_was_made(
     assert read_source(source) == ["one"]
 
 
-def test_the_format_can_be_said(tmp_path: Path) -> None:
+def test_the_format_can_be_given(tmp_path: Path) -> None:
     path = file_with(tmp_path, "a.dat", "n\n1\n")
     assert read_source(Files(path, format="csv")) == [{"n": 1}]
     assert read_source(Files([path], format="text")) == ["n", "1"]

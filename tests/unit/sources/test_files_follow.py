@@ -1,4 +1,4 @@
-"""Folders that are followed: every file once, in order of its name, and exactly the rest after any restore."""
+"""Watched folders: every file once, sorted by name, and exactly the rest after a restore at any position."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.unit.sources.reading import Bad, file_with, poll_once
 
 
 def followed(source: Files[Any], state: Any = None) -> SourcePart[Any]:
-    """The one part of ``source``."""
+    """Return the one part of ``source``."""
     (part,) = source.list_parts()
     return source.build_part(part, state)
 
 
 def now(part: SourcePart[Any], size: int = 1000) -> list[Any]:
-    """All there is to read at the moment."""
+    """Return all rows available now."""
     found: list[Any] = []
     while rows := poll_once(part, size):
         found += rows
@@ -42,7 +42,7 @@ def now(part: SourcePart[Any], size: int = 1000) -> list[Any]:
 
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several frames for each file."""
+    """Make each file several frames."""
     monkeypatch.setattr(frames, "FRAME_BYTES", 16)
 
 
@@ -69,7 +69,7 @@ def test_the_part_is_called_by_its_pattern_wherever_files_are(tmp_path: Path, mo
     part = source.build_part(Part("in/*.txt"), None)
     assert now(part) == ["one"]
     part.close()
-    with pytest.raises(SourceError, match=r"'in/\*\.log' is none of the watched folders 'in/\*\.txt'"):
+    with pytest.raises(SourceError, match=r"'in/\*\.log' is not one of the watched folders 'in/\*\.txt'"):
         source.build_part(Part("in/*.log"), None)
 
 
@@ -135,7 +135,7 @@ def test_the_position_is_no_larger_than_the_folder(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_makes_nothing_forgotten(tmp_path: Path) -> None:
-    """A disk that is not there for a while looks like one."""
+    """An unmounted disk looks like an empty folder."""
     part = followed(Files(tmp_path / "in" / "*.txt", follow=True))
     file_with(tmp_path, "in/a.txt", "one")
     assert now(part) == ["one"]
@@ -176,7 +176,7 @@ def test_a_file_that_was_being_read_and_has_gone_is_told_on_resume(tmp_path: Pat
     assert poll_once(part, 1) == ["one"]
     state = part.snapshot()
     path.unlink()
-    # Whoever has it open reads it to its end.
+    # A part that has the file open reads it to its end.
     assert now(part) == ["two"]
     part.close()
     resumed = followed(Files(tmp_path / "*.txt", follow=True), state)
@@ -254,7 +254,7 @@ def test_any_position_goes_on_with_exactly_the_rest(
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of three files in each format."""
+    """Make a folder of three files in each format."""
     folder = tmp_path_factory.mktemp("contract")
     for number in range(3):
         rows = range(number * 10, number * 10 + 8)
@@ -329,7 +329,7 @@ def test_what_is_wrong_with_a_file_is_told_by_its_name(tmp_path: Path) -> None:
 
 def test_what_cannot_be_watched_is_told(tmp_path: Path) -> None:
     file_with(tmp_path, "file", "")
-    with pytest.raises(SourceError, match="file is no folder that could be watched"):
+    with pytest.raises(SourceError, match="file is not a folder that can be watched"):
         Files(tmp_path / "file" / "*.txt", follow=True).list_parts()
     part = followed(Files(tmp_path / "*.csv", follow=True))
     (tmp_path / "out.csv").mkdir()

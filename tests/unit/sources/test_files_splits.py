@@ -1,4 +1,4 @@
-"""Large files in parts: every record once, in order, wherever the cuts are, and exactly the rest after any restore."""
+"""Split files: every record once, in order, wherever they are cut, and exactly the rest after any restore."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CSV = st.lists(FIELDS, min_size=0, max_size=3).map(b",".join)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where files are, with frames and batches so small that each part has many."""
+    """Make a folder; frames and batches are so small that each part has many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "FRAME_BYTES", 64)
         patch.setattr(frames, "FRAME_BYTES_MIN", 16)
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def contents(lines: st.SearchStrategy[bytes], ends: list[bytes], head: bytes = b"") -> st.SearchStrategy[bytes]:
-    """Files of such lines: their ends mixed, with or without a byte order mark and an end of the last line."""
+    """Draw files of lines with mixed line ends, with or without byte order mark and final line end."""
     ended = st.tuples(lines, st.sampled_from(ends)).map(b"".join)
     return st.tuples(st.sampled_from([b"", BOM]), st.just(head), st.lists(ended, max_size=25).map(b"".join), lines).map(
         b"".join
@@ -53,7 +53,7 @@ def contents(lines: st.SearchStrategy[bytes], ends: list[bytes], head: bytes = b
 
 
 def check_parts(source: Files[Any], expected: list[Any], sizes: list[int]) -> None:
-    """Read all parts, each again from every position that polls of ``sizes`` have."""
+    """Read all parts, each again from every position after polls of ``sizes``."""
     parts = list(source.list_parts())
     rows = {part: read_part(source, part) for part in parts}
     assert [row for part in parts for row in rows[part]] == expected
@@ -74,7 +74,7 @@ def check_parts(source: Files[Any], expected: list[Any], sizes: list[int]) -> No
 
 
 def in_one(path: Path, **options: Any) -> list[Any]:
-    """What the file gives as one part."""
+    """Return the rows of the file read as one part."""
     source = Files(path, split_bytes=None, **options)
     assert source.list_parts() == [str(path)]
     return read_source(source)
@@ -274,10 +274,10 @@ def test_a_position_is_refused_where_the_file_is_split_otherwise_now(tmp_path: P
         source = Files(path, split_bytes=before)
         part = source.build_part(source.list_parts()[index], None)
         poll_once(part, 1)
-        with pytest.raises(SourceError, match=f"as it is split now .by {now or 'no'} bytes.*of split_bytes={before}"):
+        with pytest.raises(SourceError, match=f"as split now .by {now or 'no'} bytes.*of split_bytes={before}"):
             Files(path, split_bytes=now).build_part(source.list_parts()[index], part.snapshot())
         part.close()
-    # Another size that makes no difference to this file is none.
+    # Another split size is accepted if it cuts this file at the same places.
     part = Files(path).build_part(Part(str(path)), None)
     assert len(poll_once(part, 1)) == 1
     Files(path, split_bytes=10_000).build_part(Part(str(path)), part.snapshot()).close()

@@ -1,4 +1,4 @@
-"""`Generator`: the position is the number of items taken; what the user's function raises is told with its place."""
+"""`Generator`: the position is the number of items taken; an error of the user's function names its place."""
 
 from __future__ import annotations
 

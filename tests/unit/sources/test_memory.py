@@ -1,4 +1,4 @@
-"""`sources.Memory`: items dealt round-robin, each part in order, from any position."""
+"""`sources.Memory`: items dealt round-robin, each part in order, resumed from any position."""
 
 from __future__ import annotations
 

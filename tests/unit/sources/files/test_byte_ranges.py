@@ -1,4 +1,4 @@
-"""Ranges of bytes: each record belongs to the range in which its first byte lies, found without reading the file."""
+"""Byte ranges: each record belongs to the range of its first byte, found without reading the whole file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.sources.reading import file_with
 
 
 def starts(content: bytes, line_end: re.Pattern[bytes], begin: int) -> list[int]:
-    """Where the records of ``content`` begin, found from its start."""
+    """Return the offsets of the records of ``content``, read from its start."""
     found = [begin, *(match.end() for match in line_end.finditer(content, begin))]
     return [start for start in found if start < len(content)]
 

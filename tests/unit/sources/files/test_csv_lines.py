@@ -1,4 +1,4 @@
-"""CSV by lines: a line stands for itself, and quotes that do not make whole fields on it are told."""
+"""CSV by lines: every line is a record, and one whose quotes do not make whole fields is malformed."""
 
 from __future__ import annotations
 

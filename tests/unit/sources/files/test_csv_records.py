@@ -1,4 +1,4 @@
-"""Where CSV records begin and end, checked against a reading character by character."""
+"""The bounds of CSV records, checked against a reader that goes character by character."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRICKY = st.text(alphabet='a",\n\r', max_size=40).map(str.encode)
 
 
 def read_by_character(text: bytes) -> tuple[list[tuple[int, int]], int, bool]:
-    """Spans of the records with a line end, where the rest begins, and whether that is inside quotes."""
+    """Return the spans of complete records, the start of the rest, and whether it is inside quotes."""
     spans, position, start, at_field, quoted = [], 0, 0, True, False
     while position < len(text):
         here, behind = text[position : position + 1], text[position + 1 : position + 2]
@@ -36,7 +36,7 @@ def read_by_character(text: bytes) -> tuple[list[tuple[int, int]], int, bool]:
 @given(TRICKY)
 def test_records_end_where_a_reading_by_character_says(text: bytes) -> None:
     spans, rest, quoted = read_by_character(text)
-    # A \r at the very end may be half of a line end.
+    # A final \r may be half of a line end.
     sure = [end for _, end in spans if not (end == len(text) and text.endswith(b"\r"))]
     assert cut_records(text, ended=False) == (sure[-1] if sure else 0)
     assert cut_records(text, ended=True) == (rest if quoted else len(text))
@@ -50,7 +50,7 @@ def test_records_end_where_a_reading_by_character_says(text: bytes) -> None:
 def test_arrow_sees_as_many_records(lines: list[bytes]) -> None:
     text = b"\n".join(line + b",x" for line in lines) + b"\n"
     if cut_records(text, ended=True) < len(text):
-        return  # Quotes left open are the framer's business.
+        return  # The framer handles unclosed quotes.
     records = 0
 
     def count(row: pa_csv.InvalidRow) -> str:
@@ -67,6 +67,6 @@ def test_arrow_sees_as_many_records(lines: list[bytes]) -> None:
 
 
 def test_an_open_quote_takes_no_time_to_speak_of() -> None:
-    # Would go back over each of a million lines if the patterns were not possessive.
+    # Without possessive patterns the match would backtrack over each of a million lines.
     assert cut_records(b'"' + b'a,"b\n' * 1_000_000, ended=False) >= 0
     assert cut_records(b'a,"' + b"b,c\n" * 1_000_000, ended=False) == 0

@@ -1,4 +1,4 @@
-"""CSV: types found once, malformed records isolated, no value of a record in any message."""
+"""CSV: types inferred once, malformed records isolated, no value of a record in any error."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_message_names_file_record_and_column_but_no_value(
 ) -> None:
     monkeypatch.setattr(frames, "FRAME_BYTES", 16)
     line = line.encode() if isinstance(line, str) else line
-    # The first file has the columns the other way round: names, not places, tell.
+    # The first file has the columns in another order: columns are matched by name.
     file_with(tmp_path, "a.csv", "m,n\n2,1\n")
     path = file_with(tmp_path, "b.csv", b"n,m\n1,2\n3,4\n5,6\n7,8\n" + line + b"\n")
     source = Files(tmp_path / "*.csv")

@@ -1,4 +1,4 @@
-"""Parquet footers: read once for the parts of a file, again when it changed, and never sent to another worker."""
+"""Parquet footers: read once for all parts of a file, again after a change, and never sent to another worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_footer_is_shared_by_those_who_open_the_file(tmp_path: Path) -> None:
         status = path.stat()
         file.seek(-8, 2)
         file.write(b"\0" * 4)
-    # As long as nothing tells that the file changed, its end is not read again.
+    # The footer is not read again while size and time of change are the same.
     os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
     assert footer(footers, path).num_row_groups == 3
     with pytest.raises(SourceError, match="not a whole Parquet file"):

@@ -1,4 +1,4 @@
-"""Frames: whole records, the same from any frame's offset on, and never more than a bounded size in memory."""
+"""Frames: whole records, the same from any frame's offset on, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text and JSON lines: every line is a row by itself, and one that cannot be read is told from the others."""
+"""Text and JSON lines: every line is a row, and a bad line does not affect the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a pattern means, and which format they have."""
+"""The files that a pattern matches, and their formats."""
 
 from __future__ import annotations
 

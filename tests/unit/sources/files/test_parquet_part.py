@@ -1,4 +1,4 @@
-"""Parquet: types as the first file has them, values as Python has them, damage told with its place."""
+"""Parquet: the types of the first file, Python's own values, and errors that name the place of the damage."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_damage_inside_is_told_with_the_row_group_and_the_rows_read(tmp_path: Pa
 
 
 def polled(path: Path, sizes: list[int], state: Any = None) -> tuple[list[int], Any]:
-    """The rows of each poll, and the position behind the last."""
+    """Return the rows of each poll, and the last position."""
     source = Files(path)
     (name,) = source.list_parts()
     part = source.build_part(name, state)
@@ -166,7 +166,7 @@ def test_types_are_found_once_for_each_batch_size(tmp_path: Path) -> None:
 
 
 def by_columns(path: Path, sizes: list[int]) -> list[Any]:
-    """The batches of polls of a part by columns."""
+    """Return the batches of polling a part by columns."""
     source = Files(path)
     part: Any = source.build_part(source.list_parts()[0], None)
     try:
@@ -197,7 +197,7 @@ def test_layouts_of_one_type_may_differ_between_files(layouts: list[tuple[pa.Dat
         if not (order := [layouts[first], *layouts[:first], *layouts[first + 1 :]]):
             continue
         if "int32" in str(order[0][0]) or "[2]" in str(order[0][0]):
-            continue  # whose numbers are narrower, or whose length is the type's
+            continue  # narrower numbers, or a length that is part of the type
         (folder := tmp_path / str(first)).mkdir()
         for number, (kind, value) in enumerate(order):
             parquet(folder, f"{number}.parquet", {"v": pa.array([None, value, None], kind)})

@@ -1,4 +1,4 @@
-"""The types of a source's columns: merged, packed, checked."""
+"""The column types of a source: merged, packed, checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of sections: any file name comes back from the name of its part, also one that looks like a section."""
+"""Names of sections: a part's name yields its file name, also one that looks like a section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of a file from any offset, compressed or not; what is wrong with a file, in words."""
+"""Bytes of a file from any offset, compressed or not, and the descriptions of read errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which folders patterns mean to watch, what is in them, and what has certainly gone."""
+"""The folders that patterns watch, the files in them, and which files were certainly removed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_folder_that_is_not_there_is_none_yet_and_one_that_is_no_folder_is_tol
     assert watched.names() is None
     assert watched.first_files(8) == []
     file_with(tmp_path, "in", "a file")
-    with pytest.raises(SourceError, match="in is no folder that could be watched"):
+    with pytest.raises(SourceError, match="in is not a folder that can be watched"):
         watched.names()
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
@@ -76,7 +76,7 @@ def test_only_what_is_certainly_not_there_has_gone(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nothing")
     watched = WatchedFolder(watched_folders(["*"], tmp_path)[0].part, tmp_path, ("*",))
     gone = {name: watched.has_gone(name) for name in ("there", "dangling", "none", "there/below", "n" * 300)}
-    # A name that the disk refuses stands for a disk that does not answer.
+    # A name that the disk refuses simulates a disk that does not answer.
     assert gone == {"there": False, "dangling": False, "none": True, "there/below": True, "n" * 300: False}
 
 

@@ -1,4 +1,4 @@
-"""Row groups read as wholes: which are, one ahead, and how many files at a time."""
+"""Whole row groups: which ones are read so, one ahead, and how many files at a time."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_frame_of_other_types_than_expected_is_not_used(tmp_path: Path) -> Non
     path = written(tmp_path, {"n": pa.array([1, 2], pa.int64())}, group_rows=1)
     with known_file(path) as (file, known):
         groups = WholeGroups("a", known, file.metadata, pa.schema([("n", pa.int32())]), 2, 1)
-    assert module._slots.acquire(blocking=False)  # which closing gives back
+    assert module._slots.acquire(blocking=False)  # released by close
     assert frames(groups, [0, 1]) == [None, None]
 
 
@@ -181,9 +181,9 @@ def test_groups_whose_rows_are_known_to_be_large_are_not_read_whole(
     assert large is None  # 129 numbers of 8 bytes, however few are stored
     assert small is not None
     with known_file(path) as (file, known):
-        told = whole_groups("a", known, file, file.schema_arrow, 2, row_bytes=20)
-    assert told is not None
-    assert frames(told, [1]) == [None]
+        groups = whole_groups("a", known, file, file.schema_arrow, 2, row_bytes=20)
+    assert groups is not None
+    assert frames(groups, [1]) == [None]
 
 
 def test_texts_that_are_stored_once_and_repeated_can_swell(tmp_path: Path) -> None:

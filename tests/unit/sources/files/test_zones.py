@@ -1,4 +1,4 @@
-"""Times without a zone become moments by the zone that is named: as rows and as columns, of csv and of Parquet."""
+"""Times without a zone are converted from the named zone, in rows and columns, for csv and Parquet."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_times_are_those_of_the_zone_in_utc(kind: str, tmp_path: Path) -> None:
     aware = mp.collect(stream(path, timezone="Europe/Berlin"))
     assert [row["t"] for row in aware] == BERLIN
     assert [row["n"] for row in aware] == [1, 2, 3]
-    # As columns, too, and to the step that needs moments.
+    # In columns too, for a step that needs aware times.
     by_column = stream(path, timezone="Europe/Berlin").filter("there", pl.col("t").is_not_null())
     assert mp.collect(by_column.assign_timestamps("at", "t").map("n", lambda row: row["n"])) == [1, 3]
 

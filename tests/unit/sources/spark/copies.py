@@ -1,4 +1,4 @@
-"""Sources of Spark as a worker has them: pinned by somebody else, and without Spark."""
+"""Spark sources as a worker has them: pinned by another process, and without Spark."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from malstrom_py.sources.spark.pin import Pin, new_pin
 
 
 def pin_over(
-    paths: Sequence[Path], schema: pa.Schema, *, names: Sequence[str] = (), keep: Any = None, told: Sequence[str] = ()
+    paths: Sequence[Path],
+    schema: pa.Schema,
+    *,
+    names: Sequence[str] = (),
+    keep: Any = None,
+    partitioned: Sequence[str] = (),
 ) -> Pin:
-    """The pin of files, for rows of ``names``, or all of ``schema``."""
-    looked = inspect_files([str(path) for path in paths], schema, keep=keep, told=told)
-    return new_pin("files", schema, names or schema.names, [one.file for one in looked], None)
+    """Return the pin of files, for rows of ``names``, or all of ``schema``."""
+    inspected = inspect_files([str(path) for path in paths], schema, keep=keep, partitioned=partitioned)
+    return new_pin("files", schema, names or schema.names, [one.file for one in inspected], None)
 
 
 def copy_with(pin: Pin, keep: Any = None) -> Spark:
-    """What a worker gets of a source that ``pin`` was made for."""
+    """Return a worker's copy of a source with ``pin``."""
     state = Spark(path="/somewhere").__getstate__() | {"_pin": pin, "_keep": keep}
     copy = Spark.__new__(Spark)
     copy.__setstate__(state)
@@ -31,7 +36,7 @@ def copy_with(pin: Pin, keep: Any = None) -> Spark:
 
 
 def parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
-    """A new Parquet file."""
+    """Write a new Parquet file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path, **options)
     return path

@@ -1,4 +1,4 @@
-"""Files are pinned as they are only where Arrow reads of them what Spark would; their footers say which row groups."""
+"""Files are pinned directly only if Arrow reads them as Spark would; their footers give the row groups to read."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.unit.sources.spark.copies import parquet
 NUMBERS = pa.schema([("n", pa.int64())])
 
 
-def groups_of(path: Path, schema: pa.Schema, keep: Any = None, told: tuple[str, ...] = ()) -> tuple[int, ...]:
-    (looked,) = inspect_files([str(path)], schema, keep=keep, told=told)
-    return looked.file.groups
+def groups_of(path: Path, schema: pa.Schema, keep: Any = None, partitioned: tuple[str, ...] = ()) -> tuple[int, ...]:
+    (inspected,) = inspect_files([str(path)], schema, keep=keep, partitioned=partitioned)
+    return inspected.file.groups
 
 
 def test_a_file_is_pinned_with_its_size_time_rows_and_row_groups(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", {"n": range(100), "other": ["x"] * 100}, row_group_size=30)
-    (looked,) = inspect_files([str(path)], NUMBERS)
-    assert (looked.rows, looked.file.groups, looked.file.values) == (100, (0, 1, 2, 3), {})
-    assert (looked.file.size, looked.file.mtime_ns) == (path.stat().st_size, path.stat().st_mtime_ns)
+    (inspected,) = inspect_files([str(path)], NUMBERS)
+    assert (inspected.rows, inspected.file.groups, inspected.file.values) == (100, (0, 1, 2, 3), {})
+    assert (inspected.file.size, inspected.file.mtime_ns) == (path.stat().st_size, path.stat().st_mtime_ns)
 
 
 def test_row_groups_in_which_a_filter_finds_nothing_are_left_out(tmp_path: Path) -> None:
@@ -65,11 +65,11 @@ def test_rows_with_nan_of_which_statistics_say_nothing_are_not_left_out(tmp_path
 def test_files_in_which_a_filter_finds_nothing_by_their_folders_are_left_out(tmp_path: Path) -> None:
     path = parquet(tmp_path / "year=2013" / "day=__HIVE_DEFAULT_PARTITION__" / "a.parquet", {"n": range(10)})
     schema = pa.schema([*NUMBERS, ("year", pa.int32()), ("day", pa.date32())])
-    told = ("year", "day")
-    assert groups_of(path, schema, pc.field("year") == 2013, told) == (0,)
-    assert groups_of(path, schema, pc.field("year") > 2013, told) == ()
-    assert groups_of(path, schema, pc.field("day").is_null(), told) == (0,)
-    assert groups_of(path, schema, pc.field("day") == date(2013, 1, 1), told) == ()
+    partitioned = ("year", "day")
+    assert groups_of(path, schema, pc.field("year") == 2013, partitioned) == (0,)
+    assert groups_of(path, schema, pc.field("year") > 2013, partitioned) == ()
+    assert groups_of(path, schema, pc.field("day").is_null(), partitioned) == (0,)
+    assert groups_of(path, schema, pc.field("day") == date(2013, 1, 1), partitioned) == ()
 
 
 def test_statistics_of_values_that_are_stored_as_others_leave_nothing_out(tmp_path: Path) -> None:
@@ -147,36 +147,36 @@ def with_notes(path: Path, notes: dict[str, str]) -> Path:
     ids=str,
 )
 def test_days_of_the_former_calendar_are_left_to_spark(tmp_path: Path, notes: dict[str, str]) -> None:
-    with pytest.raises(ReadOtherwiseError, match="may hold days of the former calendar"):
+    with pytest.raises(ReadOtherwiseError, match="may hold dates of the former calendar"):
         groups_of(with_notes(tmp_path / "a.parquet", notes), NUMBERS)
     assert groups_of(with_notes(tmp_path / "b.parquet", {"org.apache.spark.version": "3.1.0"}), NUMBERS) == (0,)
 
 
 def test_names_that_spark_takes_for_the_same_are_left_to_it(tmp_path: Path) -> None:
-    with pytest.raises(ReadOtherwiseError, match="writes column 'n' otherwise"):
+    with pytest.raises(ReadOtherwiseError, match="spells column 'n' differently"):
         groups_of(parquet(tmp_path / "a.parquet", {"N": [1]}), NUMBERS)
     both = parquet(tmp_path / "b.parquet", {"n": [1], "N": [1]})
-    with pytest.raises(ReadOtherwiseError, match="has columns whose names are alike"):
+    with pytest.raises(ReadOtherwiseError, match="has columns with equal names"):
         groups_of(both, NUMBERS)
     assert inspect_files([str(both)], NUMBERS, is_case_sensitive=True)[0].rows == 1
     streets = {"straße": [1], "strasse": [2]}
     assert groups_of(parquet(tmp_path / "c.parquet", streets), pa.table(streets).schema) == (0,)
 
 
-def test_folders_that_tell_of_a_column_of_the_file_or_of_an_odd_type_are_left_to_spark(tmp_path: Path) -> None:
+def test_folder_names_that_hold_a_column_of_the_file_or_of_an_odd_type_are_left_to_spark(tmp_path: Path) -> None:
     path = parquet(tmp_path / "n=2" / "x=1.5" / "a.parquet", {"n": [1]})
-    with pytest.raises(ReadOtherwiseError, match="its folders tell of column 'n'"):
-        groups_of(path, NUMBERS, told=("n",))
-    with pytest.raises(ReadOtherwiseError, match="its folders tell of column 'x'"):
-        groups_of(path, pa.schema([("x", pa.float64())]), told=("x",))
+    with pytest.raises(ReadOtherwiseError, match="its folder names hold column 'n'"):
+        groups_of(path, NUMBERS, partitioned=("n",))
+    with pytest.raises(ReadOtherwiseError, match="its folder names hold column 'x'"):
+        groups_of(path, pa.schema([("x", pa.float64())]), partitioned=("x",))
     odd = parquet(tmp_path / "p=+1" / "a.parquet", {"n": [1]})
-    with pytest.raises(ReadOtherwiseError, match="its folders tell of column 'p' in a way of Spark's"):
-        groups_of(odd, pa.schema([("n", pa.int64()), ("p", pa.int32())]), told=("p",))
+    with pytest.raises(ReadOtherwiseError, match="only Spark reads column 'p' from folder names"):
+        groups_of(odd, pa.schema([("n", pa.int64()), ("p", pa.int32())]), partitioned=("p",))
 
 
-def test_what_is_no_parquet_or_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_or_non_parquet_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("text")
-    with pytest.raises(SourceError, match=r"a\.parquet is no whole Parquet file: replace it"):
+    with pytest.raises(SourceError, match=r"a\.parquet is not a whole Parquet file: replace it"):
         inspect_files([str(tmp_path / "a.parquet")], NUMBERS)
     with pytest.raises(SourceError, match=r"b\.parquet cannot be read: No such file or directory"):
         inspect_files([str(tmp_path / "b.parquet")], NUMBERS)

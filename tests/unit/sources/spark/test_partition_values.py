@@ -1,4 +1,4 @@
-"""The names of folders tell values as Hive and Spark write them."""
+"""Partition values in the names of folders, as Hive and Spark write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from malstrom_py.sources.spark.pin import constant, is_told_by_text, partition_values
+from malstrom_py.sources.spark.pin import constant, is_exact_as_text, partition_values
 
 
 def test_folders_tell_the_values_of_columns_that_are_asked_for() -> None:
@@ -32,9 +32,9 @@ def test_an_escape_is_a_character_as_it_is_to_spark_and_no_byte_of_one() -> None
 def test_a_text_becomes_a_value_of_the_type_of_its_column(text: str | None, kind: pa.DataType, value: object) -> None:
     scalar = constant(text, kind)
     assert (scalar.type, scalar.as_py()) == (kind, value)
-    assert is_told_by_text(kind)
+    assert is_exact_as_text(kind)
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.float64(), pa.decimal128(5, 2), pa.bool_()], ids=str)
 def test_what_arrow_might_read_otherwise_than_spark_is_left_to_spark(kind: pa.DataType) -> None:
-    assert not is_told_by_text(kind)
+    assert not is_exact_as_text(kind)

@@ -1,4 +1,4 @@
-"""A job that goes on reads what its snapshot says was pinned, and nobody asks Spark again."""
+"""A resumed job reads the rows that its snapshot has pinned, and does not run Spark again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 def staged(folder: Path) -> tuple[Path, Any]:
-    """What a run that was killed has left: the folder, and the record in its last manifest."""
+    """Return what a killed run leaves: the folder, and the record in its last manifest."""
     made = new_folder(folder, "job", keep=False)
     pin = pin_over([parquet(made.rows / "a.parquet", {"n": [1, 2]})], SCHEMA)
     made.note({"job": "job", "keep": False})
@@ -31,7 +31,7 @@ def recorded(pin: Pin) -> Any:
 
 
 def source() -> Spark:
-    """It has no session, and would need Java to get one."""
+    """Return a source without a session; a new session would need Java."""
     return Spark(table="never asked for")
 
 
@@ -78,11 +78,11 @@ def test_a_folder_that_is_held_is_not_cleared_by_another_start(tmp_path: Path) -
     again.unpin()
 
 
-def test_files_that_are_gone_are_told_with_what_to_do(tmp_path: Path) -> None:
+def test_removed_files_are_an_error_with_a_remedy(tmp_path: Path) -> None:
     folder, record = staged(tmp_path)
     (folder / "rows" / "a.parquet").unlink()
-    told = r"goes on from a snapshot, and what it was reading is not there any more: .*a\.parquet.*begin anew"
-    with pytest.raises(SourceError, match=told):
+    message = r"resumes from a snapshot whose rows no longer exist: .*a\.parquet.*start from the beginning"
+    with pytest.raises(SourceError, match=message):
         source().pin("job", record)
     (folder / "rows").rmdir()
     (folder / "malstrom-pin.json").unlink()
@@ -91,7 +91,7 @@ def test_files_that_are_gone_are_told_with_what_to_do(tmp_path: Path) -> None:
         source().pin("job", record)
 
 
-def test_a_file_of_the_users_own_that_was_changed_is_told(tmp_path: Path) -> None:
+def test_a_file_of_the_users_own_that_was_changed_is_an_error(tmp_path: Path) -> None:
     path = parquet(tmp_path / "own.parquet", {"n": [1]})
     record = recorded(pin_over([path], SCHEMA))
     again = source()
@@ -104,7 +104,9 @@ def test_a_file_of_the_users_own_that_was_changed_is_told(tmp_path: Path) -> Non
 
 def test_the_record_of_another_source_is_refused(tmp_path: Path) -> None:
     record = recorded(new_pin("files", SCHEMA, ["n"], [], None))
-    with pytest.raises(SourceError, match=r"in which Spark\(table='never asked for'\) is read, and now it is Spark"):
+    with pytest.raises(
+        SourceError, match=r"to resume from reads Spark\(table='never asked for'\), and the job now reads Spark"
+    ):
         Spark(table="flights").pin("job", record)
 
 
@@ -112,6 +114,6 @@ def test_a_source_that_another_job_reads_is_not_pinned_otherwise(tmp_path: Path)
     _, record = staged(tmp_path)
     shared = source()
     shared.pin("first", recorded(new_pin("files", SCHEMA, ["n"], [], None)))
-    with pytest.raises(SourceError, match="give each job a source of its own"):
+    with pytest.raises(SourceError, match="give each job a separate source"):
         shared.pin("job", record)
     shared.unpin()

@@ -1,4 +1,4 @@
-"""A row group of a pinned file: its rows with all their columns, from any position; and nothing else is read."""
+"""A row group of a pinned file: its rows with all columns, from any position; no other data is read."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_from_any_position_the_rest_is_read(tmp_path: Path) -> None:
         assert taken + rows == ROWS[30:60]
 
 
-def test_a_position_tells_file_row_group_and_row(tmp_path: Path) -> None:
+def test_a_position_holds_file_row_group_and_row(tmp_path: Path) -> None:
     source = over(tmp_path)
     part = source.build_part(source.list_parts()[2], None)
     poll_once(part, 3)
     path = str(tmp_path / "a.parquet")
     assert part.snapshot() == {"file": path, "row_group": 2, "row": 3, "finished": False}
     part.close()
-    with pytest.raises(SourceError, match="cannot be read on from a position in another file or row group"):
+    with pytest.raises(SourceError, match="cannot resume at row group"):
         source.build_part(source.list_parts()[0], part.snapshot())
 
 
@@ -107,7 +107,7 @@ def test_row_groups_that_are_left_out_are_not_read(tmp_path: Path) -> None:
 
 
 def damage(path: Path, *columns: str, groups: Any = range(4)) -> None:
-    """Overwrite what is stored of ``columns`` in ``groups``, and nobody could tell by size or time."""
+    """Overwrite the stored ``columns`` of ``groups``, and keep size and time of change."""
     metadata, status = pq.read_metadata(path), path.stat()
     with path.open("r+b") as file:
         for group in groups:
@@ -125,7 +125,7 @@ def test_folders_and_missing_columns_are_filled_in(tmp_path: Path) -> None:
         parquet(tmp_path / "year=__HIVE_DEFAULT_PARTITION__" / "who=c" / "2.parquet", {"n": [3], "new": [0.5]}),
     ]
     schema = pa.schema([("who", pa.string()), ("new", pa.float64()), ("n", pa.int64()), ("year", pa.int32())])
-    source = copy_with(pin_over(paths, schema, told=("year", "who")))
+    source = copy_with(pin_over(paths, schema, partitioned=("year", "who")))
     assert read_source(source) == [
         {"who": "a/b", "new": None, "n": 1, "year": 2013},
         {"who": "a/b", "new": None, "n": 2, "year": 2013},
@@ -139,7 +139,7 @@ def test_folders_and_missing_columns_are_filled_in(tmp_path: Path) -> None:
 def test_rows_of_nothing_but_what_folders_tell_are_as_many_as_are_in_the_file(tmp_path: Path) -> None:
     path = parquet(tmp_path / "year=2013" / "1.parquet", {"text": ["a", "b"], "n": [1, 2]})
     schema = pa.schema([("year", pa.int32()), ("nothing", pa.null())])
-    source = copy_with(pin_over([path], schema, told=("year",)))
+    source = copy_with(pin_over([path], schema, partitioned=("year",)))
     assert read_source(source) == [{"year": 2013, "nothing": None}] * 2
 
 
@@ -147,7 +147,7 @@ def test_columns_for_steps_that_take_these_are_the_same(tmp_path: Path) -> None:
     size = 40_000
     path = parquet(tmp_path / "year=2013" / "1.parquet", {"n": range(size), "text": ["x"] * size}, use_dictionary=False)
     for schema in (SCHEMA, pa.schema([("year", pa.int32()), *SCHEMA])):
-        source = copy_with(pin_over([path], schema, told=("year",)))
+        source = copy_with(pin_over([path], schema, partitioned=("year",)))
         part: Any = source.build_part(source.list_parts()[0], None)
         polled = [part.poll(10)]
         while not part.is_finished():

@@ -1,4 +1,4 @@
-"""Row groups move between workers while a job is rescaled: every row is read once, and in its order."""
+"""Row groups move between workers during a rescale: every row is read once, and in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 1200
 
 
 def giant(folder: Path) -> Spark:
-    """One large file of many row groups, as a single partition becomes."""
+    """Write one large file of many row groups, as Spark writes a single partition."""
     columns = {"n": range(ROWS), "group": [n // 100 for n in range(ROWS)]}
     return copy_with(pin_over([parquet(folder / "a.parquet", columns, row_group_size=100)], SCHEMA))
 
@@ -43,7 +43,7 @@ def test_whatever_the_schedule(tmp_path: Path, seed: int) -> None:
 
 
 def rescaling(*sizes: int, every: int) -> Callable[[LocalWorkers], bool]:
-    """Ask for the next of ``sizes`` after so many steps each."""
+    """Request the next of ``sizes`` after each given number of steps."""
     left, steps = list(sizes), [0]
 
     def until(crew: LocalWorkers) -> bool:

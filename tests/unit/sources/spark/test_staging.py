@@ -1,4 +1,4 @@
-"""A folder of a start is made, held, kept or removed; what is not ours is never touched."""
+"""Staging folders are created, locked, kept or removed; other folders are never touched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fill(folder: PinFolder) -> None:
 
 
 def left_over(staging: Path, *, keep: bool = False) -> Path:
-    """What a program that was killed leaves: a folder with rows that nobody holds."""
+    """Make the folder of a killed program: it has rows and no lock."""
     folder = new_folder(staging, "job", keep=keep)
     fill(folder)
     folder.leave(keep=True)
@@ -108,7 +108,7 @@ def test_a_folder_that_is_gone_cannot_be_held(tmp_path: Path) -> None:
         folder.hold()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match=r"rows cannot be staged in .*file/job: Not a directory\. Give staging="):
         new_folder(tmp_path / "file", "job", keep=False)

@@ -1,4 +1,4 @@
-"""What a user asks Spark for is checked as soon as it is said."""
+"""The arguments of `sources.Spark` are checked at the call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from malstrom_py.sources.spark.query import SparkQuery
 from tests.ids import shown
 
 
-def asked(**given: Any) -> SparkQuery:
-    result: SparkQuery = sources.Spark(**given)._asked
+def query(**given: Any) -> SparkQuery:
+    result: SparkQuery = sources.Spark(**given)._query
     return result
 
 
@@ -44,28 +44,28 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), WRONG, ids=lambda value: shown(value)[:40])
-def test_a_wrong_argument_is_told_at_once(given: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("given", "message"), WRONG, ids=lambda value: shown(value)[:40])
+def test_a_wrong_argument_is_refused_at_the_call(given: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError) as raised:
         sources.Spark(**given)
     assert str(raised.value).startswith("sources.Spark")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_a_relative_path_is_seen_from_the_working_directory_of_now(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    paths = asked(path=["in", Path("/abs"), "hdfs://host/x", "s3a://bucket/x"]).paths
+    paths = query(path=["in", Path("/abs"), "hdfs://host/x", "s3a://bucket/x"]).paths
     assert paths == (str(tmp_path / "in"), "/abs", "hdfs://host/x", "s3a://bucket/x")
 
 
 def test_a_filter_of_arrow_is_for_the_workers_and_any_other_for_spark() -> None:
     expression = pc.field("a") > 1
-    assert (asked(table="t", filter=expression).keep, asked(table="t", filter=expression).filter) == (expression, None)
-    assert (asked(table="t", filter="a > 1").keep, asked(table="t", filter="a > 1").filter) == (None, "a > 1")
+    assert (query(table="t", filter=expression).keep, query(table="t", filter=expression).filter) == (expression, None)
+    assert (query(table="t", filter="a > 1").keep, query(table="t", filter="a > 1").filter) == (None, "a > 1")
 
 
 @pytest.mark.parametrize(
-    ("given", "as_they_are"),
+    ("given", "is_direct"),
     [
         ({"path": "a"}, True),
         ({"path": ["a", "b"], "format": "parquet"}, True),
@@ -90,15 +90,15 @@ def test_a_filter_of_arrow_is_for_the_workers_and_any_other_for_spark() -> None:
     ids=str,
 )
 def test_only_parquet_files_that_nothing_is_done_to_may_be_read_as_they_are(
-    given: dict[str, Any], as_they_are: bool
+    given: dict[str, Any], is_direct: bool
 ) -> None:
-    assert asked(**given).names_files == as_they_are
+    assert query(**given).names_files == is_direct
 
 
 def test_paths_that_a_link_brings_together_are_not_read_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    assert not asked(path=[tmp_path / "a" / "b", tmp_path / "link"]).names_files
+    assert not query(path=[tmp_path / "a" / "b", tmp_path / "link"]).names_files
 
 
 def test_it_is_shown_without_the_text_of_a_query() -> None:
