@@ -151,7 +151,7 @@ def test_a_program_that_dies_behind_spark_publishes_again_which_shows_only_where
 ) -> None:
     sink, payloads = begun(target)
     with monkeypatch.context() as patched:
-        patched.setattr(PublicationLog, "note", dead)
+        patched.setattr(PublicationLog, "mark_published", dead)
         patched.setattr(through_spark, "record_output", dead)
         with pytest.raises(Died):
             sink.commit(context(), payloads)
