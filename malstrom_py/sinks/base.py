@@ -75,7 +75,7 @@ class TransactionalWriter(SinkWriter, Protocol):
 
 @runtime_checkable
 class StatelessSink(Protocol):
-    """A sink without transactions: each batch is visible as soon as it is written, and cannot be undone."""
+    """A sink without transactions: each batch is visible after its write, and cannot be undone."""
 
     def build(self, worker: WorkerInfo) -> SinkWriter:
         """Open the writer of one worker."""

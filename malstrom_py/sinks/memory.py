@@ -1,7 +1,7 @@
 """``Memory``: a sink that keeps rows in memory, to be read when the job has ended. For tests, notebooks, small jobs.
 
-Rule: rows are in the order of their arrival, as far as it is defined. Writers in one process share a counter; between
-processes, a key's rows are ordered by the version of the routing table under which they were written.
+Rule: rows are in the order of their arrival. Writers in one process share a counter; between processes, only a key's
+rows are ordered, by the version of the routing table under which they were written.
 """
 
 from __future__ import annotations

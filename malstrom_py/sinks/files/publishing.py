@@ -98,7 +98,7 @@ def publish(
 
 
 def discard(root: Path, staged: Sequence[StagedFile]) -> None:
-    """Remove ``staged`` files, and their folders as far as they are empty."""
+    """Remove ``staged`` files, and their folders if empty."""
     with sink_errors("cannot remove uncommitted files in", root):
         for file in staged:
             file.path.unlink(missing_ok=True)

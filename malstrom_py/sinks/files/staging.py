@@ -160,7 +160,7 @@ def _clear(run: Path, committed: Sequence[str]) -> None:
 
 
 def remove_empty(*folders: Path) -> None:
-    """Remove each of ``folders`` except the last, and its parents below the last, as far as they are empty."""
+    """Remove each of ``folders`` except the last, and its parents below the last, if empty."""
     *folders_to_remove, root = folders
     for start in folders_to_remove:
         folder = start

@@ -134,8 +134,8 @@ def _put_away(target: Path, old: Path, *, replace: bool) -> None:
 def _put_in_place(new: Path, target: Path, old: Path) -> None:
     if holds_something(old) and holds_something(target):
         raise OutcomeUnknown(
-            f"another program has created {target} during the overwrite: its old contents are in {old}, the new ones in "
-            f"{new}. Move {target} elsewhere"
+            f"another program has created {target} during the overwrite: its old contents are in {old}, the new ones "
+            f"in {new}. Move {target} elsewhere"
         )
     try:
         sync(old.parent)

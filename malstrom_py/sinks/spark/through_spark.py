@@ -144,7 +144,7 @@ def _misfit(field: pa.Field, in_table: str) -> str:
 
 @dataclass(slots=True)
 class ThroughSpark:
-    """Publishes to one of ``path``, ``table`` and ``function``, with ``session``, in the program that starts the job."""
+    """Publishes to one of ``path``, ``table`` and ``function`` with ``session``, in the program that starts the job."""
 
     path: Path | None
     table: str | None

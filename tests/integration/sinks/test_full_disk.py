@@ -56,7 +56,7 @@ def test_a_full_disk_is_a_sink_error_and_leaves_nothing(format: str, tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "cannot write to" in done.stdout
-    assert "Make room, or write elsewhere" in done.stdout
+    assert "Free some space, or write elsewhere" in done.stdout
     assert list(tmp_path.rglob("*")) == []
 
 

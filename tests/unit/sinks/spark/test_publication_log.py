@@ -196,7 +196,7 @@ def test_a_job_that_goes_back_behind_a_snapshot_that_is_damaged_shows_nothing_of
 def test_files_that_nobody_here_sees_are_told_at_the_first_snapshot(tmp_path: Path) -> None:
     case = Case(tmp_path, "overwrite")
     shutil.rmtree(tmp_path / "0" / "_staging")
-    with pytest.raises(SinkError, match="is not here, where it is to be published"):
+    with pytest.raises(SinkError, match="does not exist on this machine"):
         case.commit(tmp_path / "0", "s1")
 
 
