@@ -1,4 +1,4 @@
-"""Where records go to. `base` holds the contracts for your own sinks."""
+"""Sinks, the destinations of records. `base` holds the contracts for custom sinks."""
 
 from typing import TYPE_CHECKING, NoReturn
 
@@ -41,5 +41,5 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> NoReturn:
-        """Answer a name that is not here."""
+        """Raise the error for an unknown name, with a hint."""
         raise unknown_name(__name__, name, SINKS)

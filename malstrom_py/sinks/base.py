@@ -1,10 +1,10 @@
-"""What a sink is: writers, one per worker, and for transactional sinks a commit. Contracts for users.
+"""Contracts of sinks, for users who write their own: one writer per worker, and for transactional sinks a commit.
 
-A transactional sink shows nothing before its commit: each writer pre-commits what it has written, at each snapshot and
-at the end of a job; one committer then publishes all payloads of a snapshot together.
+A transactional sink makes no row visible before its commit. Each writer pre-commits its rows at each snapshot and at
+the end of a job. One committer then publishes all payloads of a snapshot together.
 
-Rule (S3, S7): a snapshot is committed once its manifest stands, and then for certain: again and again if need be, by
-whatever process, until it is done. What belongs to no manifest is discarded, and comes again from the sources.
+Rule (S3, S7): a snapshot is committed after its manifest is durable. The commit is then retried, in any process, until
+it succeeds. Rows that belong to no manifest are discarded and read again from the sources.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from malstrom_py.data.messages import DataMessage
 from malstrom_py.worker_context import WorkerInfo
 
 SnapshotId = NewType("SnapshotId", str)
-"""Time-sortable, never reused, matches ``[A-Za-z0-9_-]{1,64}``."""
+"""The id of a snapshot: sorts by time, is never reused, matches ``[A-Za-z0-9_-]{1,64}``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitContext:
-    """What a commit is keyed by: never by worker.
+    """The identity of a commit; it never contains a worker.
 
-    ``snapshot`` is the snapshot's id, or at the end of a job without snapshots a fresh id of the same form. Later ids
-    are larger as text, also those of later starts. ``incarnation`` counts the starts of a job, from 1; without
-    snapshots it stays 1. ``result``: at a commit, what the run has done so far, a `RunResult` in plain types (``job``,
-    ``duration_s``, ``steps``: by name, their counts); None elsewhere, or where nobody knows it. ``final``: whether this
-    is the last commit of the job, which has read all there is. It is False for a snapshot of a job that goes on, or
-    that is to be resumed; the same snapshot is never once final and once not.
+    - ``snapshot``: the snapshot's id, or at the end of a job without snapshots a new id of the same form. Later ids
+      are larger as text, also across starts of the job.
+    - ``incarnation``: the number of starts of the job, from 1; always 1 without snapshots.
+    - ``result``: at a commit, the `RunResult` of the run so far in plain types (``job``, ``duration_s``, ``steps``:
+      name -> counts); None in other calls, or if it is unknown.
+    - ``final``: whether this is the last commit of the job, after all input has been read. It is False if the job
+      continues or will be resumed, and never changes for one snapshot.
     """
 
     job: str
@@ -42,20 +43,20 @@ class CommitContext:
 
 
 class SinkWriter(Protocol):
-    """Takes batches. Single-threaded.
+    """Writes the batches of one worker. Single-threaded.
 
-    A sink with an attribute ``takes_columns = True`` says that its writers look at ``batch.columns`` (an Arrow
-    ``RecordBatch``, None for a batch of rows) first; they are then sent larger batches. A writer with a method
-    ``moved(version)`` is told when keys have left its worker or come to it: the version of the routing table, which
-    only grows. What a key wrote under a lower version, anywhere, comes before what it wrote under a higher one.
+    Optional: a sink with an attribute ``takes_columns = True`` has writers that use ``batch.columns`` (an Arrow
+    ``RecordBatch``, None for a batch of rows); they get larger batches. A writer with a method ``moved(version)`` is
+    called after keys have moved to or from its worker, with the new version of the routing table. Versions only grow:
+    what a key wrote under a lower version, on any worker, precedes what it wrote under a higher one.
     """
 
     def write(self, batch: Batch) -> None:
-        """Take one batch. Never change its lists."""
+        """Write one batch. Never change its lists."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections. Called once, whether the job succeeded or not."""
+        """Release files and connections. Called once, after success and after failure."""
         ...
 
 
@@ -63,69 +64,70 @@ class TransactionalWriter(SinkWriter, Protocol):
     """A writer whose rows stay invisible until they are committed."""
 
     def pre_commit(self, context: CommitContext) -> bytes:
-        """Make all that was written since the last call durable but not visible, under ``context.snapshot``.
+        """Make the rows written since the last call durable but not visible, under ``context.snapshot``.
 
-        Called at each snapshot, and writing goes on behind it, while what was pre-committed before may still wait for
-        its commit. Returns a payload that suffices to publish it (file names, say) or to discard it, in any process,
-        under this snapshot. What was written but never pre-committed is discarded by `close`.
+        Called at each snapshot; writing continues afterwards, while earlier pre-committed rows may still wait for their
+        commit. Returns a payload, such as file names, with which any process can publish or discard the rows under this
+        snapshot. `close` discards rows that were never pre-committed.
         """
         ...
 
 
 @runtime_checkable
 class StatelessSink(Protocol):
-    """A sink that shows each batch as it is written: no transaction, nothing to undo."""
+    """A sink without transactions: each batch is visible after its write, and cannot be undone."""
 
     def build(self, worker: WorkerInfo) -> SinkWriter:
-        """A writer for one worker."""
+        """Open the writer of one worker."""
         ...
 
 
 @runtime_checkable
 class TransactionalSink(Protocol):
-    """A sink that publishes per commit, exactly once.
+    """A sink that publishes rows at commits, exactly once.
 
-    It is copied to every worker (by cloudpickle where workers are other processes), and to where the commit is made. A
-    sink with an attribute ``commits_in_driver = True`` is committed in the program that started the job instead, with
-    the object that was given to ``sink``; where that is another program than the one that coordinates the job, the
-    copy there is told to `hold` and, if the job fails, to abort what waits for it.
+    It is copied (by cloudpickle) to every worker in another process, and to the process that commits.
 
-    A worker that leaves while the job goes on closes its writer long before the commit. A sink with a method
-    ``hold(context, payloads)`` is called by whoever will commit, before that writer is closed: it keeps what the
-    payloads name from the `recover` of other runs, until the function that it returns is called.
+    Optional: a sink with an attribute ``commits_in_driver = True`` is committed by the program that started the job,
+    with the object that was given to ``sink``. If another program coordinates the job, the copy there gets the `hold`
+    and, after a failure of the job, the `abort`.
+
+    Optional: a sink with a method ``hold(context, payloads)``. A worker that leaves a running job closes its writer
+    long before the commit; before that, the committer calls `hold`, which protects what the payloads name from the
+    `recover` of other runs until the function that it returns is called.
     """
 
     def open(self, worker: WorkerInfo) -> TransactionalWriter:
-        """A writer for one worker."""
+        """Open the writer of one worker."""
         ...
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Publish what the payloads name, which all were pre-committed under ``context.snapshot``.
+        """Publish the rows that the payloads name, all pre-committed under ``context.snapshot``.
 
-        Snapshots are committed in their order, each once its manifest is durable, while writers go on. Idempotent: it
-        may be called again with the same context, also when half of it was done, also later snapshots were committed
-        meanwhile, also in another process. A sink that replaces its target as a whole keeps what it is given, and
-        shows all of it at the commit with ``context.final``.
+        Snapshots are committed in order, each after its manifest is durable, while writers continue. Idempotent: it may
+        be called again with the same context, in any process, also after a partial commit and after the commit of later
+        snapshots. A sink that replaces its target as a whole collects the payloads and publishes all of them at the
+        commit with ``context.final``.
         """
         ...
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Discard what the payloads name, and nothing else: the next snapshot may be committed all the same.
+        """Discard the rows that the payloads name, and no others: the next snapshot may still be committed.
 
-        Never called for a snapshot whose manifest stands.
+        Never called for a snapshot whose manifest is durable.
         """
         ...
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """Called at each start, and each time the job goes back to a snapshot, before writers are opened: clear, or
-        finish, what was left half done.
+        """Finish or discard what an interrupted run left; called before writers are opened, at starts and at restores.
 
-        ``committed``: the snapshots whose manifests stand, the oldest first; older ones may be gone, and are all
-        committed. What belongs to them stays, and the `commit` of those that may not be done yet is called again right
-        after, with the payloads from the manifest. What belongs to any other snapshot, or was never pre-committed, is
-        discarded. It is empty where the job begins from nothing; what earlier runs have committed stays there too.
-        Idempotent: it is called where the commit is made, and before that in the program that starts the job, if what
-        a source is to read is pinned there.
+        ``committed``: the snapshots that have a manifest, the oldest first; older ones may have been deleted and are
+        committed completely. Keep what belongs to them: if their commit may be incomplete, `commit` is called again
+        right afterwards, with the payloads from the manifest. Discard rows of all other snapshots, and rows that were
+        never pre-committed. ``committed`` is empty if the job starts from the beginning; rows that earlier runs have
+        committed stay then too.
+        Idempotent: it is called in the process that commits, and before that in the program that starts the job, if
+        input is pinned there.
         """
         ...
 
@@ -134,28 +136,28 @@ class SinkPart(Protocol):
     """The writer of one part of a `PartitionedSink`."""
 
     def write(self, batch: Batch) -> None:
-        """Take rows of this part, in order. Never change the batch's lists."""
+        """Write rows of this part, in order. Never change the batch's lists."""
         ...
 
     def snapshot(self) -> Any:
-        """The position after what has been written, in plain types; what `build_part` needs to go on."""
+        """Return the current position in plain types, from which `build_part` resumes."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Release files and connections."""
         ...
 
 
 @runtime_checkable
 class PartitionedSink(Protocol):
-    """A sink of parts, each written in one place: rows are distributed by part, and parts move between workers."""
+    """A sink of parts: one worker writes each part, rows are routed by part, and parts move between workers."""
 
     def assign_part(self, message: DataMessage[Any, Any]) -> str:
-        """The stable name of the part that a record belongs to."""
+        """Return the stable name of the part that a record belongs to."""
         ...
 
     def build_part(self, part: str, state: Any) -> SinkPart:
-        """Open ``part`` where ``state`` (what `SinkPart.snapshot` gave) says; anew if None."""
+        """Open ``part`` at the position ``state`` (from `SinkPart.snapshot`); None means from the beginning."""
         ...
 
 

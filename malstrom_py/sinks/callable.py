@@ -1,4 +1,4 @@
-"""``Callable``: a sink that calls a user's function. What the function does can neither be undone nor be hidden."""
+"""``Callable``: a sink that calls a user's function. Its side effects are immediate and cannot be undone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from malstrom_py.worker_context import WorkerInfo
 class Callable:
     """Calls ``fn(value)`` for each record; with ``batch=True`` ``fn(batch)`` for each `Batch`.
 
-    A value comes without its key and time; a `Batch` has them all (``keys``, ``values``, ``timestamps``), and its
-    lists must not be changed. Each worker calls ``fn`` from its own thread or process. What ``fn`` raises fails the
-    job with a `SinkError` that names step, worker and function.
+    A value has neither key nor time; a `Batch` has ``keys``, ``values`` and ``timestamps``, lists that must not be
+    changed. Each worker calls ``fn`` in its own thread or process. An exception of ``fn`` fails the job with a
+    `SinkError` that names step, worker and function.
 
     >>> writer = Callable(print).build(WorkerInfo("docs", "out", 0))
     >>> writer.write(Batch(["ant", "bee"], keys=[1, 2]))
@@ -58,8 +58,8 @@ class _CallableWriter:
         except Exception as error:
             raise SinkError(
                 f"on worker {self._worker.worker}: the sink's function raised {type(error).__name__} "
-                f"(in {describe_function(fn)}). Mend the function."
+                f"(in {describe_function(fn)}). Fix the function."
             ) from error
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

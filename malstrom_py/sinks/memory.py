@@ -1,7 +1,7 @@
-"""``Memory``: a sink whose rows can be looked at when the job is done. For tests, notebooks and small jobs.
+"""``Memory``: a sink that keeps rows in memory, to be read when the job has ended. For tests, notebooks, small jobs.
 
-Rule: rows stand in the order in which they arrived, as far as there is one. Writers in one process share a count;
-between processes a key's rows are ordered by the version of the routing table under which they were written.
+Rule: rows are in the order of their arrival. Writers in one process share a counter; between processes, only a key's
+rows are ordered, by the version of the routing table under which they were written.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from malstrom_py.worker_context import WorkerInfo
 
 
 class Memory:
-    """Keeps what the job committed: ``items``, the values as they arrived; ``by_key``, key -> values in order.
+    """Keeps the committed rows: ``items``, the values in order of arrival; ``by_key``, key -> values in order.
 
-    Transactional: a job that fails leaves nothing here, and a job that is run again starts empty. With snapshots the
-    rows of a snapshot appear at its commit, and stay when the job goes back to a later one. Where workers are other
-    processes the rows reach this object, in the program that started the job, at the commit, and stand in the manifests
-    until then. Of a job that another program has begun it holds what has been committed here.
+    Transactional: a job that fails leaves no rows, and a new run of the job starts empty. With snapshots, the rows of a
+    snapshot appear at its commit, and stay when the job is restored from it or a later one. If workers are other
+    processes, the rows are in the manifests until the commit, which brings them to this object in the program that
+    started the job. If another program started the job, this object holds only what was committed in this program.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources
@@ -42,11 +42,11 @@ class Memory:
         self.by_key: dict[Any, list[Any]] = {}
         self._staged: dict[bytes, _Staged] | None = {}
         self._committed: set[tuple[str, str, SnapshotId]] = set()
-        # A key may have been written by one worker, and by another since it moved there.
+        # Orders the rows of a key that one worker wrote before the key moved, and another worker after that.
         self._arrivals = itertools.count()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, for a worker in another process, takes no rows along; what it pre-commits carries them."""
+        """Copy the sink to another process without its rows; the payloads of the copy carry new rows."""
         return {"items": [], "by_key": {}, "_staged": None, "_committed": set()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Memory:
 
     def _taken(self, payload: bytes) -> list[_Arrived]:
         if payload.startswith(_ROWS):
-            # It comes from a worker of this very job, which runs the user's own functions.
+            # The payload is trusted: it is from a worker of this job, which runs the user's functions anyway.
             rows: list[_Arrived] = pickle.loads(payload[len(_ROWS) :])
             return rows
         _, arrived = (self._staged or {}).pop(payload, (None, []))
@@ -92,13 +92,13 @@ class Memory:
 
 
 _ROWS: Final = b"rows:"
-"""What a payload begins with that carries its rows."""
+"""The prefix of a payload that contains rows."""
 
 _Arrived = tuple[int, int, Batch]
-"""A batch, with the version of the table and its number among all that arrived."""
+"""A batch, with the version of the routing table and its number in the order of arrival."""
 
 _Staged = tuple[SnapshotId, list[_Arrived]]
-"""What one writer has pre-committed, and under which snapshot."""
+"""The pre-committed batches of one writer, with their snapshot."""
 
 
 class _MemoryWriter:
@@ -112,7 +112,7 @@ class _MemoryWriter:
     def write(self, batch: Batch) -> None:
         if batch.keys is not None:
             try:
-                set(batch.keys)  # by_key will need them; told here, before anything is visible
+                set(batch.keys)  # by_key needs hashable keys: fail here, before any row is visible.
             except TypeError:
                 raise SinkError(
                     "a key cannot be hashed: return something immutable from key_by, "
@@ -121,7 +121,7 @@ class _MemoryWriter:
         self._written.append((self._version, next(self._arrivals), batch))
 
     def moved(self, version: int) -> None:
-        """In one process the count alone tells the order."""
+        """Note the version of the routing table; in one process the counter alone orders the rows."""
         if self._staged is None:
             self._version = version
 
@@ -134,11 +134,11 @@ class _MemoryWriter:
                 rows: bytes = cloudpickle.dumps(written, protocol=5)
             except Exception as error:
                 raise SinkError(
-                    f"sinks.Memory brings its rows to the program that started the job, and one of them cannot be "
-                    f"pickled ({type(error).__name__}): map it to plain values before the sink"
+                    f"sinks.Memory sends its rows to the program that started the job, and a row cannot be pickled "
+                    f"({type(error).__name__}): map it to plain values before the sink"
                 ) from error
             return _ROWS + rows
-        # Between two snapshots a worker may leave, and another come under its number.
+        # The counter makes the payload unique: a worker may leave, and a new one take its number, within a snapshot.
         payload = f"{context.snapshot}/{self._worker.step}/{self._worker.worker}/{next(self._arrivals)}".encode()
         self._staged[payload] = (context.snapshot, written)
         return payload

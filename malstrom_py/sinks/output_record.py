@@ -1,14 +1,10 @@
-"""What sinks write to, and what a job has left in a folder: ``<folder>/_malstrom/<job>.json``.
+"""Targets of sinks, and the output record of a job in a folder: ``<folder>/_malstrom/<job>.json``.
 
-What sinks write to, and which sinks of one job get in each other's way there.
-
-Rule: what is replaced as a whole has one writer. Those that add to a folder or a table may be many.
-
-What a job has left in a folder: ``<folder>/_malstrom/<job>.json``, written at the commit of sinks with a path.
-
-Rule: a record names what is visible of one job. Its sinks that share a folder share the record, and its snapshots add
-to it, those of a finished job that goes on with new input, too. What the job commits when it is begun anew replaces the
-record, while the files stay.
+Rules:
+- A target that is replaced as a whole has one writer. Any number of sinks may append to a folder or a table.
+- The output record names the visible files of one job, and is written at each commit of a sink with a path. Sinks of
+  one job that share a folder share the record. Snapshots add to it, also those of a finished job that resumes with new
+  input. A job that starts from the beginning replaces the record at its first commit; the old files stay.
 """
 
 from __future__ import annotations
@@ -31,27 +27,27 @@ from malstrom_py.sinks.base import CommitContext, SnapshotId
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A folder, or a table of Spark's. ``replaces``: whether all that is there goes, or nothing may be there.
+    """A folder or a Spark table. ``replaces``: whether the sink replaces the target, or requires that it is empty.
 
-    A sink with an attribute ``target`` of this type is compared with the others of its job.
+    A sink with an attribute ``target`` of this type is checked against the other sinks of its job.
     """
 
     place: Path | str
     replaces: bool
 
     def meets(self, other: Target) -> bool:
-        """Whether both are one, or one folder is in the other."""
+        """Return whether both are the same, or one folder contains the other."""
         if isinstance(self.place, Path) and isinstance(other.place, Path):
-            here, there = Path(os.path.realpath(self.place)), Path(os.path.realpath(other.place))
-            return here == there or here in there.parents or there in here.parents
+            mine, theirs = Path(os.path.realpath(self.place)), Path(os.path.realpath(other.place))
+            return mine == theirs or mine in theirs.parents or theirs in mine.parents
         if isinstance(self.place, str) and isinstance(other.place, str):
-            return _plain(self.place) == _plain(other.place)
+            return _table_name(self.place) == _table_name(other.place)
         return False
 
     def may_show_rows(self) -> bool:
-        """Whether rows that are there already stay beside those that are added: all but an empty folder may have some.
+        """Return whether the target may hold earlier rows that stay visible: true unless it is an empty folder.
 
-        Entries that begin with a dot or ``_`` are no rows.
+        Entries of a folder that begin with a dot or ``_`` are not rows.
         """
         if self.replaces or isinstance(self.place, str):
             return not self.replaces
@@ -64,24 +60,24 @@ class Target:
 
 
 def check_targets(sinks: Mapping[str, object]) -> None:
-    """`PlanError` if of two sinks, by the names of their steps, one replaces what the other writes to.
+    """Raise `PlanError` if one sink replaces the target of another; ``sinks`` maps step names to sinks.
 
     >>> check_targets({"a": Target(Path("/out"), replaces=False), "b": Target(Path("/out"), replaces=False)})
     """
-    told = {name: getattr(sink, "target", sink) for name, sink in sinks.items()}
-    targets = {name: target for name, target in told.items() if isinstance(target, Target)}
+    found = {name: getattr(sink, "target", sink) for name, sink in sinks.items()}
+    targets = {name: target for name, target in found.items() if isinstance(target, Target)}
     for (name, target), (other_name, other) in combinations(targets.items(), 2):
         if (target.replaces or other.replaces) and target.meets(other):
             alike = "the same" if target.place == other.place else f"{str(target.place)!r} and"
             raise PlanError(
                 f"sinks {name!r} and {other_name!r} write to {alike} {str(other.place)!r}, and "
                 f"{' and '.join(repr(n) for n in (name, other_name) if targets[n].replaces)} would replace it: "
-                f"give each a place of its own, or all of them mode 'append'"
+                f"give each its own target, or all of them mode 'append'"
             )
 
 
-def _plain(table: str) -> str:
-    """The name of a table without what Spark takes for nothing: case, quotes and its default catalog."""
+def _table_name(table: str) -> str:
+    """Normalize the name of a table as Spark does: without case, quotes and the default catalog."""
     return table.replace("`", "").lower().removeprefix("spark_catalog.").removeprefix("default.")
 
 
@@ -89,12 +85,12 @@ RECORDS: Final = "_malstrom"
 FORMAT: Final = 1
 
 BY_SPARK: Final = "spark:"
-"""What a format begins with if Spark has written the files: its options say what is in them."""
+"""The prefix of the format of files that Spark has written with its own options."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What one sink step has written: ``files`` relative to the folder, ``schema`` as Arrow serialises it."""
+    """The output of one sink step: ``files`` relative to the folder, ``schema`` as a serialized Arrow schema."""
 
     format: str
     files: Sequence[str]
@@ -103,8 +99,10 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """A record. ``snapshot``: the last that was committed. ``result``: the `RunResult` of the run in plain types; None
-    where nobody told. ``final``: whether the next commit replaces it, where nobody says before that the job goes on.
+    """The output record of a job, up to the commit of ``snapshot``.
+
+    ``result``: the `RunResult` of the run in plain types; None if unknown. ``final``: whether the next commit replaces
+    the record, unless `begin_record` announces that the job resumes.
     """
 
     job: str
@@ -114,61 +112,64 @@ class JobOutput:
     final: bool = True
 
     def files_of(self, step: str) -> frozenset[str]:
-        """What ``step`` has written, as far as it is recorded here."""
+        """Return the recorded files of ``step``."""
         return frozenset(self.outputs[step].files) if step in self.outputs else frozenset()
 
 
 def record_output(root: Path, context: CommitContext, output: StepOutput) -> None:
-    """Record durably what ``context`` has made visible in ``root``, again at will. OSError: it cannot be, and nothing
-    has changed.
+    """Record durably what the commit ``context`` has made visible in ``root``. Idempotent.
+
+    OSError: the record cannot be written, and is unchanged.
     """
     known = find_record(root, context.job)
     path = root / RECORDS / f"{context.job}.json"
     if known is None or (known.final and known.snapshot != context.snapshot):
-        if known is not None and _is_of_old(known, context, output):
+        if known is not None and _is_old_commit(known, context, output):
             return
-        told = JobOutput(context.job, context.snapshot, context.result, {context.step: output}, context.final)
+        updated = JobOutput(context.job, context.snapshot, context.result, {context.step: output}, context.final)
     else:
-        told = _added(known, context, output)
-    made = not path.parent.exists()
+        updated = _merge(known, context, output)
+    is_new_folder = not path.parent.exists()
     path.parent.mkdir(exist_ok=True)
     try:
-        write_durably(path, _encoded(told))
+        write_durably(path, _encode(updated))
     except OSError:
-        if made:
+        if is_new_folder:
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
         raise
 
 
 def find_record(root: Path, job: str) -> JobOutput | None:
-    """What ``job`` has left in ``root``; None if nothing is recorded, or nothing that anybody can read.
+    """Return the output record of ``job`` in ``root``; None if there is none that can be read.
 
     Raises:
-        SinkError: a link would lead elsewhere.
+        SinkError: the folder of records is a symbolic link.
     """
     folder = root / RECORDS
     if folder.is_symlink():
-        raise SinkError(f"{folder} is a symbolic link: nothing is recorded through links, remove it")
+        raise SinkError(f"{folder} is a symbolic link, and output is not recorded through links: remove it")
     try:
-        return _decoded((folder / f"{job}.json").read_bytes())
+        return _decode((folder / f"{job}.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 
 def begin_record(root: Path, job: str, committed: Sequence[SnapshotId]) -> None:
-    """A run of ``job`` begins: it goes on from the last of the ``committed`` snapshots, and adds to what is recorded,
-    if that is of one of them; without any it begins anew, and adds nothing to it. OSError: that cannot be noted.
+    """Prepare the record for a new run of ``job``.
+
+    A run that resumes adds to the record, if the record belongs to one of the ``committed`` snapshots. A run that
+    starts from the beginning (no committed snapshots) replaces it. OSError: the record cannot be written.
     """
     known = find_record(root, job)
     if known is None or (committed and known.snapshot not in committed):
         return
     if known.final == bool(committed):
-        write_durably(root / RECORDS / f"{job}.json", _encoded(replace(known, final=not committed)))
+        write_durably(root / RECORDS / f"{job}.json", _encode(replace(known, final=not committed)))
 
 
 def read_output(root: Path, job: str) -> JobOutput:
-    """What ``job`` has left in ``root``.
+    """Read the output record of ``job`` in ``root``.
 
     >>> import tempfile
     >>> from malstrom_py.sinks.base import SnapshotId
@@ -178,27 +179,27 @@ def read_output(root: Path, job: str) -> JobOutput:
     ('out.csv',)
 
     Raises:
-        SourceError: there is no such record, it is damaged, or of a later format.
+        SourceError: the record does not exist, is damaged, or has a later format.
     """
     path = root / RECORDS / f"{job}.json"
     try:
-        return _decoded(path.read_bytes())
+        return _decode(path.read_bytes())
     except FileNotFoundError:
-        there = ", ".join(jobs_in(root)) or "none"
-        raise SourceError(f"no output of a job {job!r} is recorded in {root}: recorded are {there}") from None
+        jobs = ", ".join(jobs_in(root)) or "none"
+        raise SourceError(f"no output of a job {job!r} is recorded in {root}; the recorded jobs are: {jobs}") from None
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise SourceError(f"{path} is no record of a job's output ({error}): run the job again") from None
+        raise SourceError(f"{path} is not a valid output record ({error}): run the job again") from None
 
 
 def jobs_in(root: Path) -> list[str]:
-    """The jobs that have left a record in ``root``, sorted."""
+    """Return the names of the jobs with an output record in ``root``, sorted."""
     return sorted(path.stem for path in (root / RECORDS).glob("*.json") if not path.name.startswith("."))
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Have ``path`` hold ``content``, all of it or what it held before, whatever happens in between."""
+    """Replace the content of ``path`` atomically and durably."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("xb") as stream:
@@ -217,13 +218,13 @@ def write_durably(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def _is_of_old(known: JobOutput, context: CommitContext, output: StepOutput) -> bool:
-    """Whether a snapshot is committed again, behind the last commit of its job, that tells nothing new."""
-    is_old = not context.final and context.snapshot < known.snapshot
-    return is_old and known.files_of(context.step).issuperset(output.files)
+def _is_old_commit(known: JobOutput, context: CommitContext, output: StepOutput) -> bool:
+    """Return whether an earlier snapshot than the recorded one is committed again, with files that are recorded."""
+    is_earlier = not context.final and context.snapshot < known.snapshot
+    return is_earlier and known.files_of(context.step).issuperset(output.files)
 
 
-def _added(known: JobOutput, context: CommitContext, output: StepOutput) -> JobOutput:
+def _merge(known: JobOutput, context: CommitContext, output: StepOutput) -> JobOutput:
     before = known.outputs.get(context.step)
     if before is not None and before.format == output.format:
         files = tuple(dict.fromkeys((*before.files, *output.files)))
@@ -237,7 +238,7 @@ def _added(known: JobOutput, context: CommitContext, output: StepOutput) -> JobO
     )
 
 
-def _encoded(output: JobOutput) -> bytes:
+def _encode(output: JobOutput) -> bytes:
     steps = {
         step: {
             "format": one.format,
@@ -257,20 +258,20 @@ def _encoded(output: JobOutput) -> bytes:
     return json.dumps(record, indent=1).encode()
 
 
-def _decoded(text: bytes) -> JobOutput:
-    """ValueError: it is none."""
+def _decode(text: bytes) -> JobOutput:
+    """Decode a record; ValueError if ``text`` is not a valid one."""
     record = json.loads(text)
     try:
         if record["format"] != FORMAT:
-            raise ValueError(f"format {record['format']!r}, known is {FORMAT}: install a later malstrom-py")
-        outputs = {step: _step(one) for step, one in record["outputs"].items()}
+            raise ValueError(f"its format is {record['format']!r}, not {FORMAT}: install a later malstrom-py")
+        outputs = {step: _decode_step(one) for step, one in record["outputs"].items()}
         final = record.get("final", True) is True
         return JobOutput(str(record["job"]), str(record["snapshot"]), record["result"], outputs, final)
     except (KeyError, TypeError, AttributeError, binascii.Error):
         raise ValueError("damaged") from None
 
 
-def _step(one: Mapping[str, Any]) -> StepOutput:
+def _decode_step(one: Mapping[str, Any]) -> StepOutput:
     if not all(isinstance(name, str) for name in one["files"]):
         raise TypeError
     schema = None if one["schema"] is None else base64.b64decode(one["schema"], validate=True)

@@ -1,4 +1,4 @@
-"""``Stdout``: a sink that prints. Each batch is flushed; nothing is kept, nothing can be taken back."""
+"""``Stdout``: a sink that prints. Each batch is flushed immediately and cannot be undone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from malstrom_py.worker_context import WorkerInfo
 
 
 class Stdout:
-    """Prints one line per value: what ``format`` (default `str`) makes of it. Keys are not printed.
+    """Prints one line per value: the result of ``format`` (default `str`). Keys are not printed.
 
-    SinkError: ``format`` raises or gives no str, the reader of a pipe went away, or the output cannot be written.
+    SinkError: ``format`` raises or returns no str, the reader of a pipe has closed it, or the output cannot be written.
 
     >>> sink = Stdout(format=lambda flight: f"{flight['carrier']}: {flight['delay']} min")
     >>> writer = sink.build(WorkerInfo("docs", "out", 0))
@@ -50,8 +50,8 @@ class _StdoutWriter:
         except BrokenPipeError as error:
             _silence_stdout()
             raise SinkError(
-                "whoever read the output went away (a closed pipe, for instance "
-                "'| head'). Let it read to the end, or write to a file."
+                "the reader of the output closed the pipe ('| head', for instance). "
+                "Let it read to the end, or write to a file."
             ) from error
         except UnicodeEncodeError as error:
             raise SinkError(
@@ -61,30 +61,30 @@ class _StdoutWriter:
         except (OSError, ValueError) as error:
             _silence_stdout()
             why = getattr(error, "strerror", None) or "it is closed"
-            raise SinkError(f"cannot print: {why}. Check where standard output goes.") from error
+            raise SinkError(f"cannot write to standard output: {why}. Check where it goes.") from error
 
     def close(self) -> None:
-        """Standard output belongs to the process."""
+        """Do nothing: standard output belongs to the process."""
 
     def _lines(self, batch: Batch) -> list[str]:
         try:
-            # Not list(map(…)): that would take a StopIteration of the function for the end of the values.
+            # Not list(map(…)): a StopIteration raised by the function would end the list early.
             lines = [self._format(value) for value in batch.values]
         except Exception as error:
             raise SinkError(
-                f"format raised {type(error).__name__} (in {describe_function(self._format)}). Mend the function."
+                f"format raised {type(error).__name__} (in {describe_function(self._format)}). Fix the function."
             ) from error
         for line in lines:
             if not isinstance(line, str):
                 raise SinkError(
-                    f"format gave {type(line).__name__}, not str "
-                    f"(in {describe_function(self._format)}). Mend the function."
+                    f"format returned {type(line).__name__}, not str "
+                    f"(in {describe_function(self._format)}). Fix the function."
                 )
         return lines
 
 
 def _silence_stdout() -> None:
-    """Send what is left in the buffer nowhere: Python would try again at its exit, fail, and say so on its own."""
+    """Redirect standard output to /dev/null: Python flushes the buffer at exit, and would print another error."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,8 +1,8 @@
 """``Files``: a transactional sink that writes files. Nothing is visible before its commit.
 
-An encoder (`encoders`; `tables`, `json_lines`) makes pieces of batches, for each folder of the output its own
-(`columns`, `partitions`, `hive`). They wait (`held`) until they are written into files of a size (`rolling`), which
-stand hidden (`staging`) until the commit makes them visible (`publishing`).
+An encoder (`encoding`; `tables`, `json_lines`) encodes batches for each output folder (`partitions`). A writer
+(`writer`) buffers them, writes files of limited size, and stages them, hidden (`staging`). The commit makes the files
+visible (`publishing`).
 """
 
 from __future__ import annotations
@@ -34,38 +34,42 @@ _ENCODERS: Final[dict[str, type[CsvEncoder | JsonEncoder | ParquetEncoder]]] = {
 class Files:
     """Writes files named ``<step>-<snapshot>-<number>.<format>`` into the folder ``uri`` (a path, or ``file://…``).
 
-    Files appear complete, under their final names, when the job commits, at its end and at each snapshot; several do so
-    one after the other, and if one cannot, those before it are taken back. Until then they stand in ``_staging`` in
-    that folder, which readers skip because of the ``_``; a job that fails removes them. Missing folders are made. A job
-    without any row makes the folder and no file. Files of earlier runs stay. Several runs may write into one folder at
-    once: each locks what it stages (``flock``; where the file system has no such locks, let only one run at a time of a
-    job write there), until it is committed, and a run clears away what earlier ones left that are over, but not what
-    belongs to the snapshots of a job that is resumed.
+    **Commits.** Files appear complete and under their final names when the job commits: at each snapshot and at its
+    end. The files of a commit are renamed one after the other; if a rename fails, all are taken back. Until the commit
+    they are in ``_staging`` in that folder, which readers skip because of the ``_``; a job that fails removes them.
+    Missing folders are created. A job without rows creates the folder and no file. Files of earlier runs stay. Several
+    runs may write into one folder at the same time: each locks its staged files (``flock``) until they are committed. A
+    new run removes the staged files of earlier runs that have ended, except those of snapshots that it resumes from. On
+    a file system without locks, let only one run of a job write there at a time.
 
-    A dict becomes columns, so do the fields of a dataclass or namedtuple; any other value is the column ``value``.
-    On a keyed stream the column ``key`` comes first, unless all values have a field of that name.
-    Timestamps are not written. ``format="json"`` writes one object per line, each with its own fields (times as ISO
-    8601, NaN and infinity as null). **parquet** (default) and **csv** have the columns of the first batch: a field
-    that a later value lacks is None there, one it has besides is a `SinkError`. Types may widen: a column that held
-    only None takes any type (and is one of str if it never holds more), whole numbers become floats; other types
-    never share a column (a `SinkError`), nor do datetimes with and without a zone. The parquet files of one commit
-    and worker share one schema. Datetimes with a zone are written in UTC. csv holds plain values only, None as an
-    empty field (where there is one column: an empty line, which some programs skip), text in quotes. Batches of
-    columns are written as such, without making rows, save as json.
+    **Columns.** The items of a dict and the fields of a dataclass or namedtuple become columns; any other value becomes
+    the column ``value``. On a keyed stream the first column is ``key``, unless all values have a field of that name.
+    Timestamps are not written.
+
+    - ``format="json"`` writes one object per line with its own fields (times as ISO 8601, NaN and infinity as null).
+    - **parquet** (default) and **csv** have the columns of the first batch: a field that a later value lacks is None,
+      an additional field is a `SinkError`. Types may widen: a column that held only None takes any type (str, if it
+      never holds a value), integers become floats. Other types cannot share a column (a `SinkError`), nor can datetimes
+      with and without a zone. Datetimes with a zone are written in UTC. The parquet files of one commit and worker
+      share one schema.
+    - csv holds plain values only: text in quotes, None as an empty field (in a file of one column that is an empty
+      line, which some programs skip).
+
+    Batches of columns are written without conversion to rows, except as json.
 
     ``partition_by`` names one or several columns whose values name folders, as Hive, Spark, Polars, DuckDB and
     ``pyarrow.dataset`` read them: ``<uri>/day=2013-01-01/to=a%2Fb/…``. They hold str, int, bool, date or None
-    (``__HIVE_DEFAULT_PARTITION__``), are left out of the files, and every value must have them; ``key`` may be the
-    stream's key. A SinkError: a lacking column, a value of another type, an empty text, a name of more than 255 bytes.
-    Each worker writes files of its own, and has at most 64 open: a partition may be many files.
+    (``__HIVE_DEFAULT_PARTITION__``), and are not written into the files; ``key`` may be the stream's key. A missing
+    column, a value of another type, an empty string, or a folder name of more than 255 bytes is a `SinkError`. Each
+    worker writes its own files and has at most 64 open: a partition may have many files.
 
-    A file that has ``file_bytes_max`` bytes or more is finished and the next begun.
+    A file of ``file_bytes_max`` bytes or more is finished, and the next one begins.
 
-    What a job has left, and its counts, stand in ``_malstrom/<job>.json`` in that folder, hidden by the ``_`` too: the
-    files of all its commits there since it was begun, and the schema of the last ones if they are parquet.
+    The output record ``_malstrom/<job>.json`` in that folder, hidden as well, has the counts of the run and the files
+    of all its commits; for parquet also the schema of the last files.
 
-    PlanError: another format or scheme, a size or column that cannot be. SinkError: the folder cannot be made or
-    written, the disk is full, values do not go into one column.
+    PlanError: unknown format or scheme, invalid size or column. SinkError: the folder cannot be created or written,
+    the disk is full, values do not fit one column.
 
     >>> import tempfile
     >>> from malstrom_py.data.batch import Batch
@@ -83,7 +87,7 @@ class Files:
     >>> os.listdir(folder)
     ['out-s1-00000.csv']
 
-    Partitioned, the same gives ``carrier=UA/out-s1-00000.csv``, with one column:
+    Partitioned, the same record is written to ``carrier=UA/out-s1-00000.csv``, with one column:
 
     >>> folder = tempfile.mkdtemp()
     >>> sink = Files(folder, format="csv", partition_by="carrier")
@@ -107,7 +111,7 @@ class Files:
             raise PlanError(f"sinks.Files: format is one of {', '.join(_ENCODERS)}, got {format!r}")
         if type(file_bytes_max) is not int or file_bytes_max < 1:
             raise PlanError("sinks.Files: file_bytes_max is a number of bytes, at least 1")
-        # JSON is written row by row, so it is sent batches that are small enough to be made rows.
+        # JSON is written row by row: it gets batches small enough to be converted to rows.
         self.takes_columns = format != "json"
         self._root = local_path(uri, "sinks.Files")
         self._format = format
@@ -119,12 +123,12 @@ class Files:
         return f"Files({str(self._root)!r}, format={self._format!r}{by})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process writes to the same folder, wherever that process works."""
+        """Make the path absolute: a copy in another process may have another working directory."""
         return {**self.__dict__, "_root": self._root.absolute()}
 
     @property
     def target(self) -> Target:
-        """The folder, which it adds to."""
+        """The folder, which the sink appends to."""
         return Target(self._root, replaces=False)
 
     def open(self, worker: WorkerInfo) -> FilesWriter:
@@ -134,24 +138,24 @@ class Files:
         return FilesWriter(str(self._root), files, encoder, file_bytes_max=self._file_bytes_max)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        with sink_errors("cannot read what is recorded in", self._root):
+        with sink_errors("cannot read the output record in", self._root):
             known = find_record(self._root, context.job)
         done = frozenset[str]() if known is None else known.files_of(context.step)
-        # One commit that is made by hand, whose result nobody tells, is not worth a record.
-        is_alone = context.result is None and context.final and (known is None or known.final)
-        record = None if is_alone else partial(self._record, context)
+        # A single commit without a result, made by hand, gets no record.
+        is_manual = context.result is None and context.final and (known is None or known.final)
+        record = None if is_manual else partial(self._record, context)
         publish(self._root, context, staged_files(self._root, context, payloads), record=record, done=done)
 
     def _record(self, context: CommitContext, files: list[str]) -> None:
-        there = next((path for name in files if (path := self._root / name).exists()), None)
-        schema = schema_of(there) if there is not None and self._format == "parquet" else None
+        file = next((path for name in files if (path := self._root / name).exists()), None)
+        schema = schema_of(file) if file is not None and self._format == "parquet" else None
         record_output(self._root, context, StepOutput(self._format, files, schema))
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         discard(self._root, staged_files(self._root, context, payloads))
 
     def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
-        """Keep what they name from other runs of this job, its writer closed or not, until the result is called."""
+        """Protect the staged files from other runs of this job, until the returned function is called."""
         return hold(staged_files(self._root, context, payloads))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:

@@ -1,10 +1,8 @@
-"""Batches into files: what an encoder is, its columns, and the pieces that wait until they are worth a write.
+"""Encoding of batches for files: the `Encoder` protocol, the bounded write buffer, and rows to record batches.
 
-What an encoder is: it makes pieces of batches, which are held back until many are worth writing, and writes them.
-
-Pieces that wait until enough of them have come together for their folder to be worth a write. Bounded in memory.
-
-The columns of a file: those of the values, on a keyed stream the key before them, without partition columns.
+An encoder turns each batch into `EncodedRows` per output folder. They wait in the `WriteBuffer` until a folder has
+enough for one large write. The columns of a file are those of the values, without partition columns; on a keyed stream
+the key is the first.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows(Generic[C]):
-    """What one batch puts into one folder (relative to the root, empty for the root itself)."""
+    """The encoded rows of one batch for one folder (relative to the root, empty for the root)."""
 
     folder: str
     content: C
@@ -34,84 +32,84 @@ class EncodedRows(Generic[C]):
 
 
 class Encoder(Protocol[C]):
-    """Writes into the rolling files it was made with."""
+    """Encodes batches of one file format and writes them into rolling files."""
 
     @property
     def group_bytes(self) -> int:
-        """How many bytes of pieces of one folder are worth a write."""
+        """The number of buffered bytes at which a folder is written."""
         ...
 
     def encode(self, batch: Batch) -> Iterable[EncodedRows[C]]:
-        """What ``batch`` puts into each folder. Nothing is written yet."""
+        """Encode ``batch`` for each folder, without writing."""
         ...
 
     def merge(self, folder: str, contents: Sequence[C]) -> EncodedRows[C]:
-        """Several pieces of one folder as one, which takes less room."""
+        """Merge encoded rows of one folder, which saves memory."""
         ...
 
     def write(self, folder: str, contents: Sequence[C]) -> None:
-        """Write pieces of one folder, in order."""
+        """Write encoded rows of one folder, in order."""
         ...
 
     def finish(self) -> None:
-        """Everything is written: finish the files."""
+        """Finish all open files."""
         ...
 
 
 GROUP_ROWS: Final = 1 << 17
-"""Rows of one folder that are worth a write: also the largest row group."""
+"""The number of buffered rows at which a folder is written; also the largest row group."""
 
 GROUP_BYTES: Final = 1 << 22
-"""Bytes of one folder that are worth a write, if nothing asks for more."""
+"""The default number of buffered bytes at which a folder is written."""
 
-HELD_BYTES_MAX: Final = 1 << 25
-"""Bytes that wait for all folders together; for more, the folder that has most is written."""
+BUFFER_BYTES_MAX: Final = 1 << 25
+"""The limit of buffered bytes of all folders; above it the folder with the most bytes is written."""
 
-_MERGED_AT: Final = 64
+_MERGE_AT: Final = 64
 
 
 class WriteBuffer(Generic[C]):
-    """The pieces of each folder in order; `HELD_BYTES_MAX` in all.
+    """Encoded rows that wait to be written, by folder, in order; at most `BUFFER_BYTES_MAX`.
 
-    ``merge`` makes one piece of several: small ones take far more room than their bytes.
+    ``merge`` merges several: small ones take far more memory than their bytes.
     """
 
     def __init__(self, merge: Callable[[str, Sequence[C]], EncodedRows[C]]) -> None:
         self._merge = merge
-        self._folders: dict[str, _Folder[C]] = {}
+        self._folders: dict[str, _FolderBuffer[C]] = {}
         self._bytes = 0
 
     def __iter__(self) -> Iterator[str]:
-        """The folders that something is held for."""
+        """Iterate over the folders with buffered rows."""
         return iter(tuple(self._folders))
 
     def add(self, piece: EncodedRows[C], *, group_bytes: int) -> str | None:
-        """Hold ``piece`` back; the folder to write now, if there is one: ``group_bytes`` are worth a write."""
-        held = self._folders.get(piece.folder)
-        if held is None:
-            held = self._folders[piece.folder] = _Folder()
-        before = held.bytes
-        held.add(piece, self._merge)
-        self._bytes += held.bytes - before
-        if held.rows >= GROUP_ROWS or held.bytes >= group_bytes:
+        """Buffer ``piece``; return the folder that is to be written now, if any. ``group_bytes``: its limit."""
+        buffer = self._folders.get(piece.folder)
+        if buffer is None:
+            buffer = self._folders[piece.folder] = _FolderBuffer()
+        before = buffer.bytes
+        buffer.add(piece, self._merge)
+        self._bytes += buffer.bytes - before
+        if buffer.rows >= GROUP_ROWS or buffer.bytes >= group_bytes:
             return piece.folder
-        if self._bytes >= HELD_BYTES_MAX:
+        if self._bytes >= BUFFER_BYTES_MAX:
             return max(self._folders, key=lambda folder: self._folders[folder].bytes)
         return None
 
     def take(self, folder: str) -> list[C]:
-        """The pieces of ``folder``, which are not held any more."""
-        held = self._folders.pop(folder)
-        self._bytes -= held.bytes
-        return [piece.content for piece in (*held.merged, *held.fresh)]
+        """Remove and return the encoded rows of ``folder``."""
+        buffer = self._folders.pop(folder)
+        self._bytes -= buffer.bytes
+        return [piece.content for piece in (*buffer.merged, *buffer.fresh)]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all buffered rows."""
         self._folders, self._bytes = {}, 0
 
 
-class _Folder(Generic[C]):
-    """Merges in two steps, so that a row is copied twice and not once per piece that comes after it."""
+class _FolderBuffer(Generic[C]):
+    """The buffer of one folder. It merges in two levels, so that each row is copied at most twice."""
 
     def __init__(self) -> None:
         self.fresh: list[EncodedRows[C]] = []
@@ -123,24 +121,24 @@ class _Folder(Generic[C]):
         self.fresh.append(piece)
         self.rows += piece.rows
         self.bytes += piece.bytes
-        if len(self.fresh) >= _MERGED_AT:
+        if len(self.fresh) >= _MERGE_AT:
             self.merged.append(merge(piece.folder, [one.content for one in self.fresh]))
             self.fresh = []
-            if len(self.merged) >= _MERGED_AT:
+            if len(self.merged) >= _MERGE_AT:
                 self.merged = [merge(piece.folder, [one.content for one in self.merged])]
-            self.bytes = sum(one.bytes for one in self.merge)
+            self.bytes = sum(one.bytes for one in self.merged)
 
 
 class KeyRule:
-    """Whether the stream's key is written: decided once, by the first values, and the same for every one."""
+    """Decides whether the stream's key is written: once, by the first values, and then the same for all."""
 
     def __init__(self) -> None:
         self._is_written: bool | None = None
 
     def is_written(self, with_field: int, rows: int) -> bool:
-        """Whether ``rows`` values, ``with_field`` of which have a field ``key``, get the stream's key.
+        """Return whether the key is written for ``rows`` values, of which ``with_field`` have a field ``key``.
 
-        `SinkError` if some have such a field and some have not.
+        Raise `SinkError` if some values have such a field and others do not.
         """
         if self._is_written is None:
             self._is_written = not with_field
@@ -153,26 +151,26 @@ class KeyRule:
 
 
 class Converter(Protocol):
-    """What makes record batches, such as `RowColumns`."""
+    """Converts rows and columns into record batches, as `RowColumns` does."""
 
     def convert(self, values: list[Any], *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
-        """Of rows."""
+        """Convert rows."""
         ...
 
     def admit(self, columns: pa.RecordBatch, *, leading: Mapping[str, Column] | None = None) -> pa.RecordBatch:
-        """Of columns."""
+        """Convert columns."""
         ...
 
     def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """An earlier batch with wider types."""
+        """Cast an earlier batch to wider types."""
         ...
 
 
 class BatchConverter:
-    """Turns the batches of one writer, rows or columns, into record batches of one schema (see `RowColumns`).
+    """Converts the batches of one writer, rows or columns, into record batches of one schema (see `RowColumns`).
 
-    ``partition_by`` names columns that stand apart. ``rows`` makes them, a `RowColumns` if None. ``schema`` is the
-    widest of the others so far; None before the first row.
+    ``partition_by`` names columns that are returned separately. ``rows`` is the converter, by default a `RowColumns`.
+    ``schema`` is the widest schema of the other columns so far; None before the first row.
     """
 
     def __init__(self, partition_by: Sequence[str] = (), rows: Converter | None = None) -> None:
@@ -182,17 +180,17 @@ class BatchConverter:
         self._key_rule = KeyRule()
 
     def convert(self, batch: Batch) -> tuple[list[pa.Array], pa.RecordBatch]:
-        """The partition columns of ``batch``, and its other columns, after `schema` has widened to hold them."""
+        """Return the partition columns of ``batch`` and its other columns; widen `schema` to hold them."""
         converted = self._of_rows(batch) if batch.columns is None else self._of_columns(batch, batch.columns)
         names = [name for name in converted.schema.names if name not in self._partition_by]
         if not names:
-            raise SinkError("all columns are partition columns, so none is left for the files: add one")
+            raise SinkError("all columns are partition columns, so the files would have none: add a column")
         others = converted.select(names)
         self.schema = others.schema
         return [converted.column(name) for name in self._partition_by], others
 
     def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """An earlier ``batch`` with the wider types of ``schema``."""
+        """Cast an earlier ``batch`` to the wider types of ``schema``."""
         return self._rows.widened(batch, schema)
 
     def _of_rows(self, batch: Batch) -> pa.RecordBatch:
@@ -215,7 +213,7 @@ class BatchConverter:
 
 
 def check_partition_columns(columns: Sequence[str], rows: Sequence[dict[str, Any]], leading: dict[str, Column]) -> None:
-    """`SinkError` unless each of ``rows`` has each of the partition ``columns`` that is not among ``leading``."""
+    """Raise `SinkError` unless all ``rows`` have all partition ``columns`` that are not among ``leading``."""
     for name in columns:
         if name not in leading and not all(name in row for row in rows):
-            raise SinkError(f"partition column {name!r} is no field of some value: give it to all, None if need be")
+            raise SinkError(f"some values lack the partition column {name!r}: give it to all, as None if unknown")

@@ -1,4 +1,4 @@
-"""JSON, one object per line: lines are independent, so fields and types may differ from one to the next."""
+"""JSON Lines: one object per line. Lines are independent, so their fields and types may differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from malstrom_py.sinks.files.writer import RollingFiles
 
 
 class JsonEncoder:
-    """A piece is the text of some lines. Columns are made rows, for JSON is written row by row."""
+    """Encodes rows as lines of text. Batches of columns are converted to rows first."""
 
     def __init__(self, files: RollingFiles, partition_by: Sequence[str]) -> None:
         self._files = files
@@ -63,7 +63,7 @@ class JsonEncoder:
             picked = rows if indices is None else [rows[index] for index in indices.to_pylist()]
             rest = [{name: value for name, value in row.items() if name not in names} for row in picked]
             if not all(rest):
-                raise SinkError("a value has partition columns only, so none is left for the files: add one")
+                raise SinkError("a value has only partition columns, so the files would have none: add a field")
             yield folder, rest
 
 
@@ -99,11 +99,11 @@ def _without_nan(value: Any) -> Any:
 
 
 def _finite_json_value(value: Any) -> Any:
-    """As `_json_value`; what is inside a value may be NaN too."""
+    """Convert as `_json_value` does, and replace NaN inside the value."""
     return _without_nan(_json_value(value))
 
 
-# Made once: json.dumps would make an encoder for each row.
+# json.dumps would create an encoder for each row.
 _encode_json: Final = json.JSONEncoder(default=_json_value, allow_nan=False, ensure_ascii=False).encode
 _encode_finite: Final = json.JSONEncoder(default=_finite_json_value, allow_nan=False, ensure_ascii=False).encode
 

@@ -1,13 +1,10 @@
-"""Partitioned output: folders named as Hive and Spark name them, ``column=value``, and the rows of each.
+"""Partitioned output: folder names as Hive and Spark write them (``column=value``), and the rows of each folder.
 
-Names of the folders of partitioned output, as Hive and Spark write them: ``column=value``, one folder per column.
-
-`parse_folder` reads such a name as Spark does.
-
-A name never leads out of its folder: each has a ``=`` in it, and ``/`` is escaped. What a name cannot tell apart from
-something else (the empty text, the name that means None) is refused.
-
-Which rows go into which folder of partitioned output. No row is made: values are told apart as columns.
+Rules:
+- A folder name never leads out of the output folder: it contains a ``=``, and ``/`` is escaped. `parse_folder` reads it
+  as Spark does.
+- Values without a unique name (the empty string, the name that means None) are refused.
+- Rows are grouped by columns, without conversion to rows.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive calls the partition of None."""
+"""Hive's name for the partition of None."""
 
 _NAME_BYTES_MAX: Final = 255
 _PARTITION_KINDS: Final = {ColumnKind.STR, ColumnKind.INT, ColumnKind.BOOL, ColumnKind.DATE, ColumnKind.NULL}
@@ -34,7 +31,7 @@ _ESCAPE: Final = re.compile("%([0-9A-Fa-f]{2})")
 
 
 def checked_columns(partition_by: object, sink: str = "sinks.Files") -> tuple[str, ...]:
-    """The columns that ``partition_by`` of a sink asks for; `PlanError` if they cannot be.
+    """Check the argument ``partition_by`` of a sink and return its columns; `PlanError` if it is invalid.
 
     >>> checked_columns("day"), checked_columns(["year", "month"]), checked_columns(None)
     (('day',), ('year', 'month'), ())
@@ -43,32 +40,32 @@ def checked_columns(partition_by: object, sink: str = "sinks.Files") -> tuple[st
         return ()
     names = [partition_by] if isinstance(partition_by, str) else partition_by
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-        raise PlanError(f"{sink}: partition_by is the name of a column, or a list of some")
+        raise PlanError(f"{sink}: partition_by is a column name or a list of column names")
     if len(set(names)) < len(names):
         raise PlanError(f"{sink}: partition_by names a column twice")
     for name in names:
         if not name or name.startswith(("_", ".")):
             raise PlanError(f"{sink}: readers skip the folders of a partition column {name!r}: rename it")
         if not is_unicode(name) or len(f"{escaped(name)}={NULL_NAME}".encode()) > _NAME_BYTES_MAX:
-            raise PlanError(f"{sink}: the name of a partition column is too long, or no UTF-8: rename it")
+            raise PlanError(f"{sink}: the name of a partition column is too long, or not valid UTF-8: rename it")
     return tuple(names)
 
 
 def folder_of(columns: Sequence[str], values: Sequence[Any]) -> str:
-    """The folder of the partition in which ``columns`` have ``values``: str, int, bool, date or None.
+    """Return the folder of the partition with these ``values`` (str, int, bool, date or None) of ``columns``.
 
     >>> folder_of(["day", "to"], [date(2013, 1, 1), "a/b"]), folder_of(["late"], [True]), folder_of(["to"], [None])
     ('day=2013-01-01/to=a%2Fb', 'late=true', 'to=__HIVE_DEFAULT_PARTITION__')
 
     Raises:
-        SinkError: a value has no name of its own (the empty text, the name that means None, text that is no UTF-8), or
-            one of more than 255 bytes.
+        SinkError: a value has no unique name (the empty string, the name that means None, invalid UTF-8), or its name
+            has more than 255 bytes.
     """
     return "/".join([_name_of(column, value) for column, value in zip(columns, values, strict=True)])
 
 
 def parse_folder(folder: str) -> tuple[str, str | None] | None:
-    """The column and the text that the name of a ``folder`` tells, None for None; None if it is of no partition.
+    """Parse the name of a ``folder`` into column and text (None for null); None if it is not a partition.
 
     >>> parse_folder("to=a%2Fb"), parse_folder("to=__HIVE_DEFAULT_PARTITION__"), parse_folder("flights")
     (('to', 'a/b'), ('to', None), None)
@@ -80,12 +77,12 @@ def parse_folder(folder: str) -> tuple[str, str | None] | None:
 
 
 def escaped(text: str) -> str:
-    """``text`` with the characters that Hive escapes as ``%XX``."""
+    """Escape the characters that Hive escapes, as ``%XX``."""
     return text.translate(_ESCAPED)
 
 
 def _unescaped(text: str) -> str:
-    """``text`` as Spark reads it: each escape is a character of its own, and no byte of one."""
+    """Unescape ``text`` as Spark does: an escape is one character, not one byte of UTF-8."""
     return _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text)
 
 
@@ -94,7 +91,7 @@ def _name_of(column: str, value: Any) -> str:
     if len(name.encode()) > _NAME_BYTES_MAX:
         raise SinkError(
             f"column {column!r} has a value too long for the name of its folder ({_NAME_BYTES_MAX} bytes at most): "
-            f"partition by something shorter"
+            f"partition by shorter values"
         )
     return name
 
@@ -108,15 +105,15 @@ def _text_of(column: str, value: Any) -> str:
         return value.isoformat()
     text = str(value)
     if text in {"", NULL_NAME}:
-        what = "the empty text" if not text else f"the text {NULL_NAME!r}"
-        raise SinkError(f"column {column!r} has {what}, which a partition would not tell from None: replace it")
+        what = "an empty string" if not text else f"the string {NULL_NAME!r}"
+        raise SinkError(f"column {column!r} has {what}, whose partition would be that of None: replace it")
     if not is_unicode(text):
-        raise SinkError(f"column {column!r} has text that is no UTF-8, so its folder has no name: replace it")
+        raise SinkError(f"column {column!r} has text that is not valid UTF-8, so it cannot name a folder: replace it")
     return escaped(text)
 
 
 def split(names: Sequence[str], columns: Sequence[pa.Array]) -> Iterator[tuple[str, pa.Array | None]]:
-    """Each folder, with the indices of its rows in order (None: all of them), for partition ``columns`` so named.
+    """Group rows by partition: each folder with the indices of its rows in order (None means all rows).
 
     >>> import pyarrow as pa
     >>> [(folder, rows.to_pylist()) for folder, rows in split(["a"], [pa.array(["x", None, "x"])])]
@@ -132,12 +129,12 @@ def _check_type(name: str, kind: pa.DataType) -> None:
     if kind_of(kind) not in _PARTITION_KINDS:
         raise SinkError(
             f"column {name!r} holds {kind}, and output is partitioned by str, int, bool or date: "
-            f"make it one of them in a map step"
+            f"convert it in a map step"
         )
 
 
 def _groups(columns: Sequence[pa.Array], rows: pa.Array | None) -> Iterator[tuple[list[Any], pa.Array | None]]:
-    """The values of ``columns`` that occur among ``rows`` (None: in all), each with its rows."""
+    """Iterate over the distinct values of ``columns`` among ``rows`` (None means all), each with its rows."""
     column, *others = columns
     for value, picked in _by_value(column if rows is None else column.take(rows)):
         mine = rows if picked is None else picked if rows is None else rows.take(picked)
@@ -151,13 +148,13 @@ def _groups(columns: Sequence[pa.Array], rows: pa.Array | None) -> Iterator[tupl
 def _by_value(column: pa.Array) -> Iterator[tuple[Any, pa.Array | None]]:
     import pyarrow.compute
 
-    pc: Any = pyarrow.compute  # its functions are made while it is imported, so that no checker knows them
+    pc: Any = pyarrow.compute  # It creates its functions on import, so mypy does not know them.
     encoded = column.dictionary_encode(null_encoding="encode")
     values, codes = encoded.dictionary.to_pylist(), encoded.indices
     if len(values) == 1:
         yield values[0], None
         return
-    # Codes are given out in the order in which values come, so both counts and sorted rows are in that order.
+    # Codes are in the order of first appearance, so counts and sorted rows have the same order.
     order, start = pc.array_sort_indices(codes), 0
     for value, count in zip(values, codes.value_counts().field("counts").to_pylist(), strict=True):
         yield value, order.slice(start, count)

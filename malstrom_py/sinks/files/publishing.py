@@ -1,7 +1,7 @@
-"""The commit: staged files are renamed to their visible names, ``<root>/<partition>/…/<step>-<snapshot>-<n>.<ext>``.
+"""The commit of files: renames of staged files to visible names, ``<root>/<partition>/…/<step>-<snapshot>-<n>.<ext>``.
 
-It may be called again at any point: what was moved before stays. When a rename fails, all of the commit is taken back,
-the folders that it made included.
+A commit is idempotent: files that were moved before stay. When a rename fails, the whole commit is undone, including
+the folders that it created.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from malstrom_py.sinks.files.staging import (
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A pre-committed file, and the folder (relative to the root) that it goes to."""
+    """A pre-committed file, and its target folder, relative to the root."""
 
     path: Path
     folder: str
 
 
 def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) -> list[StagedFile]:
-    """The staged files that ``payloads`` name: those of a writer in the order in which it wrote them, the writers in
-    one order whatever the order of the payloads."""
+    """Return the staged files that ``payloads`` name, in an order that does not depend on that of the payloads.
+
+    The files of one writer are in the order in which it wrote them.
+    """
     folders: dict[str, str] = {}
     for payload in payloads:
         try:
@@ -48,22 +50,22 @@ def staged_files(root: Path, context: CommitContext, payloads: Sequence[bytes]) 
     for name, folder in folders.items():
         match = STAGED.fullmatch(name) if isinstance(name, str) else None
         if match is None or match.groups() != (context.job, context.step) or not _is_beneath(folder):
-            raise SinkError(f"a pre-commit payload of step {context.step!r} names a file that is none of its own")
+            raise SinkError(f"a pre-commit payload of step {context.step!r} names a file of another job or step")
     staging_folder(root, context.job, context.step)
     files = [StagedFile(root / name, folder) for name, folder in folders.items()]
-    # Those of several snapshots, which are shown together at the end, come one snapshot behind the other.
+    # Files of several snapshots may be published together: order them by snapshot first.
     return sorted(files, key=lambda file: (file.path.name.rpartition("-")[0], file.path.parent))
 
 
 def _is_beneath(folder: object) -> bool:
-    """Whether ``folder`` names partitions: each name has a ``=`` in it, so that none leads up or nowhere."""
+    """Return whether ``folder`` consists of partition names: a ``=`` in each rules out ``..`` and empty names."""
     return isinstance(folder, str) and (
         not folder or all("=" in name and "\0" not in name for name in folder.split("/"))
     )
 
 
 def visible_names(prefix: str, staged: Sequence[StagedFile]) -> list[str]:
-    """What each of the ``staged`` files is called once it is visible."""
+    """Return the visible name of each of the ``staged`` files."""
     return [f"{prefix}-{number:05d}{file.path.suffix}" for number, file in enumerate(staged)]
 
 
@@ -76,11 +78,11 @@ def publish(
     record: Callable[[list[str]], None] | None = None,
     done: Container[str] = (),
 ) -> None:
-    """Rename ``staged`` files to their visible names. What is there already is left alone: call it again at will.
+    """Rename ``staged`` files to their visible names. Idempotent: files that were moved before stay.
 
-    ``prefix``: what their names begin with, if not step and snapshot. ``record`` is told the visible paths, relative to
-    ``root``, once all are there; if it fails, all is taken back. ``done``: the paths that have been visible, and need
-    not be there any more.
+    ``prefix``: the prefix of the names, by default step and snapshot. ``record`` is called with the visible paths,
+    relative to ``root``, after all renames; if it fails, the commit is undone. ``done``: the paths of earlier commits,
+    whose files may have been removed since.
     """
     names = visible_names(prefix or f"{checked(context.step)}-{checked(context.snapshot)}", staged)
     moves = [(file, name) for file, name in zip(staged, names, strict=True) if _is_to_move(root, file, name, done)]
@@ -96,7 +98,7 @@ def publish(
 
 
 def discard(root: Path, staged: Sequence[StagedFile]) -> None:
-    """Remove ``staged`` files, and their folders as far as they are empty."""
+    """Remove ``staged`` files, and their folders if empty."""
     with sink_errors("cannot remove uncommitted files in", root):
         for file in staged:
             file.path.unlink(missing_ok=True)
@@ -104,14 +106,14 @@ def discard(root: Path, staged: Sequence[StagedFile]) -> None:
 
 
 def hold(staged: Sequence[StagedFile]) -> Callable[[], None]:
-    """Lock the folders of ``staged`` files, together with others that hold them, until the result is called."""
-    held = contextlib.ExitStack()
+    """Lock the folders of ``staged`` files (a shared lock), until the returned function is called."""
+    locks = contextlib.ExitStack()
     for folder in {file.path.parent for file in staged}:
         lock = RunLock(folder)
-        held.callback(lock.release)
-        with contextlib.suppress(OSError):  # it is gone: that is for the commit to tell
+        locks.callback(lock.release)
+        with contextlib.suppress(OSError):  # The folder is missing: the commit reports it.
             lock.hold(shared=True)
-    return held.close
+    return locks.close
 
 
 def _visible_path(file: StagedFile, name: str) -> str:
@@ -119,7 +121,7 @@ def _visible_path(file: StagedFile, name: str) -> str:
 
 
 def _is_to_move(root: Path, staged: StagedFile, name: str, done: Container[str]) -> bool:
-    """False if ``staged`` was moved before. `SinkError` if another file is in the way, or both are gone."""
+    """Return whether ``staged`` is still to be moved; `SinkError` if the target exists too, or both are missing."""
     is_staged, is_there = os.path.lexists(staged.path), os.path.lexists(root / staged.folder / name)
     if is_staged and is_there:
         raise SinkError(f"{name} is there already in {root}, though it was never committed: move it away, run again")
@@ -129,7 +131,7 @@ def _is_to_move(root: Path, staged: StagedFile, name: str, done: Container[str])
 
 
 class _Commit:
-    """What one commit has done so far."""
+    """The changes of one commit, so that they can be undone."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -138,14 +140,14 @@ class _Commit:
         self._names: dict[Path, set[str]] = {}
 
     def move(self, staged: StagedFile, name: str) -> None:
-        """Rename one file, into a folder that is made if it is not there (any more)."""
+        """Rename one file; create its folder if missing."""
         target = self._root / staged.folder / name
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 self._make_folder(staged.folder)
                 staged.path.replace(target)
             except FileNotFoundError:
-                # Another commit that is taken back may remove the empty folder in between.
+                # Another commit that is undone may remove the empty folder in between.
                 if not attempts_left or not staged.path.exists():
                     raise
             else:
@@ -154,11 +156,11 @@ class _Commit:
         raise InternalError("every attempt returns or raises")
 
     def take_back(self) -> None:
-        """Undo it all, in reverse order."""
+        """Undo all changes, in reverse order."""
         for path, target in reversed(self._moved):
             target.replace(path)
         for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # Somebody else uses it by now.
+            with contextlib.suppress(OSError):  # Another commit has files in it.
                 folder.rmdir()
 
     def _make_folder(self, name: str) -> None:
@@ -179,14 +181,14 @@ class _Commit:
                 self._check_name(parent, part)
 
     def _check_name(self, parent: Path, name: str) -> None:
-        """`SinkError` if the folder that is there is called otherwise: rows of ``A`` would be read as rows of ``a``."""
+        """Raise `SinkError` if the file system ignores case: rows of ``A`` would be read as rows of ``a``."""
         known = self._names.setdefault(parent, set())
         if name not in known:
             known.update(path.name for path in parent.iterdir())
         if name not in known:
             raise SinkError(
-                f"the file system of {self._root} takes two partitions for one (they differ in case, say): "
-                f"make their values differ in more, or write elsewhere"
+                f"the file system of {self._root} treats two partitions as one (it ignores case, for example): "
+                f"make their values differ in more than case, or write elsewhere"
             )
 
 
@@ -201,7 +203,7 @@ def _taken_back_on_error(root: Path) -> Iterator[_Commit]:
 
 
 def _with_parents(root: Path, folders: set[str]) -> list[Path]:
-    """``folders`` beneath ``root``, and what is above them up to ``root``, each once; inner ones first."""
+    """Return ``folders`` below ``root`` with their parents up to ``root``, each once, inner ones first."""
     found = {root / folder for folder in folders}
     for folder in tuple(found):
         found.update(parent for parent in folder.parents if root in (parent, *parent.parents))

@@ -1,7 +1,7 @@
-"""Where files stand before and after their commit, and what moves them. Names that begin with ``_`` are hidden.
+"""Staging of files before their commit, in a folder that readers skip because its name begins with ``_``.
 
-``<root>/_staging/<job>/<step>/<run>/open-<n>.<ext>`` while it is written, ``<snapshot>-<n>.<ext>`` in that folder once
-pre-committed; `publishing` says where once committed. The folders of partitions are made by the commit alone.
+A file is ``<root>/_staging/<job>/<step>/<run>/open-<n>.<ext>`` while it is written, and ``<snapshot>-<n>.<ext>`` in the
+same folder after the pre-commit. `publishing` moves it at the commit, which also creates the partition folders.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 STAGING: Final = "_staging"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 STAGED: Final = re.compile(rf"{STAGING}/({_ID.pattern})/({_ID.pattern})/[0-9a-f]{{16}}/{_ID.pattern}-[0-9]+\.[a-z]+")
-"""The path of a pre-committed file in the root, with its job and step."""
+"""The path of a pre-committed file, relative to the root; its groups are job and step."""
 
 ATTEMPTS: Final = 20
-"""How often a folder is made again that another run removed because it was empty."""
+"""How often to create a folder that another run removes because it is empty."""
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextlib.contextmanager
 def sink_errors(what: str, path: Path | str) -> Iterator[None]:
-    """Errors of the disk inside become a `SinkError` that says what to do."""
+    """Turn every OSError inside into a `SinkError` with a remedy."""
     try:
         yield
     except OSError as error:
@@ -46,7 +46,7 @@ def sink_errors(what: str, path: Path | str) -> Iterator[None]:
 
 
 def staging_folder(root: Path, job: str, step: str) -> Path:
-    """The folder of ``step``'s uncommitted files; `SinkError` if a link would lead out of ``root``."""
+    """Return the folder of ``step``'s uncommitted files; `SinkError` if a symbolic link leads out of ``root``."""
     folder = root
     for name in (STAGING, checked(job), checked(step)):
         folder = folder / name
@@ -57,7 +57,7 @@ def staging_folder(root: Path, job: str, step: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A finished file, the folder (relative to the root) that it goes to, and its schema if it has one."""
+    """A finished file, its target folder (relative to the root), and its schema if it has one."""
 
     path: Path
     folder: str
@@ -65,7 +65,7 @@ class WrittenFile:
 
 
 class Staging:
-    """One writer's folder, locked while it holds files. Its name is random: no two runs or workers ever share one."""
+    """The staging folder of one writer, locked while it has files; its random name keeps runs and workers apart."""
 
     def __init__(self, root: Path, job: str, step: str) -> None:
         self._root = root
@@ -78,7 +78,7 @@ class Staging:
             self._make_root()
 
     def create(self, number: int, extension: str) -> tuple[Path, IO[bytes]]:
-        """A new empty file to write; its folder is made if it is not there (any more)."""
+        """Create an empty file, and its folder if missing."""
         path = self._folder / f"open-{number}.{extension}"
         staging_folder(self._root, self._job, self._step)
         with sink_errors("cannot create", path):
@@ -95,10 +95,10 @@ class Staging:
         raise InternalError("every attempt returns or raises")
 
     def pre_commit(self, written: Sequence[WrittenFile], snapshot: str) -> bytes:
-        """Put ``written`` (closed and synced) under ``snapshot``: the payload that names them, in order."""
+        """Rename the ``written`` files (closed and synced) for ``snapshot``; return the payload, which names them."""
         names = []
         if not written:
-            self._made = []  # The folder of a job without rows stays, as its result.
+            self._made = []  # An empty folder is the result of a job without rows, so it stays.
         with sink_errors("cannot pre-commit files in", self._folder):
             for file in written:
                 staged = file.path.with_name(file.path.name.replace("open", checked(snapshot), 1))
@@ -110,7 +110,7 @@ class Staging:
         return json.dumps({"files": names, "folders": [file.folder for file in written]}).encode()
 
     def discard(self, paths: Sequence[Path]) -> None:
-        """Remove files that were never pre-committed, and what folders were made if nothing is left in them."""
+        """Remove files that were never pre-committed, and the folders created here that are empty."""
         with sink_errors("cannot remove files in", self._folder):
             for path in paths:
                 path.unlink(missing_ok=True)
@@ -119,12 +119,12 @@ class Staging:
                 remove_empty(self._made[0], self._made[-1].parent)
 
     def _make_root(self) -> None:
-        """Make the folder, and remember what of its path was missing. Another writer may have removed it again."""
+        """Create the root, and remember which folders were missing. Another writer may have removed it again."""
         self._made = self._made or [folder for folder in (self._root, *self._root.parents) if not folder.exists()]
         try:
             self._root.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError:
-            # Once more, for another run may have removed what is above it; such as /proc says so of any new name.
+            # Retry: another run may have removed a parent. On /proc, say, each attempt fails in this way.
             try:
                 self._root.mkdir(parents=True, exist_ok=True)
             except FileNotFoundError as error:
@@ -134,12 +134,12 @@ class Staging:
                 ) from error
 
     def release(self) -> None:
-        """Unlock the folder: what is left in it is pre-committed, and held by whoever commits it."""
+        """Unlock the folder: all files in it are pre-committed, and the committer protects them."""
         self._lock.release()
 
 
 def remove_leftovers(root: Path, context: CommitContext, committed: Sequence[str]) -> None:
-    """Remove what earlier runs of this step left, but nothing of a ``committed`` snapshot or of a run under way."""
+    """Remove the files of earlier runs of this step, except those of ``committed`` snapshots and of active runs."""
     folder = staging_folder(root, context.job, context.step)
     with sink_errors("cannot clear", folder):
         for run in list(folder.iterdir()) if folder.is_dir() else []:
@@ -160,7 +160,7 @@ def _clear(run: Path, committed: Sequence[str]) -> None:
 
 
 def remove_empty(*folders: Path) -> None:
-    """Remove each of ``folders`` but the last, and what is above it, up to the last, as far as it is empty."""
+    """Remove each of ``folders`` except the last, and its parents below the last, if empty."""
     *folders_to_remove, root = folders
     for start in folders_to_remove:
         folder = start
@@ -175,13 +175,13 @@ def remove_empty(*folders: Path) -> None:
 
 
 def make_private(folder: Path, root: Path) -> None:
-    """Make ``folder`` and what is missing between it and ``root``, for this user alone."""
+    """Create ``folder`` and its missing parents below ``root``, accessible to this user only."""
     for part in [*reversed([parent for parent in folder.parents if root in parent.parents]), folder]:
         part.mkdir(mode=0o700, exist_ok=True)
 
 
 def sync(folder: Path) -> None:
-    """Make durable what stands in ``folder``: names, not contents."""
+    """Make the entries of ``folder`` durable: their names, not their contents."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -190,7 +190,7 @@ def sync(folder: Path) -> None:
 
 
 def checked(name: str) -> str:
-    """``name``, if it can be part of a file name; `SinkError` if not."""
+    """Return ``name`` if it can be part of a file name; raise `SinkError` if not."""
     if not _ID.fullmatch(name) or PurePosixPath(name).name != name:
         raise SinkError(f"{name!r} cannot be part of a file name: use 1 to 64 letters, digits, '_' or '-'")
     return name
@@ -198,11 +198,11 @@ def checked(name: str) -> str:
 
 def _why(error: OSError) -> str:
     if error.errno in _FULL:
-        return f"{os.strerror(error.errno)}. Nothing of it is visible. Make room, or write elsewhere, and run again."
+        return f"{os.strerror(error.errno)}. No rows are visible. Free some space, or write elsewhere, and run again."
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return f"{error.strerror}. Give this user the right to write there, or write elsewhere."
     if isinstance(error, FileNotFoundError):
-        return f"what was there is gone, another program removed it. Let none clear {STAGING}, and run the job again."
+        return f"another program removed a file or folder. Let no program clear {STAGING}, and run the job again."
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return "a file stands where a folder is needed. Move it away, or write elsewhere."
+        return "a file is in the place of a folder. Move it away, or write elsewhere."
     return f"{error.strerror or type(error).__name__}. Check the path and its disk."

@@ -1,4 +1,4 @@
-"""csv and parquet: files of columns. Rows are made columns, columns stay what they are."""
+"""Encoders of csv and parquet: rows are converted to columns, and columns are written without conversion."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.schema import in_microseconds, stored_type
 from malstrom_py.errors import SinkError
 from malstrom_py.sinks.files.encoding import (
+    BUFFER_BYTES_MAX,
     GROUP_BYTES,
     GROUP_ROWS,
-    HELD_BYTES_MAX,
     BatchConverter,
     Converter,
     EncodedRows,
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _COLUMN_BYTES: Final = 512
-"""What a column of a record batch takes besides its values."""
+"""The memory of a column of a record batch, besides its values."""
 
 _PAGE_BYTES: Final = 1 << 18
-"""Smaller than pyarrow's: its pages of a mebibyte take several times that to compress."""
+"""Smaller than pyarrow's default: compressing a page of one mebibyte takes several times its size."""
 
 _CHUNK_BYTES: Final = 1 << 18
-"""What one column of a row group should have on average: readers like few large chunks."""
+"""The average size of one column of a row group: few large chunks are read fastest."""
 
 _CAST_BYTES_MAX: Final = 1 << 30
-"""Half of what the offsets of a plain string column reach."""
+"""Half of the largest size of a plain string column, which has 32-bit offsets."""
 
-_TOLD_MAX: Final = 20
+_LISTED_MAX: Final = 20
 
-_REMEDY: Final = "cast it to another type, or leave it out, in a map step"
+_REMEDY: Final = "cast it to another type, or drop it, in a map step"
 
 
 class _TableEncoder:
-    """A piece is a record batch, whose types may be narrower than those of later ones."""
+    """Encodes batches as record batches; later ones may have wider types."""
 
     def __init__(self, files: RollingFiles, partition_by: Sequence[str], rows: Converter | None = None) -> None:
         self._files = files
@@ -56,7 +56,7 @@ class _TableEncoder:
     def group_bytes(self) -> int:
         schema = self._columns.schema
         columns = 0 if schema is None else len(schema)
-        return min(HELD_BYTES_MAX, max(GROUP_BYTES, columns * _CHUNK_BYTES))
+        return min(BUFFER_BYTES_MAX, max(GROUP_BYTES, columns * _CHUNK_BYTES))
 
     def encode(self, batch: Batch) -> Iterable[EncodedRows[pa.RecordBatch]]:
         with self._arrow_errors():
@@ -68,7 +68,7 @@ class _TableEncoder:
         if not self._partition_by:
             return [_piece("", columns)]
         parts = split(self._partition_by, partitions)
-        # Each folder's rows are copied: a slice would keep all of the batch alive for as long as one folder waits.
+        # The rows of each folder are copied: a slice would keep the whole batch in memory while it is buffered.
         return [_piece(folder, columns if rows is None else columns.take(rows)) for folder, rows in parts]
 
     def merge(self, folder: str, contents: Sequence[pa.RecordBatch]) -> EncodedRows[pa.RecordBatch]:
@@ -94,7 +94,7 @@ class _TableEncoder:
 
     @contextmanager
     def _arrow_errors(self) -> Iterator[None]:
-        """What Arrow refuses besides, as an error that names the columns it may be."""
+        """Turn other errors of Arrow into a `SinkError` that names the columns."""
         import pyarrow as pa
 
         try:
@@ -106,10 +106,10 @@ class _TableEncoder:
             ) from error
 
     def _check(self, schema: pa.Schema) -> None:
-        """Raise `SinkError` for types the format has no place for."""
+        """Raise `SinkError` for types that the format cannot hold."""
 
     def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
-        """The type in the file of a column of ``kind``: one of None only is of str, for many readers know no null."""
+        """Return the type in the file of a column of ``kind``; null becomes str, because many readers lack null."""
         import pyarrow as pa
 
         return pa.string() if pa.types.is_null(kind) else kind
@@ -131,10 +131,12 @@ class CsvEncoder(_TableEncoder):
 
         for field in schema:
             if pa.types.is_nested(field.type):
-                raise SinkError(f"column {field.name!r} holds {field.type}, csv only plain values: use parquet or json")
+                raise SinkError(
+                    f"column {field.name!r} holds {field.type}, and csv holds only plain values: use parquet or json"
+                )
 
     def _type_in_file(self, kind: pa.DataType) -> pa.DataType:
-        """The type that the same values have as rows, where the text tells them apart."""
+        """Return the type that the values would have as rows, where it makes a difference in the text."""
         import pyarrow as pa
 
         if pa.types.is_floating(kind):
@@ -150,14 +152,14 @@ class CsvEncoder(_TableEncoder):
         try:
             pa_csv.write_csv(table, stream, pa_csv.WriteOptions(include_header=is_new))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            told = _told(table, pa_csv.write_csv)
-            raise SinkError(f"csv cannot hold {told}: {_REMEDY}, or use parquet or json") from None
+            columns = _refused_columns(table, pa_csv.write_csv)
+            raise SinkError(f"csv cannot hold {columns}: {_REMEDY}, or use parquet or json") from None
 
 
 class ParquetEncoder(_TableEncoder):
-    """Row groups of at most `GROUP_ROWS` rows. Types are `stored_type`, whatever the layout was.
+    """Writes row groups of at most `GROUP_ROWS` rows, in the types of `stored_type`.
 
-    All files of one pre-commit get the same schema: those written before a column's type widened are written again.
+    All files of one pre-commit get the same schema: files written before a column widened are rewritten.
     """
 
     def finish(self) -> None:
@@ -178,11 +180,11 @@ class ParquetEncoder(_TableEncoder):
         try:
             self._writer(folder, table.schema).write_table(table, row_group_size=GROUP_ROWS)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            told = _told(table, pq.write_table)
-            raise SinkError(f"parquet cannot hold {told}: {_REMEDY}, or use json") from None
+            columns = _refused_columns(table, pq.write_table)
+            raise SinkError(f"parquet cannot hold {columns}: {_REMEDY}, or use json") from None
 
     def _writer(self, folder: str, schema: pa.Schema) -> pq.ParquetWriter:
-        """What writes into the open file of ``folder``, if it is of this schema, or else into a new one."""
+        """Return the writer of the open file of ``folder``; begin a new file if its schema differs."""
         import pyarrow.parquet as pq
 
         file = self._files.current(folder)
@@ -205,7 +207,7 @@ class ParquetEncoder(_TableEncoder):
 
 
 def schema_of(path: Path) -> bytes:
-    """The schema of a parquet file, as Arrow serialises it."""
+    """Return the schema of a parquet file, serialized by Arrow."""
     import pyarrow.parquet as pq
 
     schema: bytes = pq.read_schema(path).remove_metadata().serialize().to_pybytes()
@@ -217,8 +219,8 @@ def _piece(folder: str, columns: pa.RecordBatch) -> EncodedRows[pa.RecordBatch]:
     return EncodedRows(folder, columns, rows, columns.nbytes + columns.num_columns * _COLUMN_BYTES)
 
 
-def _told(table: pa.Table, write: Callable[[pa.Table, pa.NativeFile], None]) -> str:
-    """The columns that ``write`` refuses; all of them, if it takes each by itself."""
+def _refused_columns(table: pa.Table, write: Callable[[pa.Table, pa.NativeFile], None]) -> str:
+    """Name the columns that ``write`` refuses; all columns, if it accepts each alone."""
     import pyarrow as pa
 
     refused = []
@@ -232,12 +234,12 @@ def _told(table: pa.Table, write: Callable[[pa.Table, pa.NativeFile], None]) -> 
 
 
 def _listed(fields: Sequence[pa.Field]) -> str:
-    shown = ", ".join(f"{field.name!r}: {field.type}" for field in fields[:_TOLD_MAX])
-    return shown + (f" and {len(fields) - _TOLD_MAX} more" if len(fields) > _TOLD_MAX else "")
+    shown = ", ".join(f"{field.name!r}: {field.type}" for field in fields[:_LISTED_MAX])
+    return shown + (f" and {len(fields) - _LISTED_MAX} more" if len(fields) > _LISTED_MAX else "")
 
 
 def _castable(content: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """``content`` in pieces whose texts fit the offsets of plain strings, each with memory of its own."""
+    """Split ``content`` so that its strings fit 32-bit offsets; each part is a copy."""
     import pyarrow as pa
 
     if content.nbytes <= _CAST_BYTES_MAX or len(content) <= 1:

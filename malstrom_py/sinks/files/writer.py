@@ -1,6 +1,6 @@
-"""The files of one writer between two pre-commits: one open per folder, the next begins when it is large enough.
+"""The writer of one worker: it buffers encoded rows, writes them into rolling files, and stages the files.
 
-A writer of one worker: pieces wait until they are worth a write, files roll over, and stand staged at the end.
+Each folder has one open file; a file that is large enough is finished, and the next one begins.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 OPEN_MAX: Final = 64
-"""Files that are open at once; for one more, the one that was not written for longest is finished."""
+"""The limit of open files; above it the least recently written one is finished."""
 
 
 @dataclass(slots=True, eq=False)
 class RollingFile:
-    """A file that is being written. A parquet file has a ``writer``, which ends it when it is closed."""
+    """A file that is being written. A parquet file has a ``writer``, which writes the footer when it is closed."""
 
     folder: str
     path: Path
@@ -37,7 +37,7 @@ class RollingFile:
 
 
 class RollingFiles:
-    """Creates, syncs and forgets files in ``staging``; a file of ``file_bytes_max`` bytes or more gets no more rows."""
+    """Creates, syncs and closes files in ``staging``; a file of ``file_bytes_max`` bytes or more gets no more rows."""
 
     def __init__(self, staging: Staging, extension: str, *, file_bytes_max: int) -> None:
         self._staging = staging
@@ -48,11 +48,11 @@ class RollingFiles:
         self.written: list[WrittenFile] = []
 
     def __contains__(self, folder: str) -> bool:
-        """Whether a file of ``folder`` is open."""
+        """Return whether a file of ``folder`` is open."""
         return folder in self._open
 
     def current(self, folder: str) -> RollingFile:
-        """The open file of ``folder``; a new one if there is none."""
+        """Return the open file of ``folder``; create one if there is none."""
         if folder in self._open:
             self._open.move_to_end(folder)
             return self._open[folder]
@@ -64,7 +64,7 @@ class RollingFiles:
         return file
 
     def roll(self, folder: str) -> None:
-        """Finish the open file of ``folder`` if it is large enough to begin another."""
+        """Finish the open file of ``folder`` if it is large enough."""
         if self._open[folder].stream.tell() >= self._file_bytes_max:
             self.finish(folder)
 
@@ -87,22 +87,22 @@ class RollingFiles:
             self.finish(folder)
 
     def replace(self, old: WrittenFile, new: WrittenFile) -> None:
-        """Remove a finished file: a ``new`` one, finished last, takes its place among the others."""
+        """Remove the finished file ``old``; ``new``, the file finished last, takes its place in the order."""
         self.written.remove(new)
         self.written[self.written.index(old)] = new
         old.path.unlink()
 
     def pre_commit(self, snapshot: str) -> bytes:
-        """Hand the finished files over to ``snapshot``; the payload."""
+        """Pre-commit the finished files under ``snapshot``; return the payload."""
         payload = self._staging.pre_commit(self.written, snapshot)
         self.written = []
         return payload
 
     def discard(self) -> None:
-        """Remove all that is not pre-committed."""
+        """Remove all files that are not pre-committed."""
         paths = [file.path for file in self.written] + [file.path for file in self._open.values()]
         for file in self._open.values():
-            # What they could not write is thrown away.
+            # The files are removed, so their errors do not matter.
             with contextlib.suppress(Exception):
                 if file.writer is not None:
                     file.writer.close()
@@ -117,14 +117,14 @@ class RollingFiles:
 
 
 class FilesWriter:
-    """Writes what one worker has into staged files. ``root`` is named in errors."""
+    """Writes the batches of one worker into staged files. Errors name ``root``."""
 
     def __init__(self, root: str, files: RollingFiles, encoder: Encoder[Any], *, file_bytes_max: int) -> None:
         self._root = root
         self._files = files
         self._encoder = encoder
         self._file_bytes_max = file_bytes_max
-        self._held = WriteBuffer(encoder.merge)
+        self._buffer = WriteBuffer(encoder.merge)
 
     def write(self, batch: Batch) -> None:
         """See `SinkWriter.write`."""
@@ -133,20 +133,20 @@ class FilesWriter:
         with sink_errors("cannot write to", self._root):
             for piece in self._encoder.encode(batch):
                 group_bytes = min(self._encoder.group_bytes, self._file_bytes_max)
-                folder = self._held.add(piece, group_bytes=group_bytes)
+                folder = self._buffer.add(piece, group_bytes=group_bytes)
                 if folder is not None:
-                    self._encoder.write(folder, self._held.take(folder))
+                    self._encoder.write(folder, self._buffer.take(folder))
 
     def pre_commit(self, context: CommitContext) -> bytes:
         """See `TransactionalWriter.pre_commit`."""
         with sink_errors("cannot write to", self._root):
-            # Those whose file is open come first: none is closed to make room, only to be begun anew.
-            for folder in sorted(self._held, key=lambda folder: folder not in self._files):
-                self._encoder.write(folder, self._held.take(folder))
+            # Folders with an open file come first: no file is closed at the limit and then followed by a second one.
+            for folder in sorted(self._buffer, key=lambda folder: folder not in self._files):
+                self._encoder.write(folder, self._buffer.take(folder))
             self._encoder.finish()
             return self._files.pre_commit(context.snapshot)
 
     def close(self) -> None:
         """See `SinkWriter.close`."""
-        self._held.clear()
+        self._buffer.clear()
         self._files.discard()

@@ -1,9 +1,8 @@
-"""``Spark``: a transactional sink whose output Spark reads, or writes itself: Parquet folders, tables, other formats.
+"""``Spark``: a transactional sink for data that Spark reads: Parquet folders, tables, other formats, or a function.
 
-Writers stage Parquet files, as those of `sinks.Files` do, in types that Spark knows (`types`, `encoding`,
-`given_columns`). The commit brings all to one schema (`unifying`), writes down what it is about to do (`publication`),
-and does it: in the file system (`folders`, `swapping`), or through Spark (`through_spark`, `tables`, `new_tables`).
-What is to be known from snapshot to snapshot stands in `over_snapshots`.
+Writers stage Parquet files as `sinks.Files` does, in Spark's types (`encoding`). The commit converts all files to one
+schema (`schema`), records its intent (`publication`), and publishes: in the file system (`folders`) or through Spark
+(`through_spark`). `publication` also keeps the log of snapshots that are published or deferred.
 """
 
 from __future__ import annotations
@@ -49,48 +48,56 @@ _FILE_BYTES_MAX: Final = 256 << 20
 
 
 class Spark:
-    """Writes what Spark is to read: Parquet into a folder, a table, another format, or what a function makes of it.
+    """Writes data for Spark: Parquet files in a folder, a Spark table, another format, or calls of a function.
 
-    ``path``: a folder, or ``file://…``, that all workers (and Spark) have. ``table``: the name of a table of Spark.
-    ``foreach_snapshot``: a function in place of both, called with a DataFrame of all rows and the id of the commit.
-    ``format``: "parquet", or any that Spark writes. ``mode``: "append", "overwrite", or "error" if something is there
-    already. ``partition_by``: columns that name folders, or by which Spark partitions a table. ``options``: for Spark's
-    writer. ``schema``: a ``pyarrow.Schema`` or a ``StructType``; without one, columns are those of the first batch.
-    ``session``: the session to publish with, else that of the program, else one of its own.
-    ``staging``: where rows wait for the commit of a table or a function, a folder that all workers and Spark have; by
-    default one in the temporary directory of this machine.
+    One of:
 
-    Rows become columns as in `sinks.Files`, in types of Spark; a type that it lacks (time, timedelta) is a SinkError.
-    A column keeps its type: only one of None takes another later, and ints may go into floats. Workers that differ (one
-    has had ints alone, another floats) are told at the commit, and nothing is published: give ``schema``. So is a
-    target of another schema, at the start where it is known.
+    - ``path``: a folder, or ``file://…``, that all workers (and Spark) share.
+    - ``table``: the name of a Spark table.
+    - ``foreach_snapshot``: a function that is called with a DataFrame of all rows and the id of the commit.
 
-    What is promised, when the job or the machine dies at any point:
+    Options:
 
-    - a Parquet ``path``: exactly once. Needs no Spark. With "append", files named ``<job>-<step>-<commit>-<number>``
-      are renamed into place one by one, and a reader may see some before the others. With "overwrite" and "error" the
-      folder is filled beside its place, in the folder above, and swapped in by two renames: for a moment there is none,
-      and all that it held goes, also what others stage there.
-    - ``foreach_snapshot``: exactly once where the function stores the id in the same transaction as the rows, and does
-      nothing if it is there already; else at least once. What it raises means that it has stored nothing.
-    - a ``table``, or another format: at least once with "append": it is published again if all dies between Spark's
-      commit and ours. With "overwrite" that changes nothing. With "error" it is exactly once: a table is made with a
-      property ``malstrom.commit``, by which it is known again, and Spark fills a folder beside, which is swapped in.
-      Neither is touched if somebody else made it meanwhile.
+    - ``format``: "parquet", or any format that Spark writes.
+    - ``mode``: "append", "overwrite", or "error" (fail if the target exists and is not empty).
+    - ``partition_by``: columns that name folders, or by which Spark partitions a table.
+    - ``options``: for Spark's writer.
+    - ``schema``: a ``pyarrow.Schema`` or a ``StructType``; by default the columns of the first batch.
+    - ``session``: the session to publish with; by default the program's, else a new one.
+    - ``staging``: a folder that all workers and Spark share, where rows for a table or a function wait for the commit;
+      by default a folder in the temporary directory of this machine.
 
-    With snapshots "append" and ``foreach_snapshot`` publish at each, and the promises are those above for each. What
-    replaces a target, "overwrite" and "error", needs a job that ends: rows stay staged over the snapshots, and are
-    published at the last commit, all at once. A column of None only is one of str from the first snapshot on: give a
-    ``schema`` if it may get another type. Give a ``staging`` that outlives this machine's temporary directory.
+    **Types.** Rows become columns as in `sinks.Files`, in Spark's types; a type that Spark lacks (time, timedelta) is a
+    SinkError. A column keeps its type, except that a column of None takes any type later, and a float column takes
+    ints. If workers have different types (one only ints, another floats), the commit fails and publishes nothing: give
+    ``schema``. The same holds if the target has another schema; this is checked at the start if the schema is known.
 
-    What is to be published is written to ``_staging/<job>/<commit>.<step>/commit.json`` before. A publication that was
-    interrupted is finished by the next start of the job, before it begins. One that is refused, is taken back.
-    Tables, other formats and functions are published in the program that starts the job, which must live until then.
-    A ``path`` gets a record of the job's output in ``_malstrom``, as that of `sinks.Files` does. No rows make an empty
-    folder or, with a ``schema``, an empty table; ``foreach_snapshot`` is then called with a ``schema`` only.
+    **Guarantees** after a failure of the job or the machine at any point:
 
-    PlanError: arguments that do not go together. SinkError: a folder cannot be written, or Spark refuses to.
-    SparkError, as the cause of a SinkError: Spark cannot be started, or has gone away.
+    - A Parquet ``path``: exactly once, without Spark. With "append", files named ``<job>-<step>-<commit>-<number>`` are
+      renamed into the folder one by one, so a reader may see a part of a commit. With "overwrite" and "error" a new
+      folder is filled next to the target and swapped in with two renames. Between the two the target is missing. All
+      contents of the old folder are removed, including what other jobs stage there.
+    - ``foreach_snapshot``: exactly once if the function stores the id in the same transaction as the rows, and does
+      nothing if the id is already stored; otherwise at least once. If it raises, it must have stored nothing.
+    - A ``table``, or another format: at least once with "append": the rows are published again after a failure between
+      Spark's commit and the sink's own. With "overwrite", publishing again changes nothing. With "error": exactly once;
+      the table property ``malstrom.commit`` identifies a table that the job has created, and a folder that Spark has
+      filled is swapped in. A table or folder that another program has created in the meantime is never changed.
+
+    **Snapshots.** "append" and ``foreach_snapshot`` publish at each snapshot, with the guarantees above. "overwrite"
+    and "error" need a job that ends: rows stay staged, and the last commit publishes all of them. A column that holds
+    only None becomes str at the first snapshot: give ``schema`` if it may get another type. Choose a ``staging`` folder
+    that is not temporary.
+
+    **Publication.** The intent is first written to ``_staging/<job>/<commit>.<step>/commit.json``. The next start of
+    the job finishes an interrupted publication before anything else. A publication that fails with an error is undone.
+    The program that starts the job publishes tables, other formats and functions, so it must run until the end. A
+    ``path`` gets an output record in ``_malstrom``, as with `sinks.Files`. Without rows, the result is an empty folder
+    or, with a ``schema``, an empty table; ``foreach_snapshot`` is called only with a ``schema``.
+
+    PlanError: arguments that exclude each other. SinkError: a folder cannot be written, or Spark refuses.
+    SparkError, as the cause of a SinkError: Spark cannot be started, or the connection is lost.
 
     >>> import tempfile
     >>> import malstrom_py as mp
@@ -134,13 +141,13 @@ class Spark:
         if foreach_snapshot is not None:
             _check_function(foreach_snapshot, alone=format == "parquet" and mode == "append" and not by and not written)
         if folder is not None and staging is not None:
-            raise PlanError("sinks.Spark: rows for a path are staged there, so it takes no staging=")
+            raise PlanError("sinks.Spark: rows for a path are staged in that path: leave out staging=")
         elsewhere = default_staging_folder() if staging is None else local_path(staging, "sinks.Spark(staging=)")
         self._stages_in_own = folder is None and staging is None
         self._target: ParquetFolder | ThroughSpark
         if folder is not None and format == "parquet":
             if written:
-                raise PlanError("sinks.Spark: options are for Spark's writer, and Parquet at a path is written without")
+                raise PlanError("sinks.Spark: options are for Spark's writer, which does not write Parquet at a path")
             self._target = ParquetFolder(folder, mode, by, given)
         else:
             self._target = ThroughSpark(
@@ -149,38 +156,38 @@ class Spark:
         self._given = given
 
     def __repr__(self) -> str:
-        told = (f"{name}={value!r}" for name, value in self._target.described.items() if value not in (None, [], {}))
-        return f"Spark({', '.join(told)})"
+        shown = (f"{name}={value!r}" for name, value in self._target.description.items() if value not in (None, [], {}))
+        return f"Spark({', '.join(shown)})"
 
     @property
     def target(self) -> Target | None:
-        """What it writes to; None for a function."""
+        """The folder or table; None for a function."""
         place = self._target.path or (self._target.table if isinstance(self._target, ThroughSpark) else None)
         return None if place is None else Target(place, replaces=self._target.mode != "append")
 
     @property
     def commits_in_driver(self) -> bool:
-        """Whether Spark is needed to publish: that is done in the program that started the job."""
+        """Whether publishing needs Spark: it is then done in the program that started the job."""
         return isinstance(self._target, ThroughSpark)
 
     def open(self, worker: WorkerInfo) -> SparkWriter:
         staging = Staging(self._root, worker.job, worker.step)
         files = RollingFiles(staging, "parquet", file_bytes_max=_FILE_BYTES_MAX)
-        encoder = SparkEncoder(files, self._target.encoded_by, self._given)
+        encoder = SparkEncoder(files, self._target.writer_partition_by, self._given)
         return SparkWriter(FilesWriter(str(self._root), files, encoder, file_bytes_max=_FILE_BYTES_MAX), encoder)
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        memory, replaces = PublicationLog(self._root, context), self._target.mode != "append"
-        if self._is_done(memory, context, payloads):
+        log, replaces = PublicationLog(self._root, context), self._target.mode != "append"
+        if self._is_done(log, context, payloads):
             if context.final:
-                memory.shown()
+                log.clear_deferred()
             return
         if replaces and not context.final:
             check_staged(staged_files(self._root, context, payloads))
-            memory.wait(context.snapshot, payloads)
+            log.defer(context.snapshot, payloads)
             return
         if replaces:
-            waiting = memory.waiting()
+            waiting = log.deferred()
             waiting[context.snapshot] = list(payloads)
             payloads = [payload for snapshot in sorted(waiting) for payload in waiting[snapshot]]
         staged = staged_files(self._root, context, payloads)
@@ -199,35 +206,35 @@ class Spark:
                 self._publish(publication, context, staged, schema, again=intent is not None)
             except OutcomeUnknown as error:
                 raise SinkError(
-                    f"{error}: nobody knows what of it is visible. The next start of this job finishes it, as "
-                    f"{publication.path} says"
+                    f"{error}: it is unknown which rows are visible. The next start of this job finishes the "
+                    f"publication that is recorded in {publication.path}"
                 ) from error
             except Exception:
                 publication.withdraw()
                 raise
-        with contextlib.suppress(SinkError):  # Nobody looks at it any more.
-            memory.shown()
+        with contextlib.suppress(SinkError):  # The deferred payloads are not used again.
+            log.clear_deferred()
 
-    def _is_done(self, memory: PublicationLog, context: CommitContext, payloads: Sequence[bytes]) -> bool:
+    def _is_done(self, log: PublicationLog, context: CommitContext, payloads: Sequence[bytes]) -> bool:
         staged = staged_files(self._root, context, payloads)
-        return context.snapshot in memory.noted() or self._target.is_done(context, staged)
+        return context.snapshot in log.published() or self._target.is_done(context, staged)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         if is_begun(self._root, context):
-            return  # It may be visible in part: the next start finishes it.
+            return  # A part may be visible: the next start finishes the publication.
         with sink_errors("cannot remove uncommitted files in", self._root):
             remove_work(folder_of(self._root, context))
         discard(self._root, staged_files(self._root, context, payloads))
 
     def hold(self, context: CommitContext, payloads: Sequence[bytes]) -> Callable[[], None]:
-        """See `TransactionalSink`."""
+        """Protect the staged files from other runs: see `TransactionalSink`."""
         return hold(staged_files(self._root, context, payloads))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         self._target.start()
         if self._stages_in_own:
             make_default_staging(self._root, SinkError)
-        memory = PublicationLog(self._root, context)
+        log = PublicationLog(self._root, context)
         keep: list[str] = list(committed)
         for snapshot, publication in publications(self._root, context):
             if publication is None:
@@ -235,38 +242,38 @@ class Spark:
             elif (intent := publication.intent()) is None:
                 publication.clear()
             else:
-                self._finish(publication, intent, memory)
-        memory.recover(committed)
-        remove_leftovers(self._root, context, [*keep, *memory.waiting()])
+                self._finish(publication, intent, log)
+        log.recover(committed)
+        remove_leftovers(self._root, context, [*keep, *log.deferred()])
         if self.target is not None:
             settle_pending(self.target)
-        # What is put in place of a folder brings a record along.
+        # A folder that is swapped in contains its own record.
         if self._target.path is not None and (self._target.mode == "append" or not committed):
             with sink_errors("cannot write to", self._target.path):
                 begin_record(self._target.path, context.job, committed)
-        # What the job itself has put there, at its last commit, is not in its way.
-        ours = (replace(context, snapshot=snapshot) for snapshot in committed)
-        if self._target.mode == "append" or not any(self._is_done(memory, one, []) for one in ours):
+        # A target that this job has published itself, at its last commit, passes.
+        own = (replace(context, snapshot=snapshot) for snapshot in committed)
+        if self._target.mode == "append" or not any(self._is_done(log, one, []) for one in own):
             self._target.check()
 
-    def _finish(self, publication: Publication, intent: Intent, memory: PublicationLog) -> None:
-        """Finish what an earlier run of the job was about to publish."""
-        if dict(intent.target) != dict(self._target.described):
+    def _finish(self, publication: Publication, intent: Intent, log: PublicationLog) -> None:
+        """Finish the interrupted publication of an earlier run of the job."""
+        if dict(intent.target) != dict(self._target.description):
             raise SinkError(
-                f"an earlier run was publishing to {dict(intent.target)}, and was interrupted: start the job once with "
-                f"that, which finishes it. {_give_up(publication)}"
+                f"an earlier run was interrupted while publishing to {_readable(intent.target)}: start the job once "
+                f"with that target, which finishes it. {_how_to_abandon(publication)}"
             )
         context = intent.context
-        if self._is_done(memory, context, intent.given):
+        if self._is_done(log, context, intent.payload_bytes):
             publication.end()
             return
         try:
-            staged = staged_files(self._root, context, intent.given)
+            staged = staged_files(self._root, context, intent.payload_bytes)
             self._publish(publication, context, staged, _schema(intent), again=True)
         except (SinkError, OutcomeUnknown) as error:
             raise SinkError(
-                f"what an earlier run was publishing, and which was interrupted, cannot be finished: {error}. See to "
-                f"that, and start again. {_give_up(publication)}"
+                f"the interrupted publication of an earlier run cannot be finished: {error}. Fix the cause, and start "
+                f"again. {_how_to_abandon(publication)}"
             ) from error
 
     def _publish(
@@ -281,10 +288,10 @@ class Spark:
         self._target.publish(publication.folder, context, staged, schema, again=again)
         try:
             if isinstance(self._target, ThroughSpark) and not (context.final and self._target.path):
-                PublicationLog(self._root, context).note(context.snapshot)
+                PublicationLog(self._root, context).mark_published(context.snapshot)
             publication.end()
         except SinkError as error:
-            raise OutcomeUnknown(f"all is visible, but that could not be noted: {error}") from error
+            raise OutcomeUnknown(f"all rows are visible, but that could not be recorded: {error}") from error
         with contextlib.suppress(SinkError):  # The next start clears it.
             discard(self._root, staged)
 
@@ -295,7 +302,7 @@ class Spark:
             snapshot=context.snapshot,
             incarnation=context.incarnation,
             result=context.result,
-            target=self._target.described,
+            target=self._target.description,
             final=context.final,
             payloads=[payload.decode() for payload in payloads],
             schema=None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode(),
@@ -306,11 +313,15 @@ class Spark:
         return self._target.staging
 
 
-def _give_up(publication: Publication) -> str:
+def _how_to_abandon(publication: Publication) -> str:
     return (
-        f"Or remove {publication.path}: then the next start gives up what that run wrote, which is not visible yet or "
-        f"in part, and puts back what a target held that was being overwritten"
+        f"Or remove {publication.path}: the next start then abandons the rows of that run that are not visible yet, "
+        f"and restores a target that was being overwritten"
     )
+
+
+def _readable(target: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in target.items() if value not in (None, [], {}))
 
 
 def _schema(intent: Intent) -> pa.Schema | None:
@@ -324,7 +335,7 @@ def _schema(intent: Intent) -> pa.Schema | None:
 def _check_text(**texts: object) -> None:
     for name, text in texts.items():
         if text is not None and (not isinstance(text, str) or not text):
-            raise PlanError(f"sinks.Spark: {name} is a text, got {text!r}")
+            raise PlanError(f"sinks.Spark: {name} is a str, got {text!r}")
 
 
 def _checked_options(options: Mapping[str, object] | None) -> dict[str, str]:
@@ -340,5 +351,5 @@ def _check_function(function: object, *, alone: bool) -> None:
         raise PlanError("sinks.Spark: foreach_snapshot is a function of a DataFrame and an id")
     if not alone:
         raise PlanError(
-            "sinks.Spark: with foreach_snapshot the function decides about format, mode, partition_by and options"
+            "sinks.Spark: foreach_snapshot excludes format, mode, partition_by and options: the function decides them"
         )

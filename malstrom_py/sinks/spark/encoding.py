@@ -1,6 +1,6 @@
-"""Parquet files that Spark reads: the encoder of `sinks.Files`, with Spark's types and columns that never drift.
+"""Encoder of Parquet files for Spark: that of `sinks.Files`, with Spark's types and columns that keep their type.
 
-Rows and columns into the columns of a schema that was given: what does not fit it is refused, nothing is guessed.
+With an explicit schema (`GivenColumns`), values that do not fit are refused, and no type is inferred.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class GivenColumns:
-    """As `RowColumns`, of the ``schema`` that was given: a field that a row lacks is None, one it has besides an error.
+    """Converts rows as `RowColumns` does, into an explicit ``schema``: a missing field is None, an extra one an error.
 
-    Ints go into columns of floats and Decimals, and numbers into narrower columns that hold them. A column ``key`` of
-    the stream's keys is left out where the schema has none.
+    Ints fit columns of floats and Decimals, and numbers fit narrower columns that can hold them. The stream's key is
+    left out if the schema has no column ``key``.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -52,13 +52,13 @@ class GivenColumns:
         return self._batch(there.get(name, [None] * len(columns)) for name in self._schema.names)
 
     def widened(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """See `RowColumns.widened`: there is nothing to widen."""
+        """See `RowColumns.widened`: an explicit schema never widens."""
         return batch if batch.schema.equals(schema) else batch.cast(schema)
 
     def _check(self, names: set[Any]) -> None:
         if extra := names.difference(self._schema.names):
-            told = ", ".join(sorted(map(repr, extra)))
-            raise SinkError(f"columns {told} are not in the schema that was given: leave them out in a map step")
+            listed = ", ".join(sorted(map(repr, extra)))
+            raise SinkError(f"columns {listed} are not in the schema of the sink: drop them in a map step")
 
     def _batch(self, columns: Any) -> pa.RecordBatch:
         import pyarrow as pa
@@ -86,7 +86,7 @@ class GivenColumns:
             else:
                 what = str(column.type)
             raise SinkError(
-                f"column {field.name!r} holds values ({what}) that do not fit {field.type}, as the schema has it: "
+                f"column {field.name!r} holds values ({what}) that do not fit its type in the schema, {field.type}: "
                 f"convert them in a map step"
             ) from None
 
@@ -96,7 +96,7 @@ def _is_map(kind: pa.DataType) -> bool:
 
 
 class SparkEncoder(ParquetEncoder):
-    """Columns are those of ``given``, or else of the first batch. ``known``: their types so far, as Spark has them."""
+    """Encodes the columns of ``given``, else of the first batch. ``known``: their types so far, as Spark's types."""
 
     def __init__(self, files: RollingFiles, partition_by: Sequence[str], given: pa.Schema | None) -> None:
         super().__init__(files, partition_by, None if given is None else GivenColumns(given))
@@ -118,7 +118,7 @@ class SparkEncoder(ParquetEncoder):
 
 
 class SparkWriter:
-    """Writes as `sinks.Files` does. The payload also tells the types of the columns."""
+    """Writes as `sinks.Files` does, and adds the schema to the payload."""
 
     def __init__(self, writer: FilesWriter, encoder: SparkEncoder) -> None:
         self._writer = writer

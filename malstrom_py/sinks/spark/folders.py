@@ -1,12 +1,11 @@
-"""Publishing Parquet files into a folder without Spark: appended by renames, or swapped in whole.
+"""Publication of Parquet files into a folder, without Spark: by renames of files, or by swapping the whole folder.
 
-Overwriting a folder: the new one is filled beside it, then the two are swapped by two renames.
+To overwrite a folder, a new one is filled next to it, and the two are swapped with two renames. The entries in the
+folder of the publication record the progress of a swap: nothing; ``building`` (being filled); ``new`` (filled); ``new``
+and ``old`` (the target is moved away); ``old`` (swapped). An empty ``old`` represents a target that did not exist. The
+file ``target`` has the path of the target.
 
-What stands in the folder of the publication tells how far it is, wherever it was interrupted: nothing, or ``building``
-(being filled), ``new`` (filled), ``new`` and ``old`` (the target is away), ``old`` alone (swapped). Where there was no
-target, an empty ``old`` stands for it. ``target`` says whose folder it is.
-
-Rule: as long as ``new`` is there, ``old`` is the only copy of what was in the target, and nobody removes it.
+Rule: while ``new`` exists, ``old`` is the only copy of the target's contents, and no program removes it.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ if TYPE_CHECKING:
 
 
 class OutcomeUnknown(Exception):
-    """Nobody can tell what of a publication is visible: it is kept, to be finished by the next start of its job."""
+    """It is unknown which rows of a publication are visible: its record is kept, and the next start finishes it."""
 
 
 def swap(work: Path, target: Path, fill: Callable[[Path], None], *, replace: bool) -> None:
-    """Put a folder that ``fill`` fills in the place of ``target``; call it again to finish what was interrupted.
+    """Replace ``target`` by a folder that ``fill`` fills; a second call finishes an interrupted swap.
 
-    ``work``: the folder of the publication, on the file system of ``target``. ``replace``: whether a target that holds
-    something is replaced, else a `SinkError`.
+    ``work``: the folder of the publication, on the file system of ``target``. ``replace``: whether a target that is not
+    empty is replaced; otherwise it is a `SinkError`.
 
     Raises:
-        SinkError: it cannot be, and ``target`` is as it was.
-        OutcomeUnknown: the target could neither be replaced nor put back.
+        SinkError: the swap is impossible, and ``target`` is unchanged.
+        OutcomeUnknown: the target could neither be replaced nor restored.
     """
     building, new, old = work / "building", work / "new", work / "old"
     with sink_errors("cannot overwrite", target):
@@ -72,10 +71,10 @@ def swap(work: Path, target: Path, fill: Callable[[Path], None], *, replace: boo
 
 
 def restore_target(work: Path) -> None:
-    """Put back what a swap that is not to be finished had put away; what then is in ``work`` nobody needs.
+    """Move the target of an abandoned swap back to its place.
 
     Raises:
-        SinkError: the target is there again, so that nobody knows which of the two is to stay.
+        SinkError: a new target exists, so only the user can decide which of the two to keep.
     """
     old = work / "old"
     if not (work / "new").exists() or not holds_something(old):
@@ -83,13 +82,13 @@ def restore_target(work: Path) -> None:
     target = swapped_target(work)
     if target is None:
         raise SinkError(
-            f"{old} holds all that was in a folder before an overwrite that was interrupted: move it back to where it "
-            f"was, remove {work}, and start again"
+            f"{old} has the contents of a folder from before an interrupted overwrite: move it back to its place, "
+            f"remove {work}, and start again"
         )
     if target.is_symlink() or target.is_file() or holds_something(target):
         raise SinkError(
-            f"{old} holds all that was in {target} before an overwrite that was interrupted, and {target} is there "
-            f"again: keep what you need of the two elsewhere, remove {work}, and start again"
+            f"{old} has the contents of {target} from before an interrupted overwrite, and {target} exists again: "
+            f"save what you need of the two, remove {work}, and start again"
         )
     old.rename(target)
     sync(target.parent)
@@ -97,7 +96,7 @@ def restore_target(work: Path) -> None:
 
 
 def swapped_target(work: Path) -> Path | None:
-    """What a swap in ``work`` puts away; None if none has come so far."""
+    """Return the target of the swap in ``work``; None if the swap has not begun."""
     try:
         return Path(os.fsdecode((work / "target").read_bytes()))
     except FileNotFoundError:
@@ -105,20 +104,20 @@ def swapped_target(work: Path) -> Path | None:
 
 
 def holds_something(folder: Path) -> bool:
-    """Whether ``folder`` is one, and not empty."""
+    """Return whether ``folder`` is a folder that is not empty."""
     return folder.is_dir() and any(folder.iterdir())
 
 
 def check_folder(target: Path, *, replace: bool) -> None:
-    """`SinkError` if ``target`` is no folder of its own, or is not to be replaced and holds something."""
+    """Raise `SinkError` if ``target`` cannot be swapped, or is not empty although ``replace`` is false."""
     if target.is_symlink():
-        raise SinkError(f"{target} is a symbolic link, which cannot be swapped for a folder: give the folder it names")
+        raise SinkError(f"{target} is a symbolic link, which cannot be swapped: give the folder that it points to")
     if not replace and holds_something(target):
-        raise SinkError(f"{target} holds something already, and mode is 'error': remove it, or use another mode")
+        raise SinkError(f"{target} is not empty, and mode is 'error': remove it, or use another mode")
     if target.exists() and not target.is_dir():
         raise NotADirectoryError(target)
     if os.path.ismount(target):
-        raise SinkError(f"a file system is mounted at {target}, so it cannot be swapped: give a folder in it")
+        raise SinkError(f"{target} is a mount point, which cannot be swapped: give a folder in it")
 
 
 def _put_away(target: Path, old: Path, *, replace: bool) -> None:
@@ -128,15 +127,15 @@ def _put_away(target: Path, old: Path, *, replace: bool) -> None:
     elif replace:
         target.rename(old)
     else:
-        target.rmdir()  # it is empty, or this fails
+        target.rmdir()  # It fails if the folder is not empty.
         old.mkdir()
 
 
 def _put_in_place(new: Path, target: Path, old: Path) -> None:
     if holds_something(old) and holds_something(target):
         raise OutcomeUnknown(
-            f"another program has made {target} again, while what it held was put away to be overwritten: that is in "
-            f"{old}, and what is to come in {new}. Move {target} elsewhere"
+            f"another program has created {target} during the overwrite: its old contents are in {old}, the new ones "
+            f"in {new}. Move {target} elsewhere"
         )
     try:
         sync(old.parent)
@@ -148,7 +147,7 @@ def _put_in_place(new: Path, target: Path, old: Path) -> None:
             else:
                 old.rmdir()
         except OSError as error:
-            raise OutcomeUnknown(f"{target} could be neither overwritten nor put back ({error.strerror})") from error
+            raise OutcomeUnknown(f"{target} could be neither overwritten nor restored ({error.strerror})") from error
         raise
 
 
@@ -157,11 +156,11 @@ def _make_durable(work: Path, target: Path) -> None:
         sync(target.parent)
         sync(work)
     except OSError as error:
-        raise OutcomeUnknown(f"{target} is overwritten, but perhaps not durably ({error.strerror})") from error
+        raise OutcomeUnknown(f"{target} is overwritten, but may not be durable ({error.strerror})") from error
 
 
 def remove_work(work: Path) -> None:
-    """Remove what is left of a publication that is over, or that was given up."""
+    """Remove the folder of a publication that is finished or abandoned."""
     restore_target(work)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(work)
@@ -169,7 +168,7 @@ def remove_work(work: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFolder:
-    """The folder ``path``. ``given``: the schema that was given, with the columns of ``partition_by``."""
+    """Publishes into the folder ``path``. ``given``: the user's schema, including the columns of ``partition_by``."""
 
     path: Path
     mode: str
@@ -177,35 +176,35 @@ class ParquetFolder:
     given: pa.Schema | None
 
     @property
-    def described(self) -> Mapping[str, Any]:
-        """Where and how, in plain types."""
+    def description(self) -> Mapping[str, Any]:
+        """The target and its options, in plain types."""
         return {"path": str(self.path), "mode": self.mode, "format": "parquet", "partition_by": list(self.partition_by)}
 
     @property
     def staging(self) -> Path:
-        """What `_staging` stands in: beside a folder that is swapped, for all that is in that one goes."""
+        """The folder that contains ``_staging``: the target, or its parent if the target is swapped as a whole."""
         return self.path if self.mode == "append" else self.path.parent
 
     @property
-    def encoded_by(self) -> tuple[str, ...]:
-        """What the writers partition by."""
+    def writer_partition_by(self) -> tuple[str, ...]:
+        """The columns by which the writers partition."""
         return self.partition_by
 
     def start(self) -> None:
-        """At the start of a run: Spark is not needed here."""
+        """Prepare a run: nothing to do without Spark."""
 
     def check(self) -> None:
-        """At the start of the job: `SinkError` for what is known to be impossible."""
-        with sink_errors("cannot look into", self.path):
+        """Raise `SinkError` at the start of the job if the target cannot take the rows."""
+        with sink_errors("cannot read", self.path):
             if self.mode != "append":
                 check_folder(self.path, replace=self.mode == "overwrite")
-            elif (there := existing_in(self.path)) is not None:
-                check_partitions(self.partition_by, there, self.path)
+            elif (existing := existing_in(self.path)) is not None:
+                check_partitions(self.partition_by, existing, self.path)
                 if self.given is not None:
-                    appended_schema(without(self.given, self.partition_by), self.partition_by, there, self.path)
+                    appended_schema(without(self.given, self.partition_by), self.partition_by, existing, self.path)
 
     def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
-        """Whether it is published already. Renames can be done again, a swap cannot."""
+        """Return whether the commit is published already. Renames can be repeated, a swap cannot."""
         if self.mode == "append" or any(file.path.exists() for file in staged):
             return False
         try:
@@ -215,12 +214,12 @@ class ParquetFolder:
         return known.snapshot == context.snapshot and context.step in known.outputs
 
     def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
-        """Bring all to one schema, which is returned; `SinkError` if there is none."""
+        """Convert the staged files to one schema and return it; `SinkError` if no schema fits all."""
         schema = schema_of_payloads(payloads)
         if self.mode != "append":
             check_folder(self.path, replace=self.mode == "overwrite")
-        elif schema is not None and (there := existing_in(self.path)) is not None:
-            schema = appended_schema(schema, self.partition_by, there, self.path)
+        elif schema is not None and (existing := existing_in(self.path)) is not None:
+            schema = appended_schema(schema, self.partition_by, existing, self.path)
         if schema is not None:
             bring_to(schema, staged)
         return schema
@@ -228,7 +227,7 @@ class ParquetFolder:
     def publish(
         self, work: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None, *, again: bool
     ) -> None:
-        """Make ``staged`` visible; ``work`` is the folder of the publication. Can be called again at any point."""
+        """Make the ``staged`` files visible. Idempotent. ``work``: the folder of the publication."""
         if self.mode != "append":
             try:
                 swap(
@@ -258,7 +257,7 @@ class ParquetFolder:
         return self.mode == "overwrite"
 
     def _is_without_columns(self, context: CommitContext) -> bool:
-        """Whether nothing tells the columns of what is there, or it was ``context`` that told them."""
+        """Return whether the folder has no Parquet file, or only the empty one of ``context``."""
         return os.path.lexists(self.path / _empty_name(context)) or existing_in(self.path) is None
 
     def _publish_in(
@@ -281,7 +280,7 @@ class ParquetFolder:
             self._publish_empty(work, folder, context, self.given)
 
     def _publish_empty(self, work: Path, folder: Path, context: CommitContext, given: pa.Schema) -> None:
-        """Make a file without rows, in no partition, that tells all columns."""
+        """Publish a file without rows, outside of any partition, that has the schema."""
         fresh, visible = work / "empty.parquet", folder / _empty_name(context)
         with sink_errors("cannot commit to", folder):
             fresh.unlink(missing_ok=True)
@@ -296,9 +295,9 @@ class ParquetFolder:
 
 
 def _take_back(work: Path, context: CommitContext, staged: Sequence[StagedFile]) -> None:
-    """What a swap that could not be had been given stands staged again: it may be tried once more.
+    """Move the files of a failed swap back to staging, so that the commit can be retried.
 
-    OutcomeUnknown: that cannot be either, so that the next start is to finish what was begun.
+    OutcomeUnknown: the files could not be moved back, so the next start must finish the swap.
     """
     names = visible_names(_prefix(context), staged)
     try:
@@ -308,7 +307,7 @@ def _take_back(work: Path, context: CommitContext, staged: Sequence[StagedFile])
                     file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     filled.replace(file.path)
     except OSError as error:
-        raise OutcomeUnknown(f"what was to come in a folder could not be put back ({error.strerror})") from error
+        raise OutcomeUnknown(f"the files of the new folder could not be staged again ({error.strerror})") from error
 
 
 def _prefix(context: CommitContext) -> str:

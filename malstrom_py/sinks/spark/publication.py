@@ -1,18 +1,16 @@
-"""What is about to be published, written down before it begins: ``_staging/<job>/<snapshot>.<step>/commit.json``
+"""Write-ahead record of publications, and the log of published and deferred snapshots, all in ``_staging/<job>/``.
 
-Rule: as long as that file is there, its publication may have been done in part, and is done again, to its end. It is
-there before anything is visible, and goes once all is, or nothing will be. Its folder is locked by who works on it.
+``<snapshot>.<step>/commit.json`` is the intent of a publication. ``<step>~waiting/<snapshot>.json`` has the payloads of
+a committed snapshot that are deferred to the final commit, which replaces the target. ``<step>~committed`` lists the
+snapshots that were published through Spark.
 
-Publications to a folder that were interrupted, by whatever job, step or mode: they stage in it, or beside it.
-
-Rule: what replaces a folder, and what adds to it, is never done while the other stands half done.
-
-What one step remembers from snapshot to snapshot, in ``_staging/<job>/``.
-
-``<step>~waiting/<snapshot>.json``: payloads that are committed, and shown by the final commit alone, because that
-replaces what is there. ``<step>~committed``: what has been published through Spark, which nobody could tell otherwise.
-
-Rule: what is noted here belongs to snapshots whose manifests stand, or stood; the rest goes at a recovery.
+Rules:
+- The intent is written before any row is visible, and removed when all rows are visible or none will be. While it
+  exists, the publication may be incomplete and is repeated to its end. Its folder is locked by the process that
+  publishes.
+- A publication that replaces a folder never runs while one that appends to it is incomplete, nor the other way round,
+  for any jobs and steps.
+- The log contains only snapshots that have or had a manifest; a recovery removes all others.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What is to be published. ``target`` says where and how; ``schema`` is that of all staged files."""
+    """The intent to publish ``payloads`` to ``target``. ``schema``: the schema of all staged files."""
 
     job: str
     step: str
@@ -60,19 +58,19 @@ class Intent:
     final: bool = True
 
     @property
-    def given(self) -> list[bytes]:
-        """The payloads, as they were."""
+    def payload_bytes(self) -> list[bytes]:
+        """The payloads as bytes."""
         return [payload.encode() for payload in self.payloads]
 
     @property
     def context(self) -> CommitContext:
-        """What it is committed under."""
+        """The context of the commit."""
         snapshot = SnapshotId(self.snapshot)
         return CommitContext(self.job, self.step, snapshot, self.incarnation, self.result, self.final)
 
 
 class Publication:
-    """The folder of one publication, which this process has locked."""
+    """The folder of one publication, locked by this process."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self._root = root
@@ -80,14 +78,14 @@ class Publication:
         self.path = folder / NAME
 
     def begin(self, intent: Intent) -> None:
-        """Write ``intent`` down, durably."""
+        """Write the ``intent`` durably."""
         with sink_errors("cannot write", self.path):
             for folder in (*[parent for parent in self.folder.parents if self._root in parent.parents], self._root):
                 sync(folder)
             write_durably(self.path, json.dumps({"format": _FORMAT, **asdict(intent)}).encode())
 
     def intent(self) -> Intent | None:
-        """What was to be published; None if nothing was, or all of it is."""
+        """Read the intent; None if the publication has not begun or is finished."""
         with sink_errors("cannot read", self.path):
             try:
                 text = self.path.read_bytes()
@@ -100,12 +98,12 @@ class Publication:
             return Intent(**record)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise SinkError(
-                f"{self.path} is damaged, or of a later malstrom-py: it says what an earlier run was about to publish. "
-                f"See what of it is visible, then remove that file"
+                f"{self.path}, which records an interrupted publication, is damaged or of a later malstrom-py: "
+                f"check which of its rows are visible, then remove the file"
             ) from None
 
     def end(self) -> None:
-        """All of it is visible: forget it. What stays in its folder is for the next start to clear."""
+        """Remove the intent after all rows are visible. The next start clears what stays in the folder."""
         with sink_errors("cannot remove", self.path):
             self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -113,7 +111,7 @@ class Publication:
             self.clear()
 
     def withdraw(self) -> None:
-        """Nothing of it is visible, or will be: forget it. What was made for it is for `clear`."""
+        """Remove the intent because no row is or will be visible. `clear` removes the other files."""
         with sink_errors("cannot remove", self.path):
             self.path.unlink(missing_ok=True)
             sync(self.folder)
@@ -121,20 +119,20 @@ class Publication:
                 self.clear()
 
     def clear(self) -> None:
-        """Remove what is left of a publication that is not to be done any more; `SinkError` if somebody may need it."""
+        """Remove the folder of a publication that will not run again; `SinkError` if the user may need its contents."""
         remove_work(self.folder)
         remove_empty(self.folder.parent, self._root)
 
 
 def folder_of(root: Path, context: CommitContext) -> Path:
-    """The folder of a publication. No step is called so, for it has a dot in its name."""
+    """Return the folder of a publication. Its name has a dot, so it is never the name of a step."""
     staging_folder(root, context.job, context.step)
     return root / STAGING / checked(context.job) / f"{checked(context.snapshot)}.{checked(context.step)}"
 
 
 @contextlib.contextmanager
 def locked_publication(root: Path, context: CommitContext) -> Iterator[Publication]:
-    """The folder of ``context``'s publication, made if it is not there; `SinkError` if another program has it."""
+    """Create and lock the folder of ``context``'s publication; `SinkError` if another program has locked it."""
     folder = folder_of(root, context)
     lock = RunLock(folder)
     with sink_errors("cannot make", folder):
@@ -144,7 +142,9 @@ def locked_publication(root: Path, context: CommitContext) -> Iterator[Publicati
                 lock.hold(shared=False)
                 break
             except BlockingIOError:
-                raise SinkError(f"another program publishes {folder.name} right now: let it, and run again") from None
+                raise SinkError(
+                    f"another program is publishing {folder.name}: wait until it has finished, and run again"
+                ) from None
             except FileNotFoundError:
                 # Another run's recovery may remove the empty folder in between.
                 if not attempts_left:
@@ -158,15 +158,17 @@ def locked_publication(root: Path, context: CommitContext) -> Iterator[Publicati
 
 
 def is_begun(root: Path, context: CommitContext) -> bool:
-    """Whether ``context``'s publication is written down."""
+    """Return whether the intent of ``context``'s publication exists."""
     return (folder_of(root, context) / NAME).exists()
 
 
 def publications(root: Path, context: CommitContext) -> Iterator[tuple[str, Publication | None]]:
-    """The publications of ``context``'s step that are there: snapshot, and the folder, locked as long as it is looked
-    at; None where another program works on it."""
+    """Iterate over the publications of ``context``'s step, with their snapshots.
+
+    Each is locked during its iteration; it is None if another program has locked it.
+    """
     folder = root / STAGING / checked(context.job)
-    with sink_errors("cannot look into", folder):
+    with sink_errors("cannot read", folder):
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in names:
         snapshot, dot, step = name.partition(".")
@@ -188,10 +190,10 @@ def publications(root: Path, context: CommitContext) -> Iterator[tuple[str, Publ
 
 
 def settle_pending(target: Target) -> None:
-    """Put back what an overwrite of ``target`` that was given up had put away.
+    """Restore ``target`` after an abandoned overwrite.
 
     Raises:
-        SinkError: another publication to it was interrupted, and only the job that began it can finish it.
+        SinkError: a publication of another job to the target is incomplete, and only that job can finish it.
     """
     if not isinstance(target.place, Path):
         return
@@ -200,43 +202,43 @@ def settle_pending(target: Target) -> None:
         for folder in _publications_in(root):
             publication = Publication(root, folder)
             if not publication.path.exists():
-                if (put_away := swapped_target(folder)) is not None and os.path.realpath(put_away) == place:
+                if (swapped := swapped_target(folder)) is not None and os.path.realpath(swapped) == place:
                     _clear(publication)
-            elif (told := _interrupted(publication, target, place)) is not None:
+            elif (message := _describe_conflict(publication, target, place)) is not None:
                 with locked(folder) as is_over:
                     if is_over and publication.path.exists():
-                        raise SinkError(told)
+                        raise SinkError(message)
 
 
-def _interrupted(publication: Publication, target: Target, place: str) -> str | None:
-    """What to say of a publication that is in the way of ``target``, which is at ``place``."""
+def _describe_conflict(publication: Publication, target: Target, place: str) -> str | None:
+    """Describe an incomplete publication that conflicts with ``target``, which is at ``place``; None if it does not."""
     try:
         intent = publication.intent()
     except SinkError:
-        return None  # damaged: its own job tells
+        return None  # It is damaged: its own job reports that.
     path = None if intent is None else intent.target.get("path")
     if intent is None or not isinstance(path, str) or os.path.realpath(path) != place:
         return None
     if not target.replaces and intent.target.get("mode") == "append":
         return None
     return (
-        f"step {intent.step!r} of job {intent.job!r} was publishing to {path} with mode {intent.target.get('mode')!r}, "
-        f"and was interrupted. Start that job once as it was, which finishes it. Or remove {publication.path}: then "
-        f"what it wrote is given up, and what {path} held before is put back if it was being overwritten"
+        f"step {intent.step!r} of job {intent.job!r} was interrupted while publishing to {path} with mode "
+        f"{intent.target.get('mode')!r}. Start that job once, unchanged, which finishes the publication. Or remove "
+        f"{publication.path}, which abandons its rows and restores {path} if it was being overwritten"
     )
 
 
 def _clear(publication: Publication) -> None:
     with (
         locked(publication.folder) as is_over,
-        sink_errors("cannot put back what is in", publication.folder),
+        sink_errors("cannot restore the folder in", publication.folder),
     ):
         if is_over and not publication.path.exists():
             publication.clear()
 
 
 def _publications_in(root: Path) -> Iterator[Path]:
-    """The folders of publications that stage in ``root``, of all jobs that this user may look at."""
+    """Iterate over the folders of publications that stage in ``root``, of all jobs that this user may read."""
     for job in _folders_in(root / STAGING):
         yield from (folder for folder in _folders_in(job) if "." in folder.name)
 
@@ -248,68 +250,68 @@ def _folders_in(folder: Path) -> list[Path]:
     return []
 
 
-_NOTED_MAX: Final = 1000
-"""More manifests than anybody keeps."""
+_PUBLISHED_MAX: Final = 1000
+"""More snapshots than a job keeps."""
 
 
 class PublicationLog:
-    """The memory of ``context``'s step, below ``root``."""
+    """The published and deferred snapshots of ``context``'s step, below ``root``."""
 
     def __init__(self, root: Path, context: CommitContext) -> None:
         staging = staging_folder(root, context.job, context.step)
         self._root = root
-        self._waiting = staging.with_name(f"{staging.name}~waiting")
-        self._noted = staging.with_name(f"{staging.name}~committed")
+        self._deferred = staging.with_name(f"{staging.name}~waiting")
+        self._published = staging.with_name(f"{staging.name}~committed")
 
-    def wait(self, snapshot: str, payloads: Sequence[bytes]) -> None:
-        """Keep ``payloads`` for the final commit; again at will."""
-        with sink_errors("cannot write to", self._waiting):
-            make_private(self._waiting, self._root)
+    def defer(self, snapshot: str, payloads: Sequence[bytes]) -> None:
+        """Store ``payloads`` for the final commit. Idempotent."""
+        with sink_errors("cannot write to", self._deferred):
+            make_private(self._deferred, self._root)
             texts = json.dumps([payload.decode() for payload in payloads]).encode()
-            write_durably(self._waiting / f"{checked(snapshot)}.json", texts)
-            self._sync_above(self._waiting)
+            write_durably(self._deferred / f"{checked(snapshot)}.json", texts)
+            self._sync_above(self._deferred)
 
-    def waiting(self) -> dict[str, list[bytes]]:
-        """What waits for the final commit, by snapshot, the oldest first."""
-        with sink_errors("cannot read", self._waiting):
-            return {path.stem: _payloads(path) for path in sorted(self._waiting.glob("*.json"))}
+    def deferred(self) -> dict[str, list[bytes]]:
+        """Return the deferred payloads by snapshot, the oldest first."""
+        with sink_errors("cannot read", self._deferred):
+            return {path.stem: _payloads(path) for path in sorted(self._deferred.glob("*.json"))}
 
-    def shown(self) -> None:
-        """The final commit is done: nothing waits any more."""
-        self._forget([*self._waiting.glob("*.json")])
+    def clear_deferred(self) -> None:
+        """Remove the deferred payloads after the final commit."""
+        self._forget([*self._deferred.glob("*.json")])
 
-    def note(self, snapshot: str) -> None:
-        """``snapshot`` has been published."""
-        with sink_errors("cannot write", self._noted):
-            make_private(self._noted.parent, self._root)
-            write_durably(self._noted, "\n".join([*self.noted(), snapshot][-_NOTED_MAX:]).encode())
-            self._sync_above(self._noted)
+    def mark_published(self, snapshot: str) -> None:
+        """Record that ``snapshot`` is published."""
+        with sink_errors("cannot write", self._published):
+            make_private(self._published.parent, self._root)
+            write_durably(self._published, "\n".join([*self.published(), snapshot][-_PUBLISHED_MAX:]).encode())
+            self._sync_above(self._published)
 
-    def noted(self) -> list[str]:
-        """The snapshots that have been published, as far as that is not known otherwise."""
-        with sink_errors("cannot read", self._noted):
+    def published(self) -> list[str]:
+        """Return the snapshots that were recorded as published."""
+        with sink_errors("cannot read", self._published):
             try:
-                return self._noted.read_text().split()
+                return self._published.read_text().split()
             except FileNotFoundError:
                 return []
 
     def recover(self, committed: Sequence[str]) -> None:
-        """Forget what belongs to none of the ``committed`` snapshots, or to an earlier one that has no manifest now."""
+        """Remove all that belongs neither to a ``committed`` snapshot nor to an older one whose manifest is deleted."""
         newest = max(committed, default="")
-        self._forget([path for path in self._waiting.glob("*.json") if path.stem > newest])
-        kept = [snapshot for snapshot in self.noted() if snapshot in committed]
-        with sink_errors("cannot clear", self._noted):
+        self._forget([path for path in self._deferred.glob("*.json") if path.stem > newest])
+        kept = [snapshot for snapshot in self.published() if snapshot in committed]
+        with sink_errors("cannot clear", self._published):
             if kept:
-                write_durably(self._noted, "\n".join(kept).encode())
-            elif self._noted.exists():
-                self._noted.unlink()
-                remove_empty(self._noted.parent, self._root)
+                write_durably(self._published, "\n".join(kept).encode())
+            elif self._published.exists():
+                self._published.unlink()
+                remove_empty(self._published.parent, self._root)
 
     def _forget(self, paths: Sequence[Path]) -> None:
-        with sink_errors("cannot clear", self._waiting):
+        with sink_errors("cannot clear", self._deferred):
             for path in paths:
                 path.unlink(missing_ok=True)
-            remove_empty(self._waiting, self._root)
+            remove_empty(self._deferred, self._root)
 
     def _sync_above(self, path: Path) -> None:
         for folder in (*[parent for parent in path.parents if self._root in parent.parents], self._root):
@@ -320,4 +322,4 @@ def _payloads(path: Path) -> list[bytes]:
     try:
         return [text.encode() for text in json.loads(path.read_bytes())]
     except (ValueError, TypeError, AttributeError):
-        raise SinkError(f"{path} is damaged: it says what of a snapshot is to be shown at the job's end") from None
+        raise SinkError(f"{path}, which lists rows to publish at the end of the job, is damaged: restore it") from None

@@ -1,12 +1,10 @@
-"""Publishing through Spark: tables, formats that it writes itself, and functions that are given a DataFrame.
+"""Publication through Spark: tables, formats that Spark writes, and functions that get a DataFrame.
 
-Tables that must not be there before: made with a property that tells, after a crash, whose they are.
-
-Rule: a table without that property is somebody else's, and is never touched.
-
-What is to go into a table of Spark's, compared with the table.
-
-Rule: what Spark answered with an error, nobody will see; what it did not answer at all, is done again.
+Rules:
+- With mode "error" a table is created with a property that identifies its commit. A table without that property belongs
+  to another program and is never changed.
+- Rows are compared with the schema of an existing table before they are written.
+- If Spark returns an error, no rows are visible. If Spark does not answer, the publication is repeated.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def create_table(
     partition_by: Sequence[str],
     options: Mapping[str, str],
 ) -> None:
-    """Make ``table`` of ``frame``, as ``context``'s; Spark refuses that if it is there."""
+    """Create ``table`` from ``frame``, marked with ``context``; Spark raises if it exists."""
     from pyspark.sql.functions import col
 
     writer = frame.writeTo(table).using(format).options(**options).tableProperty(PROPERTY, _named(context))
@@ -54,10 +52,10 @@ def create_table(
 
 
 def is_created(session: Any, frame: Any, table: str, context: CommitContext) -> bool:
-    """Whether ``context`` has made ``table`` of ``frame`` already. One that Spark made and never filled is dropped.
+    """Return whether ``context`` has created ``table`` from ``frame``; drop a table that was created but not filled.
 
     Raises:
-        SinkError: it is there, and not by ``context``.
+        SinkError: the table exists, and ``context`` has not created it.
     """
     if not session.catalog.tableExists(table):
         return False
@@ -68,9 +66,8 @@ def is_created(session: Any, frame: Any, table: str, context: CommitContext) -> 
         session.sql(f"drop table {table}")
         return False
     raise SinkError(
-        f"table {table!r} is there, and another program made it (its property {PROPERTY!r} is not "
-        f"{_named(context)!r}), so mode 'error' leaves it as it is: rename or drop it, to have this "
-        f"job's rows in a table of that name"
+        f"another program has created table {table!r} (its property {PROPERTY!r} is not {_named(context)!r}), and mode "
+        f"'error' does not change it: rename or drop it, so that this job can create it"
     )
 
 
@@ -88,16 +85,16 @@ _WIDER: Final = {
 
 
 def check_table(session: Any, table: str, mode: str, partition_by: Sequence[str], schema: pa.Schema | None) -> None:
-    """`SinkError` if ``table`` is there and is not to be, or rows of ``schema`` (None: unknown) do not go into it."""
+    """Raise `SinkError` if ``table`` must not exist but does, or rows of ``schema`` (None: unknown) do not fit it."""
     if mode == "overwrite" or not session.catalog.tableExists(table):
         return
     if mode == "error":
-        raise SinkError(f"table {table!r} is there already, and mode is 'error': drop it, or use another mode")
+        raise SinkError(f"table {table!r} exists already, and mode is 'error': drop it, or use another mode")
     if partition_by:
-        there = [column.name for column in session.catalog.listColumns(table) if column.isPartition]
-        if there != list(partition_by):
+        found = [column.name for column in session.catalog.listColumns(table) if column.isPartition]
+        if found != list(partition_by):
             raise SinkError(
-                f"table {table!r} is partitioned by {there}, and partition_by is {list(partition_by)}: give the same, "
+                f"table {table!r} is partitioned by {found}, and partition_by is {list(partition_by)}: give the same, "
                 f"or leave it out"
             )
     if schema is not None:
@@ -105,7 +102,7 @@ def check_table(session: Any, table: str, mode: str, partition_by: Sequence[str]
 
 
 def conformed(session: Any, frame: Any, table: str, schema: pa.Schema) -> Any:
-    """``frame``, which holds rows of ``schema``, with the columns of ``table`` in their order and types."""
+    """Cast ``frame``, which has rows of ``schema``, to the columns and types of ``table``, in their order."""
     from pyspark.sql.functions import col
 
     return frame.select(
@@ -117,37 +114,37 @@ def conformed(session: Any, frame: Any, table: str, schema: pa.Schema) -> Any:
 
 
 def _targets(session: Any, table: str, schema: pa.Schema) -> list[tuple[str, Any]]:
-    """The columns of ``schema`` and those of ``table`` that they go to, in the order of the table."""
-    there = {field.name.lower(): field for field in session.table(table).schema}
+    """Pair the columns of ``schema`` with the fields of ``table``, in the order of the table."""
+    fields = {field.name.lower(): field for field in session.table(table).schema}
     mine = {field.name.lower(): field for field in schema}
-    wrong = [f"{field.name!r} (only in the table)" for name, field in there.items() if name not in mine]
-    wrong += [f"{field.name!r} (not in the table)" for name, field in mine.items() if name not in there]
-    for name, field in there.items():
-        if name in mine and (told := _misfit(mine[name], field.dataType.simpleString())):
-            wrong.append(f"{field.name!r} ({told})")
+    wrong = [f"{field.name!r} (only in the table)" for name, field in fields.items() if name not in mine]
+    wrong += [f"{field.name!r} (not in the table)" for name, field in mine.items() if name not in fields]
+    for name, field in fields.items():
+        if name in mine and (misfit := _misfit(mine[name], field.dataType.simpleString())):
+            wrong.append(f"{field.name!r} ({misfit})")
     if wrong:
         raise SinkError(
-            f"the columns do not go into table {table!r}: {', '.join(wrong)}. Make them alike in a map step, or write "
-            f"another table"
+            f"the columns do not fit table {table!r}: {', '.join(wrong)}. Convert them in a map step, or write another "
+            f"table"
         )
-    return [(mine[name].name, field) for name, field in there.items()]
+    return [(mine[name].name, field) for name, field in fields.items()]
 
 
-def _misfit(field: pa.Field, there: str) -> str:
+def _misfit(field: pa.Field, in_table: str) -> str:
     import pyarrow as pa
 
     if pa.types.is_null(field.type):
         return ""
     (found,) = spark_schema(pa.schema([(field.name, without_nulls(field.type))]))
     kind = found.dataType.simpleString()
-    if kind == there or there in _WIDER.get(kind, ()):
+    if kind == in_table or in_table in _WIDER.get(kind, ()):
         return ""
-    return f"{there} there, {kind} now"
+    return f"{in_table} in the table, {kind} now"
 
 
 @dataclass(slots=True)
 class ThroughSpark:
-    """One of ``path``, ``table`` and ``function``. ``session`` is used in the program that started the job alone."""
+    """Publishes to one of ``path``, ``table`` and ``function`` with ``session``, in the program that starts the job."""
 
     path: Path | None
     table: str | None
@@ -158,18 +155,18 @@ class ThroughSpark:
     given: pa.Schema | None
     function: Callable[[Any, str], object] | None
     session: Any
-    elsewhere: Path
-    found: Any = None
-    """The session of the program where this run began, if none is given: a thread that commits may have another."""
+    staging_root: Path
+    program_session: Any = None
+    """The program's session at the start of the run, if none is given: the committing thread may have another."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process publishes nothing: it takes no session along, and no function."""
+        """Copy to another process without session and function: the copy does not publish."""
         where = (self.path, self.table, self.format, self.mode, self.partition_by, self.options, self.given)
-        return type(self), (*where, None, None, self.elsewhere)
+        return type(self), (*where, None, None, self.staging_root)
 
     @property
-    def described(self) -> Mapping[str, Any]:
-        """Where and how, in plain types."""
+    def description(self) -> Mapping[str, Any]:
+        """The target and its options, in plain types."""
         if self.path is None and self.table is None:
             return {"foreach_snapshot": True}
         return {
@@ -183,27 +180,27 @@ class ThroughSpark:
 
     @property
     def staging(self) -> Path:
-        """What `_staging` stands in: beside a folder that Spark makes, or empties."""
+        """The folder that contains ``_staging``: next to a folder that Spark creates or empties."""
         if self.path is None:
-            return self.elsewhere
+            return self.staging_root
         return self.path if self.mode == "append" else self.path.parent
 
     @property
-    def encoded_by(self) -> tuple[str, ...]:
-        """What the writers partition by: Spark does that."""
+    def writer_partition_by(self) -> tuple[str, ...]:
+        """The columns by which the writers partition: none, because Spark does."""
         return ()
 
     @property
-    def _noted(self) -> str:
-        """How the record calls the format: as Spark's options have it, which is not always as ours would."""
+    def _recorded_format(self) -> str:
+        """The format in the output record; the prefix marks files written with Spark's options."""
         return f"{BY_SPARK}{self.format}"
 
     def start(self) -> None:
-        """At the start of a run, before all else: find the session of this run. A later run may have another."""
-        self.found = existing_session() if self.session is None else None
+        """Find the session of this run, before anything else. A later run may have another one."""
+        self.program_session = existing_session() if self.session is None else None
 
     def check(self) -> None:
-        """At the start of the job: `SinkError` for what is known to be impossible."""
+        """Raise `SinkError` at the start of the job if the target cannot take the rows."""
         if self.path is not None and self.mode != "append":
             check_folder(self.path, replace=self.mode == "overwrite")
         if self.table is not None:
@@ -212,15 +209,15 @@ class ThroughSpark:
 
     @property
     def _session(self) -> Any:
-        return self.found if self.session is None else self.session
+        return self.program_session if self.session is None else self.session
 
     def is_done(self, context: CommitContext, staged: Sequence[StagedFile]) -> bool:
-        """Whether the record says that it is published already. Without one nobody knows."""
+        """Return whether the output record contains the commit; False without a record."""
         known = None if self.path is None else find_record(self.path, context.job)
         return known is not None and known.snapshot == context.snapshot and context.step in known.outputs
 
     def prepare(self, staged: Sequence[StagedFile], payloads: Sequence[bytes]) -> pa.Schema | None:
-        """Bring all to one schema, which is returned; `SinkError` if there is none, or the table is of another."""
+        """Convert the staged files to one schema and return it; `SinkError` if no schema fits all, or not the table."""
         schema = schema_of_payloads(payloads)
         check_staged(staged)
         if schema is not None:
@@ -235,10 +232,10 @@ class ThroughSpark:
     def publish(
         self, work: Path, context: CommitContext, staged: Sequence[StagedFile], schema: pa.Schema | None, *, again: bool
     ) -> None:
-        """Have Spark publish ``staged``. ``again``: an earlier publication may have done so, in part or whole."""
+        """Publish the ``staged`` files with Spark. ``again``: an earlier attempt may have published some or all."""
         schema = schema if schema is not None else self.given
         check_staged(staged)
-        with _answered(), spark_session(self._session) as session:
+        with _unknown_if_gone(), spark_session(self._session) as session:
             if schema is None and self.table is not None and self.mode == "overwrite":
                 schema = _schema_of_table(session, self.table)
             if schema is None:
@@ -281,10 +278,10 @@ class ThroughSpark:
         try:
             record_output(self.path, context, self._written(files, schema))
         except OSError as error:
-            raise OutcomeUnknown(f"{self.path} is written, but what is in it could not be recorded: {error}") from error
+            raise OutcomeUnknown(f"{self.path} is written, but its output could not be recorded: {error}") from error
 
     def _fill(self, folder: Path, frame: Any, schema: pa.Schema, context: CommitContext) -> None:
-        """Have Spark write what is to be swapped in. An earlier attempt may still be writing, into its own folder."""
+        """Write the new folder with Spark, into a folder of this attempt: an earlier one may still be writing."""
         for left in folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         written = folder.with_name(f"by-spark-{secrets.token_hex(4)}")
@@ -298,17 +295,17 @@ class ThroughSpark:
         import pyarrow as pa
 
         fields = [(field.name, without_nulls(field.type)) for field in schema if field.name not in self.partition_by]
-        return StepOutput(self._noted, files, pa.schema(fields).serialize().to_pybytes())
+        return StepOutput(self._recorded_format, files, pa.schema(fields).serialize().to_pybytes())
 
     def _writer(self, frame: Any) -> Any:
         writer = frame.write.format(self.format).mode(self.mode).options(**self.options)
         return writer.partitionBy(*self.partition_by) if self.partition_by else writer
 
     def _publish_nothing(self, work: Path, context: CommitContext) -> None:
-        """Nothing was written, and nobody knows what columns it would have had."""
+        """Publish no rows, without a known schema."""
         if self.path is None:
             return
-        nothing = StepOutput(self._noted, [])
+        nothing = StepOutput(self._recorded_format, [])
         if self.mode == "append":
             record_output(self.path, context, nothing)
         else:
@@ -321,12 +318,12 @@ class ThroughSpark:
 
 
 def check_staged(staged: Sequence[StagedFile]) -> None:
-    """`SinkError` unless all ``staged`` files are to be seen here."""
+    """Raise `SinkError` unless all ``staged`` files exist on this machine."""
     lost = next((file.path for file in staged if not file.path.exists()), None)
     if lost is not None:
         raise SinkError(
-            f"{lost} is not here, where it is to be published: someone removed it, or a worker elsewhere wrote "
-            f"it. Give staging= a folder that all workers, this program and Spark share"
+            f"the staged file {lost} does not exist on this machine: it was removed, or a worker on another machine "
+            f"wrote it. Give staging= a folder that all workers, this program and Spark share"
         )
 
 
@@ -336,7 +333,7 @@ def _frame(session: Any, files: Sequence[str], schema: pa.Schema) -> Any:
     fields = spark_schema(pa.schema([(field.name, without_nulls(field.type)) for field in schema]))
     if not files:
         return session.createDataFrame([], fields)
-    # Names are names, not patterns.
+    # The paths are not patterns.
     return session.read.schema(fields).option("__globPaths__", "false").parquet(*(f"file:{file}" for file in files))
 
 
@@ -345,7 +342,7 @@ def _schema_of_table(session: Any, table: str) -> pa.Schema | None:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """The files that readers see, relative to ``folder``."""
+    """Iterate over the files that readers see, relative to ``folder``."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if path.is_file() and not any(part.startswith(("_", ".")) and "=" not in part for part in parts):
@@ -353,14 +350,14 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _answered() -> Iterator[None]:
-    """What is raised inside, told apart: `OutcomeUnknown` where Spark did not answer."""
+def _unknown_if_gone() -> Iterator[None]:
+    """Raise `OutcomeUnknown` if the connection to Spark is lost inside."""
     try:
         yield
     except SparkError as error:
         raise OutcomeUnknown(str(error)) from error
     except Exception as error:
-        told = describe_failure(error)
-        if told is not None and told.gone:
-            raise OutcomeUnknown(f"Spark has gone away: {told.said}") from error
+        failure = describe_failure(error)
+        if failure is not None and failure.is_gone:
+            raise OutcomeUnknown(f"Spark has gone away: {failure.message}") from error
         raise

@@ -56,7 +56,7 @@ def test_a_full_disk_is_a_sink_error_and_leaves_nothing(format: str, tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "cannot write to" in done.stdout
-    assert "Make room, or write elsewhere" in done.stdout
+    assert "Free some space, or write elsewhere" in done.stdout
     assert list(tmp_path.rglob("*")) == []
 
 
@@ -70,7 +70,7 @@ def test_a_reader_that_went_away_is_a_sink_error_and_nothing_else_is_said() -> N
         process.stdout.close()
         said = process.stderr.read()
         assert process.wait(timeout=60) == 1
-    assert said.startswith("whoever read the output went away")
+    assert said.startswith("the reader of the output closed the pipe")
     assert said.count("\n") == 1
 
 
@@ -79,5 +79,5 @@ def test_standard_output_on_a_full_disk_is_a_sink_error_and_nothing_else_is_said
         command = [sys.executable, "-c", PRINT]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith("cannot print: No space left on device")
+    assert done.stderr.startswith("cannot write to standard output: No space left on device")
     assert done.stderr.count("\n") == 1

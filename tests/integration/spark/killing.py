@@ -88,7 +88,7 @@ def main(remote: str, folder: str, kind: str, when: str) -> None:
 
     spark = SparkSession.builder.remote(remote).getOrCreate()
     if when == "after":
-        PublicationLog.note = die  # type: ignore[method-assign]
+        PublicationLog.mark_published = die  # type: ignore[method-assign]
     elif kind != "function":
         publish = ThroughSpark.publish
         target = target_of(spark, Path(folder), kind)

@@ -50,12 +50,12 @@ def test_a_table_that_somebody_made_meanwhile_is_told_and_left_as_it_is(
     spark.sql(f"create table {table} using parquet as select 7L n")
     (intent,) = tmp_path.rglob("commit.json")
     for _ in range(2):
-        with pytest.raises(SinkError, match="another program made it") as raised:
+        with pytest.raises(SinkError, match="another program has created table") as raised:
             sink.recover(context("s2"), [])
         assert str(intent) in str(raised.value)
     assert counted(spark) == [7]
     spark.sql(f"drop table {table}")
-    with pytest.raises(SinkError, match="is there already"):
+    with pytest.raises(SinkError, match="exists already"):
         sink.recover(context("s2"), [])
     assert counted(spark) == [1, 2]
     assert everything(tmp_path) == []
@@ -67,7 +67,7 @@ def test_a_table_of_ours_that_others_have_appended_to_is_not_made_again(
     sink = Spark(table=table, mode="error", session=spark, staging=tmp_path, format="orc", partition_by="t")
     died(sink, monkeypatch, Publication, "end")
     spark.sql(f"insert into {table} values (3L, 'c')")
-    with pytest.raises(SinkError, match="is there already"):
+    with pytest.raises(SinkError, match="exists already"):
         sink.recover(context("s2"), [])
     assert counted(spark) == [1, 2, 3]
     assert [column.name for column in spark.catalog.listColumns(table) if column.isPartition] == ["t"]
@@ -80,7 +80,7 @@ def test_a_table_of_ours_that_spark_made_and_never_filled_is_made_again(
     sink = Spark(table=table, mode="error", session=spark, staging=tmp_path)
     died(sink, monkeypatch, ThroughSpark, "publish")
     spark.sql(f"create table {table} (n bigint, t string) using parquet tblproperties ('{PROPERTY}' = 'job/out/s1')")
-    with pytest.raises(SinkError, match="is there already"):
+    with pytest.raises(SinkError, match="exists already"):
         sink.recover(context("s2"), [])
     assert counted(spark) == [1, 2]
 
@@ -93,11 +93,11 @@ def test_a_folder_that_somebody_filled_meanwhile_is_told_and_left_as_it_is(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "theirs").touch()
     for _ in range(2):
-        with pytest.raises(SinkError, match=r"cannot be finished: .*holds something already"):
+        with pytest.raises(SinkError, match=r"cannot be finished: .*is not empty, and mode"):
             sink.recover(context("s2"), [])
     assert everything(tmp_path / "out") == ["theirs"]
     (tmp_path / "out" / "theirs").unlink()
-    with pytest.raises(SinkError, match="holds something already"):
+    with pytest.raises(SinkError, match="is not empty, and mode"):
         sink.recover(context("s2"), [])
     assert sorted(row.n for row in spark.read.json(str(tmp_path / "out")).collect()) == [1, 2]
     assert not list(tmp_path.rglob("_staging"))
@@ -107,7 +107,7 @@ def test_a_table_that_is_made_during_the_run_is_told_at_the_commit(table: str, s
     sink = Spark(table=table, mode="error", session=spark, staging=tmp_path)
     payload = pre_committed(sink, ROWS)
     spark.sql(f"create table {table} using parquet as select 7L n")
-    with pytest.raises(SinkError, match="is there already"):
+    with pytest.raises(SinkError, match="exists already"):
         sink.commit(context(), [payload])
     sink.abort(context(), [payload])
     assert counted(spark) == [7]

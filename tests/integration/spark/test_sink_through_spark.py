@@ -151,7 +151,7 @@ def test_a_program_that_dies_behind_spark_publishes_again_which_shows_only_where
 ) -> None:
     sink, payloads = begun(target)
     with monkeypatch.context() as patched:
-        patched.setattr(PublicationLog, "note", dead)
+        patched.setattr(PublicationLog, "mark_published", dead)
         patched.setattr(through_spark, "record_output", dead)
         with pytest.raises(Died):
             sink.commit(context(), payloads)
@@ -252,7 +252,7 @@ def test_columns_go_into_a_table_by_name_and_none_into_any_type(spark: Any, tmp_
         with pytest.raises(SinkError, match=r"'f' \(only in the table\), 'x' \(not in the table\), 't' \(string there"):
             run(sink, [{"n": 1, "t": 2, "x": 1}], snapshot="s2")
         given = Spark(table=TABLE, session=spark, staging=tmp_path, schema=pa.schema([("n", pa.string())]))
-        with pytest.raises(SinkError, match="do not go into table"):
+        with pytest.raises(SinkError, match="do not fit table"):
             given.recover(context("s3"), [])
         with pytest.raises(SinkError, match=r"is partitioned by \[\], and partition_by is \['t'\]"):
             Spark(table=TABLE, session=spark, staging=tmp_path, partition_by="t").recover(context("s3"), [])

@@ -252,7 +252,7 @@ def test_values_that_arrow_does_not_know_name_their_column(tmp_path: Path) -> No
 
 
 def test_csv_refuses_what_is_no_plain_value(tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=r"column 'n' holds list<item: int64>, csv only plain values"):
+    with pytest.raises(SinkError, match=r"column 'n' holds list<item: int64>, and csv holds only plain values"):
         write(tmp_path, [{"n": [1, 2]}], format="csv")
 
 

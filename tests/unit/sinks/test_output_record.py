@@ -40,10 +40,10 @@ def test_each_job_has_a_record_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"no output of a job 'x' .* recorded are none"):
+    with pytest.raises(SourceError, match=r"no output of a job 'x' .* the recorded jobs are: none"):
         read_output(tmp_path, "x")
     record_output(tmp_path, context(), CSV)
-    with pytest.raises(SourceError, match="recorded are job"):
+    with pytest.raises(SourceError, match="the recorded jobs are: job"):
         read_output(tmp_path, "x")
 
 
@@ -67,7 +67,7 @@ DAMAGED = [
 def test_a_damaged_record_is_told_to_readers_and_replaced_by_the_next_commit(text: bytes, tmp_path: Path) -> None:
     record_output(tmp_path, context(), CSV)
     (tmp_path / "_malstrom" / "job.json").write_bytes(text)
-    with pytest.raises(SourceError, match="is no record of a job's output"):
+    with pytest.raises(SourceError, match="is not a valid output record"):
         read_output(tmp_path, "job")
     record_output(tmp_path, context("s2"), CSV)
     assert read_output(tmp_path, "job").snapshot == "s2"
@@ -115,7 +115,7 @@ def test_a_commit_that_cannot_record_shows_nothing(tmp_path: Path) -> None:
     (tmp_path / "_malstrom").touch()
     job = mp.Job("refused")
     job.source("in", sources.Memory([1])).sink("out", sinks.Files(tmp_path, format="csv"))
-    with pytest.raises(SinkError, match="a file stands where a folder is needed"):
+    with pytest.raises(SinkError, match="a file is in the place of a folder"):
         mp.run(job)
     assert everything(tmp_path) == ["_malstrom"]
 

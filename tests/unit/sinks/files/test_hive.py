@@ -61,9 +61,9 @@ def test_different_text_has_different_names(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        ("", "the empty text"),
-        (NULL_NAME, "which a partition would not tell from None"),
-        ("\ud800", "no UTF-8"),
+        ("", "an empty string"),
+        (NULL_NAME, "whose partition would be that of None"),
+        ("\ud800", "not valid UTF-8"),
         ("x" * 254, "255 bytes"),
         ("é" * 127, "255 bytes"),
         ("/" * 85, "255 bytes"),

@@ -102,7 +102,7 @@ def test_a_file_where_a_folder_is_needed_takes_back_the_commit(tmp_path: Path) -
     payload = pre_committed(tmp_path)
     (tmp_path / "a=2").touch()
     before = everything(tmp_path)
-    with pytest.raises(SinkError, match="a file stands where a folder is needed"):
+    with pytest.raises(SinkError, match="a file is in the place of a folder"):
         sink(tmp_path).commit(context(), [payload])
     assert everything(tmp_path) == before
     (tmp_path / "a=2").unlink()
@@ -189,7 +189,7 @@ def test_names_that_the_file_system_takes_for_one_are_told(tmp_path: Path, monke
     # Folders on Linux tell case apart; this one does not.
     monkeypatch.setattr(os, "mkdir", mkdir_of_any_case)
     monkeypatch.setattr(Path, "is_dir", lambda self: True)
-    with pytest.raises(SinkError, match="takes two partitions for one"):
+    with pytest.raises(SinkError, match="treats two partitions as one"):
         sink(tmp_path).commit(context(), [payload])
     monkeypatch.undo()
     assert everything(tmp_path) == before

@@ -228,7 +228,7 @@ def test_names_that_are_no_file_names_are_refused(name: str, tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for uri in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(SinkError, match="a file stands where a folder is needed"):
+        with pytest.raises(SinkError, match="a file is in the place of a folder"):
             Files(uri).open(WORKER)
 
 

@@ -196,28 +196,28 @@ def test_a_job_that_goes_back_behind_a_snapshot_that_is_damaged_shows_nothing_of
 def test_files_that_nobody_here_sees_are_told_at_the_first_snapshot(tmp_path: Path) -> None:
     case = Case(tmp_path, "overwrite")
     shutil.rmtree(tmp_path / "0" / "_staging")
-    with pytest.raises(SinkError, match="is not here, where it is to be published"):
+    with pytest.raises(SinkError, match="does not exist on this machine"):
         case.commit(tmp_path / "0", "s1")
 
 
 def test_a_damaged_memory_is_told(tmp_path: Path) -> None:
-    memory = PublicationLog(tmp_path, context())
-    memory.wait("s1", [b"{}"])
-    assert memory.waiting() == {"s1": [b"{}"]}
+    log = PublicationLog(tmp_path, context())
+    log.defer("s1", [b"{}"])
+    assert log.deferred() == {"s1": [b"{}"]}
     (path,) = tmp_path.rglob("s1.json")
     path.write_text("{")
     with pytest.raises(SinkError, match=r"s1\.json is damaged"):
-        memory.waiting()
+        log.deferred()
 
 
 def test_what_is_noted_is_kept_as_long_as_its_manifest_stands(tmp_path: Path) -> None:
-    memory = PublicationLog(tmp_path, context())
+    log = PublicationLog(tmp_path, context())
     for snapshot in ("s1", "s2"):
-        memory.note(snapshot)
-    memory.recover(["s2", "s3"])
-    assert memory.noted() == ["s2"]
-    memory.recover([])
-    assert (memory.noted(), everything(tmp_path)) == ([], [])
+        log.mark_published(snapshot)
+    log.recover(["s2", "s3"])
+    assert log.published() == ["s2"]
+    log.recover([])
+    assert (log.published(), everything(tmp_path)) == ([], [])
 
 
 @pytest.mark.parametrize("options", [{}, {"partition_by": "value"}, {"mode": "overwrite"}, {"mode": "error"}], ids=str)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.sinks.files.encoding import GROUP_ROWS, HELD_BYTES_MAX, EncodedRows, WriteBuffer
+from malstrom_py.sinks.files.encoding import BUFFER_BYTES_MAX, GROUP_ROWS, EncodedRows, WriteBuffer
 
 
 def piece(folder: str, content: str, *, rows: int = 1, bytes: int = 10) -> EncodedRows[str]:
@@ -42,18 +42,18 @@ def test_a_folder_is_due_by_its_bytes_or_its_rows() -> None:
 
 def test_beyond_the_bound_of_all_the_largest_is_due() -> None:
     held = WriteBuffer(merged)
-    half = HELD_BYTES_MAX // 2
-    assert held.add(piece("a", "x", bytes=half), group_bytes=HELD_BYTES_MAX) is None
-    assert held.add(piece("b", "x", bytes=half - 1), group_bytes=HELD_BYTES_MAX) is None
-    assert held.add(piece("c", "x", bytes=2), group_bytes=HELD_BYTES_MAX) == "a"
+    half = BUFFER_BYTES_MAX // 2
+    assert held.add(piece("a", "x", bytes=half), group_bytes=BUFFER_BYTES_MAX) is None
+    assert held.add(piece("b", "x", bytes=half - 1), group_bytes=BUFFER_BYTES_MAX) is None
+    assert held.add(piece("c", "x", bytes=2), group_bytes=BUFFER_BYTES_MAX) == "a"
     held.take("a")
-    assert held.add(piece("c", "x", bytes=2), group_bytes=HELD_BYTES_MAX) is None
+    assert held.add(piece("c", "x", bytes=2), group_bytes=BUFFER_BYTES_MAX) is None
     held.clear()
-    assert held.add(piece("c", "x", bytes=HELD_BYTES_MAX - 1), group_bytes=HELD_BYTES_MAX) is None
+    assert held.add(piece("c", "x", bytes=BUFFER_BYTES_MAX - 1), group_bytes=BUFFER_BYTES_MAX) is None
 
 
 def test_many_small_pieces_become_few() -> None:
     held = WriteBuffer(merged)
     for _ in range(10_000):
-        held.add(piece("a", "x"), group_bytes=HELD_BYTES_MAX)
+        held.add(piece("a", "x"), group_bytes=BUFFER_BYTES_MAX)
     assert len(held.take("a")) < 128
