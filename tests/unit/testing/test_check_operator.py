@@ -19,7 +19,7 @@ def test_only_the_laws_that_are_asked_for_are_held() -> None:
 
 
 def test_an_unknown_law_is_named() -> None:
-    with pytest.raises(ValueError, match="no law 'justice'; the laws are determinism"):
+    with pytest.raises(ValueError, match="'justice' is not a law; the laws are determinism"):
         check_operator(lambda s: s.count("n"), laws=["justice"])
 
 

@@ -156,7 +156,7 @@ def test_a_wrong_one_breaks_a_clause(wrong: Callable[..., StoreCheckpointer], cl
 
 
 def test_one_that_another_process_does_not_see_breaks_a_clause() -> None:
-    with pytest.raises(LawError, match="'another process goes on'"):
+    with pytest.raises(LawError, match="'another process continues'"):
         check_checkpointer(
             lambda: StoreCheckpointer(MemoryStore(), JOB), again=lambda _: StoreCheckpointer(MemoryStore(), JOB)
         )

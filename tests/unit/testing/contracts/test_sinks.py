@@ -181,7 +181,7 @@ def test_a_sink_that_keeps_the_contract_passes(kind: type) -> None:
         (Reverses, "rows in order"),
         (CommitsAll, "abort leaves nothing"),
         (RecoversNothing, "recover clears"),
-        (Sorts, "batches stay as they were"),
+        (Sorts, "batches stay unchanged"),
         (Drops, "committed rows are visible"),
         (Wandering, "stable parts"),
         (Numbered, "stable parts"),

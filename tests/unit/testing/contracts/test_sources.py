@@ -194,7 +194,7 @@ def test_a_source_that_keeps_the_contract_passes(source: Any) -> None:
         (Moving(), "exact position"),
         (Restarts(), "finished stays finished"),
         (NeverAgain(), "finished stays finished"),
-        (Reuses(), "polled rows stay as they were"),
+        (Reuses(), "polled rows stay unchanged"),
         (CannotClose(), "close at any time"),
     ],
     ids=lambda thing: thing if isinstance(thing, str) else type(thing).__name__,

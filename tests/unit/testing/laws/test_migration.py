@@ -194,7 +194,7 @@ def test_the_moves_are_told_where_they_happen() -> None:
         "     1  ('d', 'd1')",
         "       -- the keys ['c', 'd'] leave instance 0 for 1, 1 at a time",
         "     2  ('b', 'b1')",
-        "       -- the keys ['c', 'd'] have arrived at instance 1, and rows that came for them are let in",
+        "       -- the keys ['c', 'd'] have arrived at instance 1, which processes the held rows",
         "     3  ('c', 'c2')",
         "     4  epoch MAX",
     ]

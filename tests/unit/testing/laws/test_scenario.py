@@ -59,7 +59,7 @@ def test_it_is_shown_as_the_stream_has_it_with_marks_in_their_places() -> None:
         "     2  epoch 2",
         "       -- here",
         "     3  ('c', 3, 3)",
-        "     4  the clock goes on by 1 s",
+        "     4  the clock advances by 1 s",
         "     5  epoch MAX",
         "       -- end",
     ]
