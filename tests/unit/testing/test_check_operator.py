@@ -1,4 +1,4 @@
-"""`check_operator`: which laws, which cases, and what it says. (That each law has teeth is tested in tests/laws.)"""
+"""`check_operator`: the laws, the cases and the report. (tests/laws checks that each law catches faults.)"""
 
 from __future__ import annotations
 

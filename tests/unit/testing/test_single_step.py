@@ -1,4 +1,4 @@
-"""A step on its own: its inputs, outputs and dead letters, and operators that no builder knows."""
+"""A single step: its inputs, outputs and dead letters, and operators without a builder method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of the oracle: what a step must give, said by a function of the user."""
+"""The law of the oracle: a user's function returns the expected output of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Readings = list[mp.DataMessage[Any, Any]]
 
 
 class Merged(mp.KeyedLogic[Any, int, list[int], tuple[int, tuple[int, ...]]]):
-    """Sessions as a page once had them: nothing keeps what is far apart from being one."""
+    """An early version of sessions: rows that are far apart may share a session."""
 
     def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
         last, values = key_state or (message.timestamp, ())

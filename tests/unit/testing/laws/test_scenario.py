@@ -1,4 +1,4 @@
-"""A scenario is cut into the same rows and events whatever the cuts, and says so to people."""
+"""A scenario has the same rows and events for any cuts, and prints them."""
 
 from __future__ import annotations
 
