@@ -112,7 +112,7 @@ def test_the_messages_of_snapshots_are_what_a_checkpointer_says() -> None:
         latest_manifest(start.checkpointer, job=JOB)
     said = str(damaged.value).replace(start.ids[1], "20261122T042242123456Z-1a2b3c4d")
     said = said.replace("the memory of this process", "/data/snapshots")
-    before, after = said[: said.index(start.ids[0])], said[said.rindex("Bring back") :]
+    before, after = said[: said.index(start.ids[0])], said[said.rindex("Restore one") :]
     assert f"SnapshotError: {before}20261122T042142123456Z-5e6f7a8b/... {after}" in flat(section_of("SnapshotError"))
     Start(start.checkpointer)
     with pytest.raises(FencedError) as fenced:

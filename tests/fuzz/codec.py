@@ -1,4 +1,4 @@
-"""Damages encoded values in every way and reads them: a typed error or a legal value, never more memory than allowed.
+"""Damages encoded values and reads them: the result is a typed error or a legal value, within the memory limit.
 
 Run a long one with ``python -m tests.fuzz.codec --n 1000000``; a failure prints the bytes that caused it.
 """
@@ -65,7 +65,7 @@ BYTES_MAX = 1 << 16
 
 @dataclass
 class Outcome:
-    """What came of the damaged encodings."""
+    """The counts of the results of damaged encodings."""
 
     refused: int = 0
     legal: int = 0
@@ -74,7 +74,7 @@ class Outcome:
 
 
 def damaged(data: bytes, chance: random.Random, others: list[bytes]) -> bytes:
-    """``data`` with one to four wounds."""
+    """Return ``data`` with one to four random damages."""
     hurt = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         at = chance.randrange(len(hurt) + 1)
@@ -98,7 +98,7 @@ def damaged(data: bytes, chance: random.Random, others: list[bytes]) -> bytes:
 
 
 def bytes_allocated(codec: Codec, data: bytes) -> int:
-    """The most that reading ``data`` holds at one time."""
+    """Return the maximum memory for reading ``data``."""
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
     with contextlib.suppress(CodecError):
@@ -107,12 +107,12 @@ def bytes_allocated(codec: Codec, data: bytes) -> int:
 
 
 def check_at_rest(codec: Codec, data: bytes, outcome: Outcome) -> None:
-    """Read ``data``: what comes out must be legal, that is: it can be stored again."""
+    """Read ``data`` and check that the result can be stored again."""
     if tracemalloc.is_tracing():
         bound = BYTES_PER_BYTE_MAX * len(data) + BYTES_MAX
         used = bytes_allocated(codec, data)
         if used > bound:
-            # The interpreter's table of interned strings may just have been enlarged, which happens once.
+            # The interpreter may have enlarged its table of interned strings, which happens once.
             used = bytes_allocated(codec, data)
         assert used <= bound, f"{used} bytes for {len(data)}"
         if len(data) > 1000:
@@ -127,7 +127,7 @@ def check_at_rest(codec: Codec, data: bytes, outcome: Outcome) -> None:
 
 
 def check_in_flight(codec: Codec, data: bytes, whole: set[bytes], outcome: Outcome) -> None:
-    """Read ``data`` as a batch: whatever is damaged is refused."""
+    """Read ``data`` as a batch and check that damage is an error."""
     try:
         codec.decode_batch(data)
     except CodecError:
@@ -166,7 +166,7 @@ def fuzz(n: int, *, seed: int = 0, measure_every: int = 1) -> Outcome:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=20_000, help="how many damaged encodings")
     parser.add_argument("--seed", type=int, default=0)

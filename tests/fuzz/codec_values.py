@@ -1,4 +1,4 @@
-"""Values of every type that can be stored, and how to tell that one came back as exactly what it was."""
+"""Values of every type that can be stored, and an exact comparison of decoded values."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ CLASSES = (Stats, Frozen, Nothing, Computed, Pair, Old, Colour, Level, Word, Acc
 
 
 def table() -> TypeTable:
-    """A type table with all classes of this module."""
+    """Return a type table with all classes of this module."""
     types = TypeTable()
     for kind in CLASSES:
         types.register(kind)
@@ -85,7 +85,7 @@ def table() -> TypeTable:
 
 
 def canonical(value: Any) -> Any:
-    """Type and contents of ``value``, so that equal results mean: the same to the last bit, order of dicts included."""
+    """Return the type and contents of ``value``: equal results mean equal bits, types and order of dicts."""
     kind = type(value)
     contents: Any
     if isinstance(value, enum.Enum):
@@ -143,7 +143,7 @@ numpy_scalars = st.one_of(
     st.complex_numbers().map(np.complex128),
     st.integers(-(2**62), 2**62).map(lambda n: np.datetime64(n, "ns")),
     st.integers(-(2**62), 2**62).map(lambda n: np.timedelta64(n, ("s", 25))),
-    # numpy's own pickle loses NUL characters at the end.
+    # The pickle of numpy drops trailing NUL characters.
     st.text(max_size=5).map(lambda text: np.str_(text.rstrip("\0"))),
     st.binary(max_size=5).map(lambda data: np.bytes_(data.rstrip(b"\0"))),
 )
@@ -183,7 +183,7 @@ def _hashable_from(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def any_leaf(draw: st.DrawFn) -> Any:
-    """A name for them all: hypothesis writes out what strategies are made of, and that would be very long."""
+    """A short name for all strategies, because hypothesis prints the whole strategy otherwise."""
     return draw(hashable_leaves)
 
 
@@ -200,7 +200,7 @@ arrays = st.one_of(
 
 @st.composite
 def any_hashable(draw: st.DrawFn) -> Any:
-    """A name for them, too."""
+    """A short name for the strategies of keys."""
     return draw(hashables)
 
 

@@ -1,7 +1,7 @@
-"""Makes tests/vectors/snapshot-1: snapshots of a small job in format 1. What stands there must load for ever.
+"""Makes tests/vectors/snapshot-1: snapshots of a small job in format 1. All later versions must load them.
 
-Run ``python -m tests.vectors.golden_snapshot FOLDER`` to make them elsewhere. Once a version with this format has been
-released, the folder never changes: a new format gets a folder of its own.
+Run ``python -m tests.vectors.golden_snapshot FOLDER`` to make them elsewhere. After a version with this format has been
+released, the folder never changes: a new format gets another folder.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PLAN: Final = PlanImage(
 
 
 class Worker:
-    """One worker's state of "totals", and what it has saved of it."""
+    """One worker's state of "totals", and its last saved changes."""
 
     def __init__(self, number: int, checkpointer: StoreCheckpointer) -> None:
         self.number = number
@@ -94,7 +94,7 @@ class Worker:
 
 
 def slots_of(keys: Sequence[Any]) -> Sequence[int]:
-    """The slots of ``keys`` in this job."""
+    """Return the slots of ``keys`` in this job."""
     return partitioner_of(partitioners.stable_hash, "item").bind(SLOTS, step="item").slots_of(list(keys))
 
 
@@ -115,7 +115,7 @@ def make(folder: Path) -> None:
 
     keep({"lamp": 1, "chair": 12.5, "gone": 1, None: False, "bed": 2**70, 7: ["seven", b"\x07"]})
     commit(checkpointer, workers, 0)
-    # No two of these are in one slot: in which order a delta has the keys of a slot differs from process to process.
+    # Each key is in another slot, because the order of the keys of a slot in a delta differs between processes.
     keep({"lamp": 3, None: True, ("north", 7): {"pieces": (1, 2), "since": None}})
     owner_of("gone").state.handle(Collect({"gone"}))
     for key, times in TIMES.items():
@@ -130,7 +130,7 @@ def make(folder: Path) -> None:
 
 
 def commit(checkpointer: StoreCheckpointer, workers: Sequence[Worker], number: int) -> None:
-    """Have the workers save, and commit that as the snapshot of that ``number``."""
+    """Save with the workers, and commit the snapshot of that ``number``."""
     id, parent = IDS[number], IDS[number - 1] if number else None
     for worker in workers:
         worker.save(id, parent)

@@ -1,4 +1,4 @@
-"""The keys of tests/vectors/key_hash.json: what their expressions may use, and what this Python makes of them.
+"""The keys of tests/vectors/key_hash.json: the names in their expressions, and their hashes in this Python.
 
 Needs nothing but the standard library and the modules that hash, so that any Python on the machine can run it.
 """
@@ -21,7 +21,7 @@ FILE = Path(__file__).with_name("key_hash.json")
 
 
 class Suit(Enum):
-    """Known by its class and name; what it stands for does not matter."""
+    """Identified by its class and name; the value does not count."""
 
     HEARTS = object()
 
@@ -40,7 +40,7 @@ class Color(StrEnum):
 
 
 class Access(Flag):
-    """Known by its class and bits."""
+    """Identified by its class and bits."""
 
     READ = 1
     WRITE = 2
@@ -55,7 +55,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Seat:
-    """Known by its class and the fields that are compared."""
+    """Identified by its class and the fields that are compared."""
 
     row: int
     letter: str
@@ -69,18 +69,18 @@ NAMES: dict[str, Any] = {
 
 
 def key_of(expression: str) -> Any:
-    """The key that an expression of the file stands for."""
+    """Return the key of an expression of the file."""
     return eval(expression, dict(NAMES))
 
 
 def published() -> list[dict[str, Any]]:
-    """The rows of the file: key, equal (other keys that are equal to it), encoding, hash, slot of 1024."""
+    """Return the rows of the file: key, equal (other keys that are equal to it), encoding, hash, slot of 1024."""
     rows: list[dict[str, Any]] = json.loads(FILE.read_text())["vectors"]
     return rows
 
 
 def row_of(expression: str, equal: list[str]) -> dict[str, Any]:
-    """The row of an expression, as this Python computes it."""
+    """Compute the row of an expression in this Python."""
     key = key_of(expression)
     return {
         "key": expression,
@@ -92,5 +92,5 @@ def row_of(expression: str, equal: list[str]) -> dict[str, Any]:
 
 
 def recompute() -> list[dict[str, Any]]:
-    """The rows of the file, as this Python computes them."""
+    """Compute the rows of the file in this Python."""
     return [row_of(row["key"], row["equal"]) for row in published()]

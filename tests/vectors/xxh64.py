@@ -1,6 +1,6 @@
-"""XXH64 (seed 0) in plain Python, written from its specification: the second opinion on every published hash.
+"""XXH64 (seed 0) in plain Python, written from its specification, to check every published hash.
 
-It has the one function of the package ``xxhash`` that the hash of keys needs, and can stand in where that is not
+It has the function of the package ``xxhash`` that the hash of keys needs, and replaces the package where that is not
 installed.
 """
 
@@ -24,7 +24,7 @@ def _merge(accumulator: int, value: int) -> int:
 
 
 def xxh64_intdigest(data: bytes) -> int:
-    """The hash of ``data`` as an unsigned integer of 64 bits."""
+    """Return the hash of ``data`` as an unsigned integer of 64 bits."""
     at = 0
     if len(data) >= 32:
         lanes = [(P1 + P2) & MASK, P2, 0, -P1 & MASK]

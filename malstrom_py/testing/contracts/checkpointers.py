@@ -66,7 +66,7 @@ def check_checkpointer(
     """
     missing = [name for name in methods() if not callable(getattr(make(), name, None))]
     require(not missing, WHOLE, "a checkpointer has every method of mp.Checkpointer", f"missing: {', '.join(missing)}")
-    _Trial(make, job, again or _copy).check()
+    _ContractCheck(make, job, again or _copy).check()
 
 
 def _copy(checkpointer: Checkpointer) -> Checkpointer:
@@ -130,7 +130,7 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _ContractCheck:
     make: Callable[[], Checkpointer]
     job: str
     again: Callable[[Checkpointer], Checkpointer]

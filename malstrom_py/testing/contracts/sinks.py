@@ -68,7 +68,7 @@ def require_visible(
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TransactionalCheck:
     """The check of a transactional sink. ``again``: makes another object on the same target, as in another process.
     ``at_end``: whether rows become visible only at the final commit.
     """
@@ -306,7 +306,7 @@ def check_sink(
     if isinstance(sink, PartitionedSink):
         _check_parts(make, read, values)
     elif isinstance(sink, TransactionalSink):
-        Trial(make, read, values, again or _copy, at_end).check()
+        TransactionalCheck(make, read, values, again or _copy, at_end).check()
     else:
         _check_stateless(sink, read, values)
 

@@ -71,11 +71,11 @@ def epoch_order(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> b
     instance = play.build()
     passed = [MIN_EPOCH] * len(instance.single.outputs)
     promised = MIN_EPOCH
-    for piece in scenario.pieces(0, len(scenario.atoms), scenario.cuts):
-        marks = {piece.first: "here"}
-        if isinstance(piece.event, Epoch):
-            promised = piece.event.time
-        play.deliver(piece, [instance])
+    for delivery in scenario.deliveries(0, len(scenario.atoms), scenario.cuts):
+        marks = {delivery.first: "here"}
+        if isinstance(delivery.event, Epoch):
+            promised = delivery.event.time
+        play.deliver(delivery, [instance])
         for output in range(len(passed)):
             for message in instance.receive_local(output):
                 last = passed[output]
@@ -96,10 +96,10 @@ def key_kept(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool
     play = ScenarioRun(subject, scenario)
     instance = play.build()
     seen: set[object] = set()
-    for piece in scenario.pieces(0, len(scenario.atoms), range(len(scenario.atoms))):
-        marks = {piece.first: "here"}
-        play.deliver(piece, [instance])
-        keys = {row.key for row in piece.rows}
+    for delivery in scenario.deliveries(0, len(scenario.atoms), range(len(scenario.atoms))):
+        marks = {delivery.first: "here"}
+        play.deliver(delivery, [instance])
+        keys = {row.key for row in delivery.rows}
         seen |= keys
         for output, records in received(instance).items():
             for key, value, _ in records:
@@ -186,18 +186,19 @@ def _is_as_expected(message: Any, got: list[Any], *, expected: bool, generates: 
 def _epochs(play: ScenarioRun, instance: OperatorTester, start: int, end: int, broken: Broken) -> None:
     """Run the scenario and check that each epoch is forwarded once, after its records."""
     generates = play.subject.generates
-    for piece in play.scenario.pieces(start, end, play.scenario.cuts):
-        play.deliver(piece, [instance])
+    for delivery in play.scenario.deliveries(start, end, play.scenario.cuts):
+        play.deliver(delivery, [instance])
         for number, (name, _) in enumerate(instance.single.outputs):
             got = instance.receive_local(number)
-            sent = [piece.event] if isinstance(piece.event, Epoch) and _carries(instance, name, piece.event) else []
+            epoch = delivery.event if isinstance(delivery.event, Epoch) else None
+            sent = [epoch] if epoch is not None and _carries(instance, name, epoch) else []
             control = [message for message in got if not isinstance(message, DataMessage)]
             if generates:
                 control = [message for message in control if message == Epoch(MAX_EPOCH)]
-                sent = [epoch for epoch in sent if epoch.time == MAX_EPOCH]
+                sent = [one for one in sent if one.time == MAX_EPOCH]
             if control != sent or (sent and got[-1] != sent[0]):
                 what = f"  output {number}:\n    expected  {sent}, after the records\n    got       {got}"
-                raise broken(what, {piece.first: "here"})
+                raise broken(what, {delivery.first: "here"})
 
 
 def _carries(instance: OperatorTester, name: str, epoch: Epoch) -> bool:

@@ -100,7 +100,7 @@ class Scenario:
         """Return the last epoch before atom ``place``."""
         return next((atom for atom in reversed(self.atoms[:place]) if isinstance(atom, Epoch)), None)
 
-    def pieces(self, start: int, end: int, cuts: Collection[int]) -> Iterator[Delivery]:
+    def deliveries(self, start: int, end: int, cuts: Collection[int]) -> Iterator[Delivery]:
         """Yield the atoms from ``start`` up to ``end`` as batches and events."""
         rows: list[DataMessage[Any, Any]] = []
         first, input, segment, in_rows = 0, 0, -1, False
@@ -255,20 +255,20 @@ class ScenarioRun:
     ) -> None:
         """Process atoms ``start`` to ``end``: rows on the instance that owns their key, events on all instances."""
         end = len(self.scenario.atoms) if end is None else end
-        for piece in self.scenario.pieces(start, end, self._cuts):
-            self.take(piece, instances, owner=owner, only=only)
+        for delivery in self.scenario.deliveries(start, end, self._cuts):
+            self.take(delivery, instances, owner=owner, only=only)
 
     def take(
         self,
-        piece: Delivery,
+        delivery: Delivery,
         instances: list[OperatorTester],
         *,
         owner: Callable[[Any], int] = lambda key: 0,
         only: Callable[[Any], bool] = lambda key: True,
     ) -> None:
         """Deliver one batch or event to the instances, and record the output."""
-        self._segment = piece.segment
-        self.deliver(piece, instances, owner=owner, only=only)
+        self._segment = delivery.segment
+        self.deliver(delivery, instances, owner=owner, only=only)
         self.note(instances)
 
     def note(self, instances: Iterable[OperatorTester]) -> None:
@@ -279,24 +279,24 @@ class ScenarioRun:
 
     def deliver(
         self,
-        piece: Delivery,
+        delivery: Delivery,
         instances: list[OperatorTester],
         *,
         owner: Callable[[Any], int] = lambda key: 0,
         only: Callable[[Any], bool] = lambda key: True,
     ) -> None:
         """Deliver one batch or event to the instances."""
-        if isinstance(piece.event, Tick):
-            self.clock.advance(piece.event.seconds)
+        if isinstance(delivery.event, Tick):
+            self.clock.advance(delivery.event.seconds)
         for number, instance in enumerate(instances):
-            if piece.event is None:
-                rows = [row for row in piece.rows if only(row.key) and owner(row.key) == number]
+            if delivery.event is None:
+                rows = [row for row in delivery.rows if only(row.key) and owner(row.key) == number]
                 if not rows:
                     continue
                 # Copies, so that a step that changes values does not affect another run.
-                instance.send_local(copy.deepcopy(rows), input=piece.input)
-            elif not isinstance(piece.event, Tick):
-                instance.send_local(piece.event)
+                instance.send_local(copy.deepcopy(rows), input=delivery.input)
+            elif not isinstance(delivery.event, Tick):
+                instance.send_local(delivery.event)
             instance.step()
 
 

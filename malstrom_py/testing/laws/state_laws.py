@@ -40,12 +40,12 @@ def round_trip(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bo
     play = ScenarioRun(subject, scenario, cuts=scenario.cuts)
     instance = play.build()
     held = False
-    for piece in scenario.pieces(0, len(scenario.atoms), scenario.cuts):
-        play.deliver(piece, [instance])
+    for delivery in scenario.deliveries(0, len(scenario.atoms), scenario.cuts):
+        play.deliver(delivery, [instance])
         for step, state in instance.states.items():
             for key in sorted(state.keys(), key=repr):
                 held = True
-                _compare(step, key, state, instance, broken, {piece.first: "after this batch, or event"})
+                _compare(step, key, state, instance, broken, {delivery.first: "after this batch, or event"})
     return held
 
 
@@ -367,16 +367,16 @@ class _SlotMoves(_MigrationRun):
         waiting: list[Delivery] = []
         for place in range(move.at, move.until):
             self.carry(ways, place)
-            for piece in self.scenario.pieces(place, place + 1, ()):
-                if any(self.slot(row.key) in changed for row in piece.rows):
-                    waiting.append(piece)
+            for delivery in self.scenario.deliveries(place, place + 1, ()):
+                if any(self.slot(row.key) in changed for row in delivery.rows):
+                    waiting.append(delivery)
                 else:
-                    self.play.take(piece, self.instances, owner=self.owner)
+                    self.play.take(delivery, self.instances, owner=self.owner)
         self.carry(ways, move.until)
         self.arrived(ways)
         self.owners = owners
-        for piece in waiting:
-            self.play.take(piece, self.instances, owner=self.owner)
+        for delivery in waiting:
+            self.play.take(delivery, self.instances, owner=self.owner)
         del self.instances[max(self.resident, 1 + max(self.owners)) :]
 
     def _join(self, last: int, place: int) -> None:

@@ -1,4 +1,4 @@
-"""What is stored comes back as exactly the type it was, or is refused with step, key and type."""
+"""Stored values are decoded to exactly their types, or rejected with step, key and type."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_a_large_value_leaves_no_large_buffer_behind() -> None:
 
 
 def test_the_stored_form_is_the_one_that_was_stored_yesterday() -> None:
-    """These bytes are in snapshots. Whoever changes them needs another version byte and a reader for both."""
+    """These bytes are in snapshots. A change needs another version byte and a reader for both versions."""
     yesterday = {
         "10 82 a1 61 01 a1 62 c0": {"a": 1, "b": None},
         "11 93 c7 00 01 01 02": (1, 2),

@@ -1,4 +1,4 @@
-"""Many values, each in a stored form of its own: the very form that it has alone, however many are alike."""
+"""Many values, each in its own stored form, which is the same as for a single value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged stored values, in short: 10^6 of them are read by ``python -m tests.fuzz.codec --n 1000000``."""
+"""Damaged stored values, a short run; ``python -m tests.fuzz.codec --n 1000000`` reads 10^6 of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns are packed, which pickled, and that lengths are checked."""
+"""Columns are packed or pickled by their types, and lengths are checked."""
 
 from __future__ import annotations
 

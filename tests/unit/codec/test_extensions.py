@@ -1,4 +1,4 @@
-"""Values in one piece: exact bytes, and malformed ones refused."""
+"""Extensions: exact bytes, and malformed ones are rejected."""
 
 from __future__ import annotations
 

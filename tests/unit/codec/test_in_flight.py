@@ -1,4 +1,4 @@
-"""Batches and state between workers come back as they were; what cannot be sent is refused with step, key and type."""
+"""Batches and state between workers are decoded exactly; an error of encoding names step, key and type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of columns between workers: they come back as columns, equal and of the same types."""
+"""Batches of columns between workers are decoded to equal columns of the same types."""
 
 from __future__ import annotations
 

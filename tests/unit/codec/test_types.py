@@ -1,4 +1,4 @@
-"""The type table takes what can be taken apart and put together, and tells classes apart by name."""
+"""The type table accepts classes that can be rebuilt from their parts, and identifies classes by name."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_what_would_be_lost_is_refused() -> None:
             raise LookupError
 
         def __set__(self, _instance: object, _value: int) -> None:
-            """Takes everything, and has nothing."""
+            """Accepts every attribute, and has none."""
 
     @dataclasses.dataclass
     class Unreadable:

@@ -1,4 +1,4 @@
-"""Stored values are read without their classes: by the names of fields, members and bits that stand in the data."""
+"""Stored values are read without their classes, by the names of fields, members and bits in the data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def codec() -> Codec:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (Place("here", (1, 2)), {"name": "here", "of": (1, 2)}),
         (Pair(1, Pair(2, None)), {"left": 1, "right": {"left": 2, "right": None}}),
@@ -53,8 +53,8 @@ def codec() -> Codec:
     ],
     ids=["dataclass", "namedtuple", "enum", "flag", "list", "dict"],
 )
-def test_an_object_is_told_by_what_is_stored_of_it(value: Any, told: Any, codec: Codec) -> None:
-    assert without_classes().decode_at_rest(codec.encode_at_rest(value, step="a")) == told
+def test_an_object_is_told_by_what_is_stored_of_it(value: Any, expected: Any, codec: Codec) -> None:
+    assert without_classes().decode_at_rest(codec.encode_at_rest(value, step="a")) == expected
 
 
 def test_an_object_may_be_a_key(codec: Codec) -> None:

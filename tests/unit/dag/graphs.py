@@ -10,7 +10,7 @@ from malstrom_py.operators.logic import KeyedLogic, Output
 
 
 def line(*operators: Any, names: str = "abcdefg", **options: Any) -> DagExecutor:
-    """The graph in -> a -> b … -> out, with ``operators`` at a, b, …; None: nothing is registered there."""
+    """Return the graph in -> a -> b … -> out, with ``operators`` at a, b, …; None: no operator."""
     builder, previous = DagBuilder().source("in"), "in"
     for name, _ in zip(names, operators, strict=False):
         builder.operator(name).connect(previous, name)
@@ -23,7 +23,7 @@ def line(*operators: Any, names: str = "abcdefg", **options: Any) -> DagExecutor
 
 
 def joined(operator: Any = None) -> DagExecutor:
-    """The graph left and right -> join -> out, with ``operator`` at join."""
+    """Return the graph left and right -> join -> out, with ``operator`` at join."""
     builder = DagBuilder().source("left").source("right").operator("join")
     builder.connect("left", "join").connect("right", "join").sink_for("join", "out")
     executor = DagExecutor.from_dag(builder.build())
@@ -44,7 +44,7 @@ def total(message: DataMessage[Any, int], key_state: int | None, output: Output[
 
 
 class Alarm(KeyedLogic[Any, Any, Any, Any]):
-    """Sends a value ``after`` its timestamp, dated then; raises on the value "bad" when its timer rings."""
+    """Sends a value ``after`` its timestamp, with that time; raises on the value "bad" when its timer fires."""
 
     def __init__(self, after: int = 10) -> None:
         self._after = after

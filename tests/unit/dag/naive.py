@@ -1,6 +1,6 @@
-"""A DAG as one would write it without thinking of speed: one record at a time, one list per node, plain loops.
+"""A simple model of a DAG: one record at a time, one list per node, plain loops.
 
-It knows five operators by name, and is what the real executor is compared with.
+It has five operators, and tests compare the real executor with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Row = tuple[Any, int, int | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """Sources, and operators with what they do and whom they read; each operator also has a sink of its own.
+    """Sources, and operators with their function and their inputs; each operator also has a sink.
 
     Of "odd", odd values go to the side output "odd", which has a sink as well.
     """
@@ -56,7 +56,7 @@ def odd(message: DataMessage[Any, int], output: Output[Any, int]) -> None:
 
 
 def total(message: DataMessage[Any, int], key_state: int | None, output: Output[Any, int]) -> int | None:
-    """A running sum per key, that begins anew when it comes to a multiple of 7."""
+    """A running sum per key that restarts at a multiple of 7."""
     key_state = (key_state or 0) + message.value
     output.emit(message.key, key_state, message.timestamp)
     return key_state if key_state % 7 else None
@@ -86,7 +86,7 @@ OPERATORS: dict[str, Any] = {"double": lambda n: n * 2, "odd": odd, "total": tot
 
 @dataclass
 class Node:
-    """A node: what waits for it, its watermarks, its state by key, its timers in the order they were set."""
+    """A node: its queue, its watermarks, its state by key, its timers in the order in which they were set."""
 
     does: str
     reads: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""`DagBuilder`: every graph that is wrong is told, by name, at the call or by `build`; one that is right is frozen."""
+"""`DagBuilder`: the call or `build` names every fault of a graph; a correct graph is immutable."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_node_of_which_only_a_side_output_is_read_is_connected() -> None:
 
 
 def refused(builder: DagBuilder, call: Callable[[DagBuilder], Any], message: str) -> None:
-    """``call`` raises what ``message`` says, and changes nothing."""
+    """Check that ``call`` raises ``message`` and changes nothing."""
     before = repr(vars(builder))
     with pytest.raises(PlanError, match=message):
         call(builder)
@@ -108,7 +108,7 @@ def test_a_duplicate_name_is_told_with_what_has_it(call: Callable[[DagBuilder], 
 def test_a_node_that_was_never_added_is_told_with_those_there_are(call: Callable[[DagBuilder], Any]) -> None:
     builder = call(line())
     there = "'in', 'step', 'out'(, 'more')?"
-    for _ in range(2):  # the builder is as it was, and can be used on
+    for _ in range(2):  # the builder is unchanged and remains usable
         with pytest.raises(PlanError, match=rf"has no node 'nowhere'; it has {there}\. '\w+' reads '[\w:]+': add both"):
             builder.build()
 
@@ -182,7 +182,7 @@ def test_a_name_that_is_no_id_is_refused(name: Any) -> None:
     refused(line(), lambda b: b.source(name), "node")
     refused(line(), lambda b: b.operator(name), "node")
     refused(line(), lambda b: b.sink_for("step", name), "node")
-    if name != "a:b":  # which is an output of a node that may yet be added
+    if name != "a:b":  # which is an output of a node that may be added later
         refused(line(), lambda b: b.connect(name, "step"), "has no node")
     refused(line(), lambda b: b.connect("in", name), "has no node")
 
@@ -263,7 +263,7 @@ def test_schemas_that_match_or_are_not_said_go_together() -> None:
     builder = DagBuilder().source("in", fields).operator("parse", input_schema=fields, output_schema=int)
     builder.connect("in", "parse").operator("double", int).connect("parse", "double").operator("any")
     builder.connect("double", "any").sink_for("any", "out", str).sink_for("in:late", "late", fields)
-    builder.sink_for("parse:rejected", "rejected", bytes)  # what a side output gives is not known
+    builder.sink_for("parse:rejected", "rejected", bytes)  # the schema of a side output is unknown
     nodes = {node.name: node for node in builder.build().nodes}
     assert (nodes["parse"].takes, nodes["parse"].gives) == (fields, int)
     assert (nodes["double"].takes, nodes["double"].gives, nodes["any"].gives, nodes["out"].takes) == (

@@ -1,4 +1,4 @@
-"""`DagExecutor`: events go the way of the graph, in order, once; wrong calls are told by name."""
+"""`DagExecutor`: events pass the graph in order, once; errors of calls name the node."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_node_of_another_type_is_told_with_those_of_the_right_one() -> None:
     for call in UNKNOWN[:3]:
         with pytest.raises(NodeNotFound, match=r"'a' is a node of type operator, not source; the sources are 'in'"):
             call(executor, "a")
-    with pytest.raises(NodeNotFound, match=r"'in' is no sink \(source\); its sinks are 'out'"):
+    with pytest.raises(NodeNotFound, match="'in' is a node of type source, not sink; the sinks are 'out'"):
         executor.take_sink_outputs("in")
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints are complete and go by name; what cannot be restored is told by node and reason, and changes nothing."""
+"""Checkpoints are complete and identify nodes by name; a failed restore names node and reason and changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.dag.graphs import Alarm, at, joined, line, total
 
 
 class Counting(Operator):
-    """An operator of one's own: persists how many batches it took, and takes it back by `restore`."""
+    """A user's operator: persists the number of its batches, and restores it with `restore`."""
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
@@ -57,7 +57,7 @@ def test_state_timers_watermarks_queued_events_and_what_nobody_took_are_in_a_che
     assert fresh.checkpoint_watermarks() == {"left": 12, "right": 11, "join": 11, "out": 11}
     fresh.process_watermark("right", 18)
     assert fresh.watermark("join") == 12
-    assert fresh.take_sink_outputs("out", messages=True) == []  # 3 is below the watermark of "out": it was late there
+    assert fresh.take_sink_outputs("out", messages=True) == []  # 3 is below the watermark of "out", where it was late
     fresh.process_watermark("left", 30)
     fresh.process_watermark("right", 30)
     assert fresh.take_sink_outputs("out", messages=True) == [at("state and timer", 15, "k"), at("queued", 30, "k")]
@@ -148,38 +148,38 @@ def test_nodes_are_found_by_name_wherever_they_stand() -> None:
 
 
 def test_no_hook_of_a_logic_is_told_of_an_epoch_again() -> None:
-    class Told(Alarm):
+    class Recording(Alarm):
         def on_epoch(self, epoch: Any, state: Any, output: Output[Any, Any]) -> None:
-            told.append((epoch.time, dict(state)))
-            output.emit("k", "told", epoch.time)  # which "k" must have state for
+            seen.append((epoch.time, dict(state)))
+            output.emit("k", "seen", epoch.time)  # for which "k" must have state
 
-    told: list[Any] = []
-    executor = line(Told())
+    seen: list[Any] = []
+    executor = line(Recording())
     executor.process_event("in", at("kept", 50, "k"))
     executor.process_watermark("in", 20)
-    told.clear()
-    fresh = line(Told())
+    seen.clear()
+    fresh = line(Recording())
     fresh.restore(executor.checkpoint())
-    assert (told, fresh.take_sink_outputs("out")) == ([], ["told"])
+    assert (seen, fresh.take_sink_outputs("out")) == ([], ["seen"])
     fresh.process_watermark("in", 30)
-    assert told == [(30, {"k": [(60, "kept")]})]
-    assert fresh.take_sink_outputs("out", messages=True) == [at("told", 30, "k")]
+    assert seen == [(30, {"k": [(60, "kept")]})]
+    assert fresh.take_sink_outputs("out", messages=True) == [at("seen", 30, "k")]
 
 
 def test_an_operator_of_ones_own_is_told_the_epoch_it_had_reached_before_it_has_state() -> None:
-    class Told(Counting):
+    class Recording(Counting):
         def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-            told.append((epoch.time, self.taken))
+            seen.append((epoch.time, self.taken))
             out.send(Batch(["forgotten"], keys=[None], timestamps=[epoch.time]))
             out.forward(epoch)
 
-    told: list[Any] = []
-    executor = line(Told)
+    seen: list[Any] = []
+    executor = line(Recording)
     executor.process_event("in", at("a", 50))
     executor.process_watermark("in", 20)
-    fresh = line(Told)
+    fresh = line(Recording)
     fresh.restore(executor.checkpoint())
-    assert told == [(20, 1), (20, 0)]
+    assert seen == [(20, 1), (20, 0)]
     assert fresh.take_sink_outputs("out") == executor.take_sink_outputs("out") == [1, "forgotten"]
 
 
@@ -292,7 +292,7 @@ def test_an_operator_that_does_not_take_its_state_back_is_named(kind: type[Opera
 
 
 class Flushing(Counting):
-    """Sends at a barrier what it has held back until then."""
+    """Sends at a barrier the records that it has held back."""
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         self.taken += len(batch)

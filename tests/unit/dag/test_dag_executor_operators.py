@@ -1,4 +1,4 @@
-"""`DagExecutor`: what can be registered for a node, and what comes of it: outputs, side outputs, letters, errors."""
+"""`DagExecutor`: the kinds of operators of a node: outputs, side outputs, dead letters, errors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_side_output_that_is_declared_and_not_read_is_dropped_and_counted() ->
 
 
 def parsing(on_error: OnError) -> DagExecutor:
-    """The graph in -> parse, which calls int, -> out; its dead letters -> seen, which keeps state, -> letters."""
+    """Return the graph in -> parse, which calls int, -> out; its dead letters -> seen, which has state, -> letters."""
     builder = DagBuilder().source("in").operator("parse").connect("in", "parse").sink_for("parse", "out")
     builder.operator("seen").connect("parse:dead_letters", "seen").sink_for("seen", "letters")
     executor = DagExecutor.from_dag(builder.build())
@@ -130,7 +130,7 @@ def test_records_that_fail_go_to_dead_letters_with_their_keys() -> None:
 
 
 def last_of_key(message: DataMessage[Any, DeadLetter], key_state: None, output: Output[Any, Any]) -> None:
-    """A stateful logic on letters: they have the key of their record."""
+    """A stateful logic on dead letters, which have the key of their record."""
     output.emit(message.key, message.value.value)
 
 

@@ -1,4 +1,4 @@
-"""A watermark whose hook has raised is not lost: the next call goes on with it, also behind a restore."""
+"""A watermark whose hook raised is not lost: the next call continues with it, also after a restore."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GO_ON: list[Callable[[DagExecutor], Any]] = [
 
 
 class Fails(KeyedLogic[Any, Any, Any, Any]):
-    """Passes records on; its on_epoch raises as many ``times`` as it is told to, and else is counted."""
+    """Forwards records; its on_epoch raises ``times`` times, and then counts."""
 
     def __init__(self, times: int = 1) -> None:
         self.times = times

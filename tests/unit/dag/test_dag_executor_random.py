@@ -1,4 +1,4 @@
-"""Any graph, any sequence of calls: the executor gives what `Naive` gives, with checkpoints at any point too."""
+"""Any graph, any sequence of calls: the executor gives the output of `Naive`, also with checkpoints at any place."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scenarios(draw: st.DrawFn) -> tuple[Plan, list[Action]]:
 
 
 def naively(plan: Plan, actions: list[Action]) -> list[dict[str, list[Row]]]:
-    """What is taken after each "take", and at the end."""
+    """Run `Naive`; return the output after each "take", and at the end."""
     naive, taken = Naive(plan), []
     for what, node, data in [*actions, *END]:
         if what == "take":
@@ -66,7 +66,7 @@ def naively(plan: Plan, actions: list[Action]) -> list[dict[str, list[Row]]]:
 def really(
     plan: Plan, actions: list[Action], between: Callable[[DagExecutor, int], DagExecutor] = lambda executor, _: executor
 ) -> list[dict[str, list[Row]]]:
-    """The same, by the executor; ``between`` two actions it may be changed for another."""
+    """Run the executor; ``between`` may replace it between two actions."""
     executor, taken = plan.executor(), []
     for number, (what, node, data) in enumerate([*actions, *END]):
         executor = between(executor, number)
@@ -94,7 +94,7 @@ def rows_of(executor: DagExecutor) -> dict[str, list[Row]]:
 
 
 def by_key(taken: list[dict[str, list[Row]]]) -> list[dict[str, dict[Any, list[Row]]]]:
-    """Per sink and key: timers of one time ring in the order they were set, which a checkpoint keeps per key."""
+    """Sort the output per sink and key: a checkpoint keeps the order of timers of one time only per key."""
     return [
         {sink: {key: [row for row in rows if row[0] == key] for key, _, _ in rows} for sink, rows in one.items()}
         for one in taken

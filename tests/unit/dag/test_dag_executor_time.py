@@ -1,4 +1,4 @@
-"""`DagExecutor` and event time: watermarks per node, timers at the node's own, what is late, schedules."""
+"""`DagExecutor` and event time: watermarks and timers per node, late records, schedules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.dag.graphs import Alarm, at, joined, line
 
 
 class Epochs(KeyedLogic[Any, Any, Any, Any]):
-    """Sends what it takes, and what epochs it was told."""
+    """Forwards its records, and sends the epochs that it receives."""
 
     def on_data(self, message: DataMessage[Any, Any], key_state: Any, output: Output[Any, Any]) -> Any:
         output.send(message)
@@ -120,7 +120,7 @@ def test_fire_timers_without_a_watermark_fires_nothing() -> None:
 
 
 class Overdue(KeyedLogic[Any, Any, Any, Any]):
-    """Sets timers for times that have passed, those in the value; raises once when the first rings that is bad."""
+    """Sets timers for times in the past, given by the value; raises once when the first bad one fires."""
 
     def __init__(self, bad: int) -> None:
         self.bad = bad
@@ -159,7 +159,7 @@ def test_what_fire_timers_sends_reaches_timers_further_down_in_the_same_call() -
     executor.process_watermark("in", 10)
     with pytest.raises(OperatorError):
         executor.process_event("in", at([1, 2], 50, "x"))
-    with pytest.raises(OperatorError, match="step 'b' sent a record at -98"):  # so the timer of "b" has rung
+    with pytest.raises(OperatorError, match="step 'b' sent a record at -98"):  # so the timer of "b" has fired
         executor.fire_timers(10)
 
 
@@ -279,14 +279,14 @@ def test_on_schedule_is_called_when_it_is_asked_for_with_the_clock() -> None:
 def test_operators_are_told_the_clock_of_the_executor() -> None:
     clocks: list[Clock] = []
 
-    class Told(GenerateEpochs):
+    class Recording(GenerateEpochs):
         def on_schedule(self, out: Any, clock: Clock) -> None:
             clocks.append(clock)
 
         scheduled = True
 
     clock = VirtualClock()
-    executor = line(partial(Told, generator=limit_out_of_orderness(0), unit="ms"), clock=clock)
+    executor = line(partial(Recording, generator=limit_out_of_orderness(0), unit="ms"), clock=clock)
     executor.schedule()
     assert clocks == [clock]
 

@@ -1,4 +1,4 @@
-"""Events become batches: timed or not as a whole, keyed always, none of them empty; late ones are told apart."""
+"""Events become batches: wholly timed or untimed, always keyed, never empty; late records are separated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of nodes as bytes: all of a node comes back, and what is no image is told."""
+"""Images of nodes as bytes: a node is restored completely, and other bytes are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures: what each of them counts, to the record; that they can be reset; and that cost goes by touched nodes."""
+"""Metrics: the exact value of each counter, their reset, and the cost by visited nodes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_skipped_are_the_nodes_that_a_run_leaves_alone() -> None:
     executor = diamond()
     executor.process_event("in", 1)
     assert executor.metrics().skipped == 0
-    executor.process_event("in", 2)  # "odd" is visited, and sends nothing
+    executor.process_event("in", 2)  # "odd" is visited and sends no record
     assert executor.metrics().skipped == 0
     executor.inject_events("join", [1])
     executor.run()
@@ -82,7 +82,7 @@ def test_skipped_is_counted_when_an_operator_raises_and_never_less_than_nothing(
         executor.process_event("in", 0)
     assert executor.metrics().skipped == 2
     executor = line(partial(FlatMap, fn=range))
-    executor.process_events("in", [5] * 100)  # makes several visits of the sink
+    executor.process_events("in", [5] * 100)  # visits the sink several times
     assert executor.metrics().skipped == 0
 
 
@@ -128,7 +128,7 @@ def test_reset_sets_all_figures_to_nothing_and_they_go_on_from_there() -> None:
 
 
 def test_cost_goes_by_the_nodes_that_are_touched() -> None:
-    """The same 10 nodes are visited whether there are 10 others or 10,000; the others are not called once."""
+    """The same 10 nodes are visited among 20 and among 10,010 nodes; the others are never called."""
     for others in (10, 10_000):
         builder, previous = DagBuilder().source("in").source("idle"), "in"
         for number in range(8):

@@ -1,4 +1,4 @@
-"""What is registered is told by its hooks, or by how many arguments it must be given; the rest is refused by name."""
+"""The hooks or the number of required arguments decide the kind of an operator; other objects are rejected by name."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NODE = DagNode("a", NodeType.OPERATOR, (), ("odd", "dead_letters"))
 
 class Stateless:
     def on_data(self, message: Any, output: Any) -> None:
-        """Says nothing."""
+        """Do nothing."""
 
 
 class WithEpochs(Stateless):
     def on_epoch(self, epoch: Any, output: Any) -> None:
-        """Says nothing."""
+        """Do nothing."""
 
 
 class Stateful:
@@ -41,7 +41,7 @@ class Stateful:
 
 class Keyed(KeyedLogic[Any, Any, Any, Any]):
     def on_batch(self, keys: Any, values: Any, timestamps: Any, state: Any, output: Any) -> None:
-        """Says nothing."""
+        """Do nothing."""
 
 
 class Callable1:
@@ -63,7 +63,7 @@ def with_default(value: Any, scale: int = 2) -> Any:
 
 
 def two(message: Any, output: Any) -> None:
-    """Says nothing."""
+    """Do nothing."""
 
 
 def three(message: Any, key_state: Any, output: Any) -> Any:

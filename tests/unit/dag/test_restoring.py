@@ -1,4 +1,4 @@
-"""What cannot be restored is a `RestoreFailed` that names node and reason, and the executor is as it was."""
+"""A failed restore is a `RestoreFailed` that names node and reason, and the executor is unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.dag.graphs import Alarm, at, joined, line, total
 
 
 def used() -> DagExecutor:
-    """In -> a (a running sum) -> b -> out, with state, a watermark, something queued and something not taken."""
+    """Return in -> a (a running sum) -> b -> out, with state, a watermark, a queued event and an output not taken."""
     executor = line(total, None)
     executor.process_events("in", [at(1, 5, "k"), at(2, 6, "k")])
     executor.process_watermark("in", 4)
@@ -48,7 +48,7 @@ def graph(*nodes: str, end: str = "out", source: str = "in") -> DagBuilder:
 
 
 def other_types() -> DagBuilder:
-    """The nodes of `used`, of other types."""
+    """Return the nodes of `used`, with other types."""
     builder = DagBuilder().source("in").source("a").sink_for("in", "b").operator("out")
     return builder.connect("a", "out").connect("out", "b")
 

@@ -1,4 +1,4 @@
-"""What a DAG waits for and closes: calls of ``enrich``, things made per worker, operators that have something open."""
+"""Waiting and closing of a DAG: calls of ``enrich``, resources per worker, operators with open resources."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_things_made_per_worker_are_made_once_kept_by_a_restore_and_closed_at_th
 
 
 class Open(Operator):
-    """Has something open."""
+    """An operator with an open resource."""
 
     closed: list[str] = []  # noqa: RUF012  one list in one test
 

@@ -1,4 +1,4 @@
-"""Schemas: what can be compared is compared, and in doubt two things fit."""
+"""Schemas are compared where possible, and match in doubt."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FIELDS = pa.schema([("n", pa.int64()), ("s", pa.string())])
         (list, list[int]),
         (list[bool], list[int]),
         (dict[str, int], Mapping),
-        (list[int], Sequence[str]),  # not compared: what a list says of a sequence is not known here
+        (list[int], Sequence[str]),  # not compared: the relation of a list to a sequence is unknown here
         (tuple[int, str], tuple[int, str]),
         (Point, tuple),
         (Point, Named),

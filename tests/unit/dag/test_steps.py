@@ -1,4 +1,4 @@
-"""A step at a node: its streams have outputs of their own, its arguments are all there, its policy can be kept."""
+"""A step at a node: its streams have outputs, its arguments are complete, its error policy is possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVEN = partial(Branch, predicate=lambda n: 10 % n == 0)
 
 
 def graph(*reads: str, outputs: list[str] | None = None) -> DagExecutor:
-    """The graph s -> p, with a sink for each output of p that is read, called as it."""
+    """Return the graph s -> p, with a sink for each read output of p, named as the output."""
     builder = DagBuilder().source("s").operator("p", outputs=outputs).connect("s", "p").sink_for("p", "out")
     for output in reads:
         builder.sink_for(f"p:{output}", output)

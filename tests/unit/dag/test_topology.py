@@ -11,7 +11,7 @@ from malstrom_py.dag.topology import Dag, DagNode, Edge, NodeType, cycle_in, top
 
 
 def graphs(*, forward: bool) -> st.SearchStrategy[dict[str, list[str]]]:
-    """Nodes "0", "1", … in this order; each reads any, or with ``forward`` only those before it."""
+    """Nodes "0", "1", … in this order; each reads any nodes, or with ``forward`` only earlier ones."""
 
     def reads(size: int, n: int) -> st.SearchStrategy[list[str]]:
         last = n - 1 if forward else size - 1

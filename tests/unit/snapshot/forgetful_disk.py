@@ -1,7 +1,7 @@
-"""A disk in memory that a machine can crash upon: what was not synced may then be gone, names and contents alike.
+"""A disk in memory that can crash: everything that was not synced may then be lost, names and contents alike.
 
-What a crash leaves of the rest is up to `Keeping`: nothing, the names without the contents (a file of no bytes where
-one was renamed before it was synced), everything, or a part by chance.
+`Survival` decides what a crash leaves of the rest: nothing, the names without the contents (an empty file where one was
+renamed before it was synced), everything, or a random part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 
 class Crash(Exception):
-    """The machine has gone down."""
+    """The machine has crashed."""
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """What outlasts a crash though it was not synced."""
+class Survival:
+    """The data that survive a crash although they were not synced."""
 
     name: str
     keeps_name: Callable[[], bool]
@@ -41,19 +41,19 @@ class Keeping:
         return self.name
 
 
-def by_chance(seed: int) -> Keeping:
+def by_chance(seed: int) -> Survival:
     chance = random.Random(seed)
-    return Keeping(f"by chance {seed}", lambda: chance.random() < 0.5, lambda: chance.random() < 0.5)
+    return Survival(f"by chance {seed}", lambda: chance.random() < 0.5, lambda: chance.random() < 0.5)
 
 
-NOTHING = Keeping("nothing", lambda: False, lambda: False)
-NAMES = Keeping("names", lambda: True, lambda: False)
-EVERYTHING = Keeping("everything", lambda: True, lambda: True)
+NOTHING = Survival("nothing", lambda: False, lambda: False)
+NAMES = Survival("names", lambda: True, lambda: False)
+EVERYTHING = Survival("everything", lambda: True, lambda: True)
 
 
 class ForgetfulDisk:
-    """``crash_at``: before which of its operations the machine goes down, counted from 1; ``fails``: the errno that
-    operations raise from ``fails_at`` on (only that one unless ``for_good``).
+    """``crash_at``: the operation before which the machine crashes, counted from 1; ``fails``: the errno that
+    operations raise from ``fails_at`` on (only that one unless ``permanently``).
     """
 
     def __init__(self, root: Folder | None = None) -> None:
@@ -62,11 +62,11 @@ class ForgetfulDisk:
         self.crash_at = 0
         self.fails_at = 0
         self.fails = errno.ENOSPC
-        self.for_good = False
+        self.permanently = False
         self._down = False
 
-    def go_down(self, keeping: Keeping) -> ForgetfulDisk:
-        """The machine again after a crash: this disk as it is then. The old one can be asked for others."""
+    def go_down(self, keeping: Survival) -> ForgetfulDisk:
+        """Return the disk after a crash. The old disk can make several of them."""
         return ForgetfulDisk(_survivor(self.root, keeping))
 
     def make_folder(self, path: str) -> None:
@@ -135,14 +135,14 @@ class ForgetfulDisk:
         return folders, [name for name, node in entries if isinstance(node, File)]
 
     def _do(self, operation: str, path: str) -> None:
-        """One operation that changes the disk, unless the machine goes down before it, or it fails."""
+        """Count one operation that changes the disk; crash or fail if it is due."""
         self._check_up()
         self.journal.append(f"{operation} {path}")
         number = len(self.journal)
         if number == self.crash_at:
             self._down = True
             raise Crash
-        if self.fails_at and (number == self.fails_at or (self.for_good and number > self.fails_at)):
+        if self.fails_at and (number == self.fails_at or (self.permanently and number > self.fails_at)):
             raise OSError(self.fails, os.strerror(self.fails), path)
 
     def _check_up(self) -> None:
@@ -172,7 +172,7 @@ class OpenFile:
         self._file = file
 
     def write(self, data: bytes) -> None:
-        self._file.content = bytes(data)[: len(data) // 2]  # what a crash or a full disk leaves of it
+        self._file.content = bytes(data)[: len(data) // 2]  # the part that survives a crash or a full disk
         self._disk._do("write", self._path)
         self._file.content = bytes(data)
 
@@ -181,7 +181,7 @@ class OpenFile:
         self._file.synced = self._file.content
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: the file holds no resource."""
 
 
 def _there(folder: Folder, name: str) -> File | Folder:
@@ -190,8 +190,8 @@ def _there(folder: Folder, name: str) -> File | Folder:
     return folder.entries[name]
 
 
-def _survivor(folder: Folder, keeping: Keeping) -> Folder:
-    """A copy of what a crash leaves of a folder: each name that was not synced, or gone without a sync, either way."""
+def _survivor(folder: Folder, keeping: Survival) -> Folder:
+    """Return a folder after a crash: each name created or removed without a sync may or may not exist."""
     left: dict[str, File | Folder] = {}
     for name in folder.entries | folder.synced:
         now, before = folder.entries.get(name), folder.synced.get(name)

@@ -1,4 +1,4 @@
-"""A checkpointer as a user writes one: the snapshots of a job in one SQLite database, nothing of ours inherited."""
+"""A checkpointer as a user writes one: the snapshots of a job in one SQLite database, without a base class of ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, data BLOB NOT NULL);
 
 
 class SqliteCheckpointer:
-    """The snapshots of ``job`` in a database of its own in ``folder``."""
+    """The snapshots of ``job`` in a separate database in ``folder``."""
 
     def __init__(self, folder: Path, job: str) -> None:
         self._path = folder / f"{job}.db"
@@ -32,7 +32,7 @@ class SqliteCheckpointer:
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
-        """One transaction that writes, alone."""
+        """Open one exclusive writing transaction."""
         with closing(sqlite3.connect(self._path, timeout=60.0, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             yield database
@@ -80,12 +80,12 @@ class SqliteCheckpointer:
         for manifest in self._manifests():
             if manifest.id == id:
                 return manifest
-        raise SnapshotError(f"there is no snapshot {id} in {self._path}")
+        raise SnapshotError(f"{self._path} does not have snapshot {id}")
 
     def load_artifact(self, path: str) -> bytes:
         data = self._read(path) if path.startswith("artefacts/") else None
         if data is None:
-            raise SnapshotError(f"there is no artefact {path!r} in {self._path}")
+            raise SnapshotError(f"{self._path} does not have artefact {path!r}")
         return data
 
     def update_latest(self, id: SnapshotId) -> None:

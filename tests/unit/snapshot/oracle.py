@@ -1,7 +1,7 @@
-"""What must be true of snapshots, whatever happens: scenarios that any wrong order or omission is to fail.
+"""The invariants of snapshots: scenarios that fail for every wrong order or omission.
 
-They go through the real store, log and checkpointer on a `ForgetfulDisk`; test_checkpointer_mutants.py holds wrong ones
-against them.
+They use the real store, log and checkpointer on a `ForgetfulDisk`; test_checkpointer_mutants.py checks that they catch
+wrong ones.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def on(disk: ForgetfulDisk) -> StoreCheckpointer:
 
 
 def loaded(checkpointer: StoreCheckpointer) -> Manifest | None:
-    """What the next start goes on from, as far as it is not refused."""
+    """Return the snapshot from which the next start resumes, or None after an error."""
     return latest_manifest(checkpointer, job=JOB)[0]
 
 
 def with_two(checkpointer: StoreCheckpointer) -> Start:
-    """A job that has committed a snapshot and a delta."""
+    """Make a job that has committed a snapshot and a delta."""
     start = Start(checkpointer)
     start.take(b"old base 0", b"old base 1")
     start.take(b"old delta 0", b"old delta 1", delta=True)
@@ -48,7 +48,7 @@ def with_two(checkpointer: StoreCheckpointer) -> Start:
 
 @dataclass
 class Attempt:
-    """What was done until the machine went down."""
+    """The actions until the crash."""
 
     disk: ForgetfulDisk = field(default_factory=ForgetfulDisk)
     given: int = 0
@@ -61,7 +61,7 @@ class Attempt:
 
 
 def crash_at_each_operation_of_a_commit() -> None:
-    """Afterwards the old or the new snapshot is there, whole; the new one if it was said to be committed (S3)."""
+    """After a crash the old or the new snapshot exists, whole; the new one if its commit had succeeded (S3)."""
 
     def commit(crash_at: int) -> Attempt:
         attempt = Attempt()
@@ -89,7 +89,7 @@ def crash_at_each_operation_of_a_commit() -> None:
 
 
 def crash_at_each_operation_of_the_first_start() -> None:
-    """A claim that was given is never given again, and a job that never committed begins afresh, without an error."""
+    """A claim is never given twice, and a job that never committed starts empty, without an error."""
 
     def begin(crash_at: int) -> Attempt:
         attempt = Attempt()
@@ -110,7 +110,7 @@ def crash_at_each_operation_of_the_first_start() -> None:
 
 
 def a_crash_while_a_damaged_one_is_skipped_goes_further_back() -> None:
-    """A snapshot whose names came through a crash, but not its contents, is skipped for the one before it."""
+    """A snapshot whose names survive a crash, but not its contents, is skipped for the one before it."""
     disk = ForgetfulDisk()
     start = with_two(on(disk))
     old = start.last
@@ -120,7 +120,7 @@ def a_crash_while_a_damaged_one_is_skipped_goes_further_back() -> None:
 
 
 def a_zombie_cannot_commit() -> None:
-    """S3: a stale start is fenced, at once and for good; what it committed before the other claimed is kept."""
+    """S3: a stale start is fenced, immediately and permanently; its commits before the claim are kept."""
     for commits, keep in ((0, 0), (1, 0), (3, 1)):
         checkpointer = StoreCheckpointer(MemoryStore(), JOB)
         zombie = with_two(checkpointer)
@@ -143,7 +143,7 @@ def a_zombie_cannot_commit() -> None:
 
 
 def starts_that_come_at_once_are_told_apart() -> None:
-    """Whoever comes between another's look at the log and its claim, each has a number and an incarnation."""
+    """If starts claim between another's read of the log and its claim, each has its own number and incarnation."""
     store = Interrupted(MemoryStore())
     checkpointer = StoreCheckpointer(store, JOB)
     between = StoreCheckpointer(store.inner, JOB)
@@ -160,7 +160,7 @@ def starts_that_come_at_once_are_told_apart() -> None:
 
 
 def a_lost_answer_of_the_store_does_no_harm() -> None:
-    """What a store says is there already may be what it was just asked to write: then it is written."""
+    """A file that a store reports as existing may be the one just written; then the write succeeded."""
     store = Interrupted(MemoryStore())
     checkpointer = StoreCheckpointer(store, JOB)
     store.loses_answers = True
@@ -172,7 +172,7 @@ def a_lost_answer_of_the_store_does_no_harm() -> None:
 
 
 def what_was_flipped_or_cut_is_never_loaded() -> None:
-    """P6: each byte of a snapshot flipped, and each of its files cut at each length: the one before is taken."""
+    """P6: each byte of a snapshot flipped, and each of its files cut at each length: the previous one is used."""
     store = MemoryStore()
     checkpointer = StoreCheckpointer(store, JOB)
     start = with_two(checkpointer)
@@ -189,7 +189,7 @@ def what_was_flipped_or_cut_is_never_loaded() -> None:
 
 
 def all_damaged_is_an_error_and_no_fresh_beginning() -> None:
-    """S4."""
+    """S4: if all snapshots are damaged, the start fails; it does not begin empty."""
     store = MemoryStore()
     checkpointer = StoreCheckpointer(store, JOB)
     with_two(checkpointer)
@@ -199,11 +199,11 @@ def all_damaged_is_an_error_and_no_fresh_beginning() -> None:
         found = loaded(checkpointer)
     except SnapshotError:
         return
-    raise AssertionError(f"it goes on from {found}")
+    raise AssertionError(f"it resumes from {found}")
 
 
 def ids_are_never_used_again() -> None:
-    """Also where the clock has gone back, and for what was saved and never committed: nothing of that is changed."""
+    """Ids grow also if the clock goes back, and after uncommitted data, which stays unchanged."""
     checkpointer = StoreCheckpointer(MemoryStore(), JOB)
     start = with_two(checkpointer)
     lost = start.new_id()
@@ -216,7 +216,7 @@ def ids_are_never_used_again() -> None:
 
 
 def a_partial_snapshot_is_no_parent() -> None:
-    """A delta upon what was never written, or is gone, is not committed; nor is a chain that has no beginning."""
+    """A delta on a missing snapshot is not committed, and neither is a chain without a beginning."""
     store = MemoryStore()
     checkpointer = StoreCheckpointer(store, JOB)
     start = with_two(checkpointer)
@@ -234,7 +234,7 @@ def a_partial_snapshot_is_no_parent() -> None:
 
 
 def pruning_leaves_what_is_needed() -> None:
-    """Chains of what stays stay, so do snapshots on their way and the newest that are whole; the rest goes."""
+    """Kept are the chains of kept snapshots, snapshots in progress and the newest whole ones; the rest is removed."""
     store = MemoryStore()
     checkpointer = StoreCheckpointer(store, JOB)
     start = with_two(checkpointer)
@@ -248,7 +248,7 @@ def pruning_leaves_what_is_needed() -> None:
     try:
         start.commit(manifest(id, start.claim, start.sequence + 1, on_its_way))
     except SnapshotError as error:
-        raise AssertionError("a snapshot that was on its way was pruned") from error
+        raise AssertionError("a snapshot in progress was pruned") from error
     full = start.take(b"full 0", b"full 1")
     store.put(f"{JOB}/{start.take(b'bad').artefacts[0].path}", b"???")
     fresh = StoreCheckpointer(store, JOB)
@@ -258,7 +258,7 @@ def pruning_leaves_what_is_needed() -> None:
 
 
 class Interrupted:
-    """A store on which something else happens just before the next `create`, or whose answers to it are lost."""
+    """A store that runs a function just before the next `create`, or loses the answers to it."""
 
     def __init__(self, inner: MemoryStore) -> None:
         self.inner = inner
@@ -289,7 +289,7 @@ SCENARIOS: Final = (
 
 
 def _crashed_everywhere(run: Callable[[int], Attempt]) -> Iterator[Attempt]:
-    """``run(n)`` does something on a machine that goes down before the n-th operation; 0: not at all, to count them."""
+    """Run ``run(n)`` on a machine that crashes before the n-th operation; 0: no crash, to count the operations."""
     whole = run(0)
     operations = len(whole.disk.journal) - whole.done
     assert operations > 5
@@ -312,13 +312,13 @@ def _loaded_or_fault(checkpointer: StoreCheckpointer, where: str) -> Manifest | 
 
 
 def _check_listed(checkpointer: StoreCheckpointer, where: str) -> None:
-    """Whatever is listed is whole."""
+    """Check that every listed snapshot is whole."""
     for id in checkpointer.list_checkpoints():
         assert verify(checkpointer, id) == [], where
 
 
 def _check_goes_on(checkpointer: StoreCheckpointer, before: Attempt, where: str) -> None:
-    """A start after the crash takes over, commits and finds what it committed."""
+    """Check that a start after the crash takes over, commits and finds its commit."""
     start = Start(checkpointer, now_s=before.now_s)
     assert start.claim.incarnation > before.given, where
     made = start.take(b"next")

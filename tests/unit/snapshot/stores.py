@@ -1,4 +1,4 @@
-"""Every store there is, for tests of what all of them do."""
+"""All stores, for the tests of the common behaviour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.snapshot.forgetful_disk import ForgetfulDisk
 
 
 def _object_store_in(folder: Path) -> Store:
-    folder.mkdir(parents=True, exist_ok=True)  # obstore does not make it
+    folder.mkdir(parents=True, exist_ok=True)  # obstore does not make the folder
     return ObjectStore(folder.as_uri())
 
 

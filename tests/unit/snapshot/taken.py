@@ -1,4 +1,4 @@
-"""Snapshots for tests: a small job of one step on two workers, and what a coordinator does to commit one of it."""
+"""Snapshots for tests: a small job of one step on two workers, and the actions of its coordinator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def manifest(id: SnapshotId, claim: JobStart, sequence: int, artefacts: Sequence
 
 @dataclass
 class Start:
-    """One start of the job: takes snapshots, one after the other, as its coordinator and its workers would."""
+    """One start of the job: takes snapshots one after the other, as its coordinator and its workers do."""
 
     checkpointer: StoreCheckpointer
     now_s: float = 1e9
@@ -60,7 +60,7 @@ class Start:
         return self.checkpointer.next_id(self.now_s)
 
     def save(self, id: SnapshotId, contents: Sequence[bytes], *, delta: bool = False) -> list[Artefact]:
-        """What the workers do: save what each holds, or what has changed of it; everything the manifest lists."""
+        """Save the state of each worker, or its changes; return all artefacts that the manifest lists."""
         chains = list(self.last.artefacts) if delta and self.last is not None else []
         for worker, data in enumerate(contents):
             saved = self.checkpointer.save_delta if delta else self.checkpointer.save_snapshot
@@ -70,7 +70,7 @@ class Start:
         return chains
 
     def commit(self, made: Manifest) -> Manifest:
-        """What the coordinator does once all workers have reported."""
+        """Commit, as the coordinator does after all workers have reported."""
         self.checkpointer.save_manifest(made)
         self.checkpointer.update_latest(made.id)
         self.checkpointer.note_sinks_committed(made.id)
@@ -79,13 +79,13 @@ class Start:
         return made
 
     def take(self, *contents: bytes, delta: bool = False) -> Manifest:
-        """One snapshot, from its beginning to its end."""
+        """Take one snapshot, from beginning to end."""
         id = self.new_id()
         return self.commit(manifest(id, self.claim, self.sequence + 1, self.save(id, contents, delta=delta)))
 
 
 def restored(checkpointer: StoreCheckpointer, found: Manifest) -> dict[tuple[str, int], list[bytes]]:
-    """What the workers of the next start read, every digest compared."""
+    """Read the state as the workers of the next start do, with every digest verified."""
     chains: dict[tuple[str, int], list[bytes]] = {}
     for key, chain in found.chains().items():
         chains[key] = [checkpointer.load_artifact(one.path) for one in chain]

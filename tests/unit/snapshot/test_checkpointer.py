@@ -1,4 +1,4 @@
-"""What a checkpointer does, over every store: artefacts, manifests, the hint, removing and pruning, claims."""
+"""Checkpointers over every store: artefacts, manifests, the hint, removal and pruning, claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshots of tests/vectors/snapshot-1 load: at any scale, for ever."""
+"""The snapshots of tests/vectors/snapshot-1 load, at any scale and in all later versions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_s5_its_state_is_restored_at_any_scale(checkpointer: StoreCheckpointer, 
             state.install(data, [slot for slot in range(SLOTS) if slot % workers == worker])
         assert not values.keys() & state.values.keys()
         values |= {key: value for key, value in state.values.items() if value is not None}
-        times |= {key: state.timers.times(key) for key in state.timers.keys()}  # noqa: SIM118  # it is no dict
+        times |= {key: state.timers.times(key) for key in state.timers.keys()}  # noqa: SIM118  # it is not a dict
     assert same(sorted(values.items(), key=repr), sorted(STATE.items(), key=repr))
     assert times == TIMES
 

@@ -1,4 +1,4 @@
-"""Wrong orders and omissions in the storage of snapshots, each of which a scenario of the oracle catches."""
+"""Wrong orders and omissions in the storage of snapshots; a scenario of the oracle catches each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The storage of snapshots holds in every scenario of the oracle."""
+"""The storage of snapshots passes every scenario of the oracle."""
 
 from __future__ import annotations
 

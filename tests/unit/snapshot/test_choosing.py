@@ -1,4 +1,4 @@
-"""The snapshot that a job goes on from: the newest that is whole, never an empty beginning by accident."""
+"""The snapshot from which a job resumes: the newest whole one; a job never starts empty by accident."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_s3_who_commits_while_one_looks_is_seen(checkpointer: StoreCheckpointer)
     start = Start(checkpointer)
 
     class Meanwhile(MemoryStore):
-        """Somebody who is not fenced off yet commits between the look at the log and that at the files."""
+        """A start that is not fenced yet commits between the reads of the log and of the files."""
 
         def list(self, folder: str) -> list[str]:
             paths = checkpointer.store.list(folder)
@@ -137,7 +137,7 @@ def test_a_start_that_is_told_to_begin_afresh_leaves_out_what_was_before(checkpo
     Start(checkpointer).take(b"one")
     afresh = Start(checkpointer, resume="none")
     assert latest_manifest(checkpointer, job=JOB) == (None, [])
-    Start(checkpointer)  # it was lost, and this one takes over
+    Start(checkpointer)  # the entry was lost, and this one replaces it
     assert latest_manifest(checkpointer, job=JOB) == (None, [])
     new = Start(checkpointer, now_s=afresh.now_s).take(b"two")
     assert latest_manifest(checkpointer, job=JOB) == (new, [])
@@ -166,7 +166,7 @@ def test_what_a_start_went_on_from_and_is_gone_is_no_fresh_beginning(
 
 
 class Failing(MemoryStore):
-    """A store that cannot read some paths, for a reason that has an errno."""
+    """A store that cannot read some paths, with an errno."""
 
     def __init__(self, fails: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A savepoint stands by itself in another store, and fences nobody off."""
+"""A savepoint is complete in another store, and fences no job off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = "orders"
 
 
 def kept(checkpointer: StoreCheckpointer) -> Manifest:
-    """A snapshot with one artefact, committed."""
+    """Commit a snapshot with one artefact."""
     claim = checkpointer.claim(0.0)
     snapshot = checkpointer.next_id(0.0)
     data = artefact({3: ([b"key"], [b"\x10\x01"])}, delta=False)

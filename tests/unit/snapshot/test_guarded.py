@@ -1,4 +1,4 @@
-"""What a checkpointer of a user's own does wrong is told as an error of snapshots, at once."""
+"""A fault of a user's checkpointer is an immediate `SnapshotError`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CALLS: dict[str, Callable[[Checkpointer], Any]] = {
 
 
 def broken(method: str, error: Exception) -> Checkpointer:
-    """One whose ``method`` raises."""
+    """Return a checkpointer whose ``method`` raises."""
 
     def fails(*arguments: Any, **named: Any) -> Any:
         raise error
@@ -91,7 +91,7 @@ def test_a_digest_that_does_not_fit_is_told_when_it_saves() -> None:
 
 
 def giving(method: str, given: Any) -> Checkpointer:
-    """One whose ``method`` returns ``given``, and that has a snapshot."""
+    """Return a checkpointer with a snapshot whose ``method`` returns ``given``."""
     start = Start(StoreCheckpointer(MemoryStore(), JOB))
     start.take(b"one")
     made: Any = start.checkpointer
@@ -126,9 +126,9 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "given", "told"), WRONG, ids=[f"{m}-{type(g).__name__}" for m, g, _ in WRONG])
-def test_what_a_method_returns_that_it_should_not_is_an_error_of_snapshots(method: str, given: Any, told: str) -> None:
-    with pytest.raises(SnapshotError, match=rf"^job 'orders': StoreCheckpointer: {method} returns .*, got {told}$"):
+@pytest.mark.parametrize(("method", "given", "found"), WRONG, ids=[f"{m}-{type(g).__name__}" for m, g, _ in WRONG])
+def test_what_a_method_returns_that_it_should_not_is_an_error_of_snapshots(method: str, given: Any, found: str) -> None:
+    with pytest.raises(SnapshotError, match=rf"^job 'orders': StoreCheckpointer: {method} returns .*, got {found}$"):
         CALLS[method](giving(method, given))
 
 

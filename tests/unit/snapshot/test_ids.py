@@ -1,4 +1,4 @@
-"""Ids of snapshots sort by time, grow whatever the clock does, and are never the same."""
+"""Ids of snapshots sort by time, grow for any clock, and are never the same."""
 
 from __future__ import annotations
 

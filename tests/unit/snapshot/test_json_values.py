@@ -1,4 +1,4 @@
-"""Values of users in a manifest come back as exactly what they were, plain where JSON can tell them."""
+"""Values of users in a manifest are restored exactly, and are plain where JSON can represent them."""
 
 from __future__ import annotations
 

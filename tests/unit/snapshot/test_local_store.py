@@ -1,4 +1,4 @@
-"""Snapshots in a folder: rights, links, full disks, and what is left of what was interrupted."""
+"""Snapshots in a folder: permissions, links, full disks, and the rest of interrupted writes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_folder_that_another_process_removed_is_made_again(tmp_path: Path) -> 
 
 
 def attempted(start: Start) -> tuple[Manifest | None, SnapshotError | None]:
-    """Try to commit a snapshot: the manifest, once there is one, and what went wrong."""
+    """Try to commit a snapshot; return the manifest, if it exists, and the error."""
     made = None
     try:
         id = start.new_id()
@@ -97,17 +97,17 @@ def attempted(start: Start) -> tuple[Manifest | None, SnapshotError | None]:
     return made, None
 
 
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("permanently", [False, True], ids=["once", "permanently"])
 @pytest.mark.parametrize("fails", [errno.ENOSPC, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
 def test_s3_a_disk_that_fails_at_any_operation_is_an_error_and_the_old_snapshot_stays(
-    fails: int, for_good: bool
+    fails: int, permanently: bool
 ) -> None:
     operations = 0
     while True:
         disk = ForgetfulDisk()
         start = with_two(on(disk))
         old = start.last
-        disk.fails, disk.for_good, operations = fails, for_good, operations + 1
+        disk.fails, disk.permanently, operations = fails, permanently, operations + 1
         disk.fails_at = len(disk.journal) + operations
         new, error = attempted(start)
         if len(disk.journal) < disk.fails_at:
@@ -116,8 +116,8 @@ def test_s3_a_disk_that_fails_at_any_operation_is_an_error_and_the_old_snapshot_
         assert error is None or "cannot be written" in str(error)
         for again in (on(disk), on(disk.go_down(NOTHING)), on(disk.go_down(EVERYTHING))):
             found, _ = latest_manifest(again, job=JOB)
-            # Where the disk fails for good, what it was told to take back may still be there.
-            assert found == new if error is None else (found == old or for_good)
+            # If the disk fails permanently, the entry to be removed may still exist.
+            assert found == new if error is None else (found == old or permanently)
             assert found is not None
             assert restored(again, found) == (OLD if found == old else NEW)
         if error is not None:
@@ -133,7 +133,7 @@ def test_what_was_left_half_written_is_not_read_and_goes_when_it_is_old() -> Non
     disk = ForgetfulDisk()
     start = with_two(on(disk))
     id = start.new_id()
-    disk.fails_at, disk.for_good = len(disk.journal) + 4, True
+    disk.fails_at, disk.permanently = len(disk.journal) + 4, True
     with pytest.raises(SnapshotError):
         start.save(id, [b"half"])
     disk.fails_at = 0

@@ -1,4 +1,4 @@
-"""The log of a job: which incarnation comes next, and which snapshots lead to where the job is."""
+"""The log of a job: the next incarnation, and the snapshots that lead to the present state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def id_of(number: int) -> SnapshotId:
 
 
 def log_of(*what: str | int) -> list[LogEntry]:
-    """A number: a snapshot; "?": an entry that is damaged; else a start told to go on from there."""
+    """A number: a snapshot; "?": a damaged entry; else a start that resumes from there."""
     entries, incarnation = [], 0
     for sequence, one in enumerate(what, 1):
         if one == "?":
@@ -109,7 +109,7 @@ def test_an_entry_that_was_pruned_meanwhile_is_left_out() -> None:
 
 
 class Replacing(MemoryStore):
-    """A store that takes no notice of what is there."""
+    """A store that replaces existing entries."""
 
     def create(self, path: str, data: bytes) -> bool:
         self.put(path, data)

@@ -1,4 +1,4 @@
-"""Manifests come back as they were, and what is no manifest is refused, field by field."""
+"""Manifests are restored exactly, and invalid ones are rejected, field by field."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FULL = replace(
 def test_s3_a_manifest_comes_back_as_it_was(made: Manifest) -> None:
     back = manifest_of(open_seal(manifest_bytes(made)))
     assert back == made
-    assert repr(back) == repr(made)  # the types as well
+    assert repr(back) == repr(made)  # compares the types too
 
 
 def test_a_manifest_is_one_line_and_its_digest() -> None:
@@ -122,7 +122,7 @@ def test_what_no_snapshot_can_be_is_neither_written_nor_read(what: str) -> None:
 
 
 def paths_in(stored: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where each field stands."""
+    """Return the path of each field."""
     inner = stored.items() if isinstance(stored, dict) else enumerate(stored) if isinstance(stored, list) else ()
     return [path, *(found for key, item in inner for found in paths_in(item, (*path, key)))]
 

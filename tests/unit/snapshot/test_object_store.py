@@ -1,4 +1,4 @@
-"""An object store that cannot be reached or opened is told without its options, which may be secret."""
+"""An error of an object store that cannot be reached or opened does not contain its options, which may be secret."""
 
 from __future__ import annotations
 

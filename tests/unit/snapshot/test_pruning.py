@@ -1,4 +1,4 @@
-"""What of a job's snapshots can go, told what is there."""
+"""The selection of the snapshots and files to remove."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def start(store: MemoryStore) -> Start:
 
 
 def fresh(store: MemoryStore) -> StoreCheckpointer:
-    """One that has seen none of the snapshots being written."""
+    """A checkpointer that did not write the snapshots, and so has verified none."""
     return StoreCheckpointer(store, JOB)
 
 

@@ -1,4 +1,4 @@
-"""What is sealed comes back, and nothing else does."""
+"""Sealed bytes are opened, and all other bytes are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user says of snapshots: where they are kept, how often they are made, how many stay."""
+"""The settings of snapshots: their place, their interval, their number."""
 
 from __future__ import annotations
 

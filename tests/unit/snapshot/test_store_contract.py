@@ -1,4 +1,4 @@
-"""What every store does: it puts, creates once, gets, lists and deletes, for many at once."""
+"""The contract of stores: put, create once, get, list and delete, for many threads."""
 
 from __future__ import annotations
 

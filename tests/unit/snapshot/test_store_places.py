@@ -1,4 +1,4 @@
-"""Messages about snapshots say where, as a user wrote it: no reprs of our objects, and no file twice."""
+"""Messages about snapshots name the place as the user wrote it: no reprs of our objects, and no file twice."""
 
 from __future__ import annotations
 

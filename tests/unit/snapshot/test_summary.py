@@ -1,4 +1,4 @@
-"""What is told of snapshots without reading their state."""
+"""Summaries of snapshots, without reading state."""
 
 from __future__ import annotations
 

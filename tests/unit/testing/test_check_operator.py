@@ -1,4 +1,4 @@
-"""`check_operator`: which laws, which cases, and what it says. (That each law has teeth is tested in tests/laws.)"""
+"""`check_operator`: the laws, the cases and the report. (tests/laws checks that each law catches faults.)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_only_the_laws_that_are_asked_for_are_held() -> None:
 
 
 def test_an_unknown_law_is_named() -> None:
-    with pytest.raises(ValueError, match="no law 'justice'; the laws are determinism"):
+    with pytest.raises(ValueError, match="'justice' is not a law; the laws are determinism"):
         check_operator(lambda s: s.count("n"), laws=["justice"])
 
 

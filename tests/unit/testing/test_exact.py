@@ -1,4 +1,4 @@
-"""Exact comparison tells apart whatever a user could, and nothing else."""
+"""Exact comparison finds every visible difference, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step on its own: its inputs, outputs and dead letters, and operators that no builder knows."""
+"""A single step: its inputs, outputs and dead letters, and operators without a builder method."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_option_that_was_forgotten_is_named() -> None:
         single(lambda stream: stream.stateful_op("ring", Ringing))
 
 
-def told(message: Any, state: Any, output: Any) -> Any:
+def summed(message: Any, state: Any, output: Any) -> Any:
     return state
 
 
@@ -86,7 +86,7 @@ def told(message: Any, state: Any, output: Any) -> Any:
         (Ringing(), "an object of type Ringing, not a function of the stream: .*such as lambda stream: "),
         (Ringing, "the class Ringing, not a function of the stream"),
         (None, "an object of type NoneType, not a function of the stream"),
-        (told, r"told at .*test_lone_step.py:\d+ cannot be called with a stream"),
+        (summed, r"summed at .*test_single_step.py:\d+ cannot be called with a stream"),
         (lambda: None, "cannot be called with a stream"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The strategies give what streams are made of: epochs that rise, rows above them, cuts and schedules in range."""
+"""The strategies give legal streams: epochs that increase, rows above them, cuts and schedules in range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`OperatorTester`: what is sent comes out as in a job; fake workers, time, persistence and test mode."""
+"""`OperatorTester`: the output is that of a job; fake workers, time, persistence and test mode."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_test_mode_finds_values_that_cannot_be_sent() -> None:
 
 
 class Opaque:
-    """No stored form."""
+    """A value without a stored form."""
 
 
 def test_test_mode_finds_state_that_cannot_be_stored() -> None:

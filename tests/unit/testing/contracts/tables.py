@@ -1,4 +1,4 @@
-"""A transactional sink that keeps its contract, for the tests of the contract to break."""
+"""A transactional sink that keeps its contract; the tests of the contract break it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from malstrom_py.worker_context import WorkerInfo
 
 
 class Target:
-    """What a table writes to: one, wherever it is written from."""
+    """The target of a table, shared by all writers."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
@@ -21,13 +21,13 @@ class Target:
 
 
 class Table:
-    """A transactional sink that keeps its contract. Others change one method."""
+    """A transactional sink that keeps its contract. Subclasses change one method."""
 
     def __init__(self, target: Target | None = None) -> None:
         self.target = target or Target()
 
     def again(self) -> Self:
-        """As a copy in another process."""
+        """Return a copy, as in another process."""
         return type(self)(self.target)
 
     @property
@@ -73,7 +73,7 @@ class TableWriter:
         return payload
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 class CommitsTwice(Table):
@@ -83,13 +83,13 @@ class CommitsTwice(Table):
 
 
 class CommitsAll(Table):
-    """A commit publishes whatever is staged, by its snapshot or an earlier one."""
+    """Publish staged rows of this snapshot or an earlier one."""
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         super().commit(context, [staged for staged in self.staged if staged.decode() < f"{context.snapshot}~"])
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Nothing is discarded."""
+        """Discard nothing."""
 
 
 def again(sink: Any) -> Any:

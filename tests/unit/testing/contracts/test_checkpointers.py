@@ -1,4 +1,4 @@
-"""The contract of checkpointers: ours keep it, so does one of a user's own, and it has teeth."""
+"""The contract of checkpointers: ours keep it, and so does a user's; each clause catches a fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JOB = "contract"
 
 
 def here(checkpointer: Checkpointer) -> Checkpointer:
-    """Another checkpointer on the same memory."""
+    """Return another checkpointer on the same memory."""
     assert isinstance(checkpointer, StoreCheckpointer)
     return type(checkpointer)(checkpointer.store, JOB)
 
@@ -127,7 +127,7 @@ class NoGrace(StoreCheckpointer):
 
 class NotesNothing(StoreCheckpointer):
     def note_sinks_committed(self, id: SnapshotId) -> None:
-        """As one that has forgotten to."""
+        """Record nothing."""
 
 
 WRONG: list[tuple[Callable[..., StoreCheckpointer], str]] = [
@@ -156,14 +156,14 @@ def test_a_wrong_one_breaks_a_clause(wrong: Callable[..., StoreCheckpointer], cl
 
 
 def test_one_that_another_process_does_not_see_breaks_a_clause() -> None:
-    with pytest.raises(LawError, match="'another process goes on'"):
+    with pytest.raises(LawError, match="'another process continues'"):
         check_checkpointer(
             lambda: StoreCheckpointer(MemoryStore(), JOB), again=lambda _: StoreCheckpointer(MemoryStore(), JOB)
         )
 
 
 class OneClaimAtATime(StoreCheckpointer):
-    """Reads the log, and writes what it has read of it: two threads get one number."""
+    """Reads the log, and then writes an entry with the number read: two threads get one number."""
 
     def claim(self, now_s: float, *, resume: str = "latest") -> JobStart:
         if now_s == 1e9 and self.files() and not self.entries():

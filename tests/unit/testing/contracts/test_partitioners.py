@@ -1,4 +1,4 @@
-"""The contract of partitioners has teeth. (What takes other processes stands in tests/integration.)"""
+"""The contract of partitioners catches faults. (Tests with other processes are in tests/integration.)"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_function_that_keeps_the_contract_passes() -> None:
 
 
 class ByType:
-    """Tells 1 from 1.0, which are one key to Python."""
+    """Distinguishes 1 from 1.0, which are equal keys in Python."""
 
     def bind(self, slots: int, *, step: str = "") -> ByType:
         self.slots = slots
@@ -43,7 +43,7 @@ class ByType:
 
 
 class Counting(ByType):
-    """Gives the next slot each time."""
+    """Returns the next slot each time."""
 
     def __init__(self) -> None:
         self.numbers = itertools.count()
@@ -53,7 +53,7 @@ class Counting(ByType):
 
 
 class Apart(ByType):
-    """Many at once are not what they are one by one."""
+    """Returns other slots for many keys than one by one."""
 
     def slots_of(self, keys: Any) -> list[int]:
         return [(self.slot_of(key) + 1) % self.slots for key in keys]

@@ -1,4 +1,4 @@
-"""The contract of sinks has teeth: each clause is named by a sink that breaks it, and no other before it."""
+"""The contract of sinks: each clause is named by a sink that breaks it, and no earlier clause is."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RecoversNothing(CommitsAll):
         Table.abort(self, context, payloads)
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """Nothing is cleared."""
+        """Clear nothing."""
 
 
 class Sorts(Table):
@@ -116,7 +116,7 @@ class ListPart:
         return len(self.rows)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 class Wandering(Lists):
@@ -133,7 +133,7 @@ class Numbered(Lists):
 
 
 class Anew(Lists):
-    """Opens each part anew, whatever was written."""
+    """Opens each part empty, without its earlier rows."""
 
     def build_part(self, part: str, state: Any) -> ListPart:
         return super().build_part(part, None)
@@ -181,7 +181,7 @@ def test_a_sink_that_keeps_the_contract_passes(kind: type) -> None:
         (Reverses, "rows in order"),
         (CommitsAll, "abort leaves nothing"),
         (RecoversNothing, "recover clears"),
-        (Sorts, "batches stay as they were"),
+        (Sorts, "batches stay unchanged"),
         (Drops, "committed rows are visible"),
         (Wandering, "stable parts"),
         (Numbered, "stable parts"),

@@ -1,4 +1,4 @@
-"""The contract of sources has teeth: each clause is named by a source that breaks it, and no other before it."""
+"""The contract of sources: each clause is named by a source that breaks it, and no earlier clause is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from malstrom_py.worker_context import WorkerInfo
 
 
 class Numbers:
-    """A source of two parts that keeps its contract. Others change one method."""
+    """A source of two parts that keeps its contract. Subclasses change one method."""
 
     def list_parts(self) -> Sequence[Any]:
         return ["even", "odd"]
@@ -48,7 +48,7 @@ class Numbers:
         return {"at": self.at}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 class Stateless:
@@ -59,7 +59,7 @@ class Stateless:
 
 
 class Hesitant(Numbers):
-    """Has nothing every other time, and records that cannot be read."""
+    """Returns no rows in every other poll, and has records that cannot be read."""
 
     nothing = False
 
@@ -111,7 +111,7 @@ class OneBehind(Numbers):
 
 
 class FromTheStart(Numbers):
-    """Says where it was saved, and reads from the start."""
+    """Returns its saved position, but reads from the start."""
 
     said: Any = None
 
@@ -133,7 +133,7 @@ class Restarts(Numbers):
 
 
 class Moving(Numbers):
-    """Its position goes on when it is asked for."""
+    """Its position advances when it is read."""
 
     asked = 0
 
@@ -143,7 +143,7 @@ class Moving(Numbers):
 
 
 class NeverAgain(Numbers):
-    """Restored at its end, it is never finished."""
+    """Restored at its end, the part is never finished."""
 
     def build_part(self, part: Part, state: Any) -> Numbers:
         return super().build_part(part, state) if state != {"at": self.size} else _Waiting()
@@ -160,7 +160,7 @@ class _Waiting(Numbers):
 
 
 class Reuses(Numbers):
-    """Gives the same list each time, filled anew."""
+    """Returns the same list each time, with new rows."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -194,7 +194,7 @@ def test_a_source_that_keeps_the_contract_passes(source: Any) -> None:
         (Moving(), "exact position"),
         (Restarts(), "finished stays finished"),
         (NeverAgain(), "finished stays finished"),
-        (Reuses(), "polled rows stay as they were"),
+        (Reuses(), "polled rows stay unchanged"),
         (CannotClose(), "close at any time"),
     ],
     ids=lambda thing: thing if isinstance(thing, str) else type(thing).__name__,

@@ -1,4 +1,4 @@
-"""The contract of sinks under snapshots has teeth: each clause is named by a sink that breaks it."""
+"""The contract of transactional sinks: each clause is named by a sink that breaks it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.testing.contracts.tables import CommitsAll, CommitsTwice, Table,
 
 
 class ForgetsItsFirst(Table):
-    """Pre-commits into one place, whatever waits there."""
+    """Pre-commits into one place, replacing rows that wait there."""
 
     def open(self, worker: WorkerInfo) -> TableWriter:
         return _OneSlotWriter(self, worker.worker)
@@ -31,7 +31,7 @@ class _OneSlotWriter(TableWriter):
 
 
 class ByWorker(Table):
-    """Takes the number of a worker for the writer."""
+    """Identifies the writer by the number of its worker."""
 
     def open(self, worker: WorkerInfo) -> TableWriter:
         writer = super().open(worker)
@@ -40,7 +40,7 @@ class ByWorker(Table):
 
 
 class KnowsTheLastCommit(CommitsTwice):
-    """Does not do the last commit again, but one before."""
+    """Skips a commit that is not the last one."""
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         if self.target.committed[-1:] != [context.snapshot]:
@@ -49,7 +49,7 @@ class KnowsTheLastCommit(CommitsTwice):
 
 
 class KnowsItsOwnCommits(CommitsTwice):
-    """Keeps in the object what has been committed."""
+    """Keeps the committed snapshots in the object."""
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target)
@@ -62,7 +62,7 @@ class KnowsItsOwnCommits(CommitsTwice):
 
 
 class KeepsToItself(Table):
-    """What its writers pre-commit nobody else can find."""
+    """No other object finds its pre-committed rows."""
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target)
@@ -79,14 +79,14 @@ class AbortsAll(Table):
 
 
 class RecoversAll(Table):
-    """Whatever waits for its commit is cleared."""
+    """Clears all rows that wait for their commit."""
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
         self.staged.clear()
 
 
 class RecoversWhatWaits(CommitsAll):
-    """Keeps what belongs to no manifest, and shows it with the next commit."""
+    """Keeps rows that belong to no manifest, and shows them with the next commit."""
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         Table.abort(self, context, payloads)
@@ -97,7 +97,7 @@ class RecoversWhatWaits(CommitsAll):
 
 
 class TakesBack(Table):
-    """Takes for uncommitted whatever has no manifest any more."""
+    """Treats rows without a manifest as uncommitted."""
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         super().commit(context, payloads)
@@ -110,7 +110,7 @@ class TakesBack(Table):
 
 
 class AtTheEnd(Table):
-    """Replaces what is there, with all rows of all snapshots, at the final commit."""
+    """Replaces the target with all rows of all snapshots, at the final commit."""
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         waiting = self.staged.setdefault(b"~", [])
@@ -127,7 +127,7 @@ class AtTheEnd(Table):
 
 
 class ForgetsTheEarly(AtTheEnd):
-    """Shows the rows of the last snapshot alone."""
+    """Shows only the rows of the last snapshot."""
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         if any(payload in self.staged for payload in payloads):
@@ -151,8 +151,8 @@ def test_a_sink_that_replaces_its_target_shows_all_rows_at_the_end() -> None:
         (ForgetsItsFirst, "committed rows are visible"),
         (ByWorker, "committed rows are visible"),
         (KnowsTheLastCommit, "commit is idempotent"),
-        (KnowsItsOwnCommits, "another process goes on"),
-        (KeepsToItself, "another process goes on"),
+        (KnowsItsOwnCommits, "another process continues"),
+        (KeepsToItself, "another process continues"),
         (AbortsAll, "abort leaves nothing"),
         (RecoversAll, "recover keeps what is committed"),
         (RecoversWhatWaits, "recover clears"),

@@ -1,4 +1,4 @@
-"""The law of migration moves keys as a rescale does: what an instance is sent, and when, is seen by a spy."""
+"""The law of migration moves keys as a rescale does: a spy records the messages to each instance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Seen = list[Any]
 
 
 class Spy(Count):
-    """Counts, and writes down what it is sent: rows as their values, epochs as numbers, state as sets of keys."""
+    """Counts, and records its messages: rows as their values, epochs as numbers, state as sets of keys."""
 
     seen: Seen
 
@@ -44,7 +44,7 @@ class Spy(Count):
 
 
 def played(scenario: Scenario, *, factory: Callable[[StepContext], Spy] = Spy) -> tuple[bool, list[Seen]]:
-    """Whether state moved, and what each instance was sent. The first is the one without moves."""
+    """Return whether state moved, and the messages to each instance. The first instance runs without moves."""
     seen: list[Seen] = []
 
     def build(context: StepContext) -> Spy:
@@ -65,12 +65,12 @@ def broken(subject: StepUnderTest, scenario: Scenario) -> Broken:
 
 
 def row(name: str) -> DataMessage[str, str]:
-    """A row whose value is a name of its own: the key and a number."""
+    """Return a row with a unique value: the key and a number."""
     return DataMessage(name[0], name)
 
 
 def moves(seen: Seen) -> Seen:
-    """What counts: without the last epoch, and what is asked once all has arrived."""
+    """Return the relevant messages: without the last epoch, and without the queries after the last arrival."""
     return [what for what in seen if what != MAX_EPOCH][:-1]
 
 
@@ -137,7 +137,7 @@ def test_slots_begin_where_the_scenario_says_and_change_places_in_one_move() -> 
 
 
 class Greedy(Spy):
-    """Gives away what it has, and keeps it."""
+    """Returns its state on Collect, and keeps it."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         kept = dict(self.state.values)
@@ -147,7 +147,7 @@ class Greedy(Spy):
 
 
 class Talkative(Spy):
-    """Reports all keys it has, whichever it is asked for."""
+    """Reports all its keys, for any predicate."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         super().on_control(message, out)
@@ -156,7 +156,7 @@ class Talkative(Spy):
 
 
 class Deaf(Spy):
-    """Lets Acquire pass."""
+    """Ignores Acquire."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         if isinstance(message, Acquire):
@@ -194,7 +194,7 @@ def test_the_moves_are_told_where_they_happen() -> None:
         "     1  ('d', 'd1')",
         "       -- the keys ['c', 'd'] leave instance 0 for 1, 1 at a time",
         "     2  ('b', 'b1')",
-        "       -- the keys ['c', 'd'] have arrived at instance 1, and rows that came for them are let in",
+        "       -- the keys ['c', 'd'] have arrived at instance 1, which processes the held rows",
         "     3  ('c', 'c2')",
         "     4  epoch MAX",
     ]

@@ -1,4 +1,4 @@
-"""The law of the oracle: what a step must give, said by a function of the user."""
+"""The law of the oracle: a user's function returns the expected output of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Readings = list[mp.DataMessage[Any, Any]]
 
 
 class Merged(mp.KeyedLogic[Any, int, list[int], tuple[int, tuple[int, ...]]]):
-    """Sessions as a page once had them: nothing keeps what is far apart from being one."""
+    """An early version of sessions: rows that are far apart may share a session."""
 
     def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
         last, values = key_state or (message.timestamp, ())
@@ -44,7 +44,7 @@ def merged(stream: Any) -> Any:
 
 def test_what_obeys_all_laws_and_is_wrong_is_found_by_an_oracle() -> None:
     assert set(check_operator(merged, timed=True).cases) == {law.name for law in LAWS}
-    with pytest.raises(LawError, match="what comes out is what the oracle says") as caught:
+    with pytest.raises(LawError, match="the output is what the oracle expects") as caught:
         check_operator(merged, timed=True, oracle=by_hand)
     assert caught.value.law == "oracle"
     # Two records with the gap between them are the smallest case.
@@ -144,7 +144,7 @@ def test_it_takes_a_list_per_input_and_returns_a_list_per_output() -> None:
 def test_an_oracle_that_raises_shows_the_input_and_cannot_change_it() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         check_operator(lambda s: s.count("n"), laws=[], oracle=lambda rows: [1 // 0])
-    assert any("raised by the oracle" in note for note in caught.value.__notes__)
+    assert any("the oracle, or its result, raised" in note for note in caught.value.__notes__)
 
     def greedy(rows: Readings) -> list[Any]:
         said = [[*row.value] for row in rows]
@@ -164,7 +164,7 @@ def test_the_input_on_which_an_oracle_raises_is_shrunk() -> None:
     with pytest.raises(KeyError, match="no such rule") as caught:
         check_operator(lambda s: s.count("n"), oracle=seldom, max_examples=200)
     said = "\n".join(caught.value.__notes__)
-    assert said.count("raised by the oracle") == 1
+    assert said.count("the oracle, or its result, raised") == 1
     (_, first, second, end) = said.splitlines()[1:]
     assert (first, second) == ("     0  ('a', 0)", "     1  ('a', 4)")
     assert end == "     2  epoch MAX"
@@ -175,7 +175,7 @@ async def later(rows: Readings) -> list[int]:
 
 
 FORMS = {
-    "nothing": (lambda rows: None, "the oracle returned None: return a list of the values that must come out"),
+    "nothing": (lambda rows: None, "the oracle returned None: return a list of the expected values"),
     "a number": (len, "the oracle returned a value of type int: return a list"),
     "a text": (lambda rows: "1", "the oracle returned a value of type str: return a list"),
     "a dict": (lambda rows: {1: 1}, "the oracle returned a value of type dict: return a list"),
@@ -209,7 +209,7 @@ def test_the_oracle_may_be_named_among_the_laws() -> None:
         lambda s: s.map("same", lambda v: v), laws=["oracle"], oracle=lambda rows: [row.value for row in rows]
     )
     assert list(report.cases) == ["oracle"]
-    with pytest.raises(ValueError, match=r"law 'oracle' takes a function .*: pass it as oracle="):
+    with pytest.raises(ValueError, match=r"law 'oracle' needs a function .*: pass it as oracle="):
         check_operator(lambda s: s.count("n"), laws=["oracle"])
 
 

@@ -1,4 +1,4 @@
-"""A scenario is cut into the same rows and events whatever the cuts, and says so to people."""
+"""A scenario has the same rows and events for any cuts, and prints them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ SCENARIO = Scenario((A, B, Epoch(2), C, Tick(1), Epoch(MAX_EPOCH)))
 
 
 def test_rows_between_events_are_one_batch_unless_they_are_cut() -> None:
-    pieces = list(SCENARIO.pieces(0, 6, ()))
-    assert [piece.rows or piece.event for piece in pieces] == [(A, B), Epoch(2), (C,), Tick(1), Epoch(MAX_EPOCH)]
-    assert [piece.rows for piece in SCENARIO.pieces(0, 6, {1}) if piece.rows] == [(A,), (B,), (C,)]
+    made = list(SCENARIO.deliveries(0, 6, ()))
+    assert [one.rows or one.event for one in made] == [
+        (A, B),
+        Epoch(2),
+        (C,),
+        Tick(1),
+        Epoch(MAX_EPOCH),
+    ]
+    assert [delivery.rows for delivery in SCENARIO.deliveries(0, 6, {1}) if delivery.rows] == [(A,), (B,), (C,)]
 
 
 def test_segments_count_runs_of_rows_and_events_however_they_are_cut() -> None:
-    assert [(piece.segment, piece.first) for piece in SCENARIO.pieces(0, 6, {1})] == [
+    assert [(delivery.segment, delivery.first) for delivery in SCENARIO.deliveries(0, 6, {1})] == [
         (0, 0),
         (0, 1),
         (1, 2),
@@ -28,12 +34,12 @@ def test_segments_count_runs_of_rows_and_events_however_they_are_cut() -> None:
         (3, 4),
         (4, 5),
     ]
-    assert [piece.segment for piece in SCENARIO.pieces(1, 4, ())] == [0, 1, 2]
+    assert [delivery.segment for delivery in SCENARIO.deliveries(1, 4, ())] == [0, 1, 2]
 
 
 def test_rows_of_different_inputs_do_not_share_a_batch() -> None:
     scenario = Scenario((A, B, C, Epoch(MAX_EPOCH)), inputs=(0, 1, 1, 0))
-    assert [(piece.input, piece.rows) for piece in scenario.pieces(0, 3, ())] == [(0, (A,)), (1, (B, C))]
+    assert [(delivery.input, delivery.rows) for delivery in scenario.deliveries(0, 3, ())] == [(0, (A,)), (1, (B, C))]
 
 
 @given(
@@ -44,9 +50,9 @@ def test_the_pieces_of_two_halves_are_those_of_the_whole(scenario: Scenario, dat
     size = len(scenario.atoms)
     at = data.draw(st.integers(0, size))
     cuts = scenario.cuts | {at}
-    whole = list(scenario.pieces(0, size, cuts))
-    assert [*scenario.pieces(0, at, cuts), *scenario.pieces(at, size, cuts)] == whole
-    flat = [atom for piece in whole for atom in (piece.rows or (piece.event,))]
+    whole = list(scenario.deliveries(0, size, cuts))
+    assert [*scenario.deliveries(0, at, cuts), *scenario.deliveries(at, size, cuts)] == whole
+    flat = [atom for delivery in whole for atom in (delivery.rows or (delivery.event,))]
     assert flat == list(scenario.atoms)
 
 
@@ -59,7 +65,7 @@ def test_it_is_shown_as_the_stream_has_it_with_marks_in_their_places() -> None:
         "     2  epoch 2",
         "       -- here",
         "     3  ('c', 3, 3)",
-        "     4  the clock goes on by 1 s",
+        "     4  the clock advances by 1 s",
         "     5  epoch MAX",
         "       -- end",
     ]

@@ -1,4 +1,4 @@
-"""Shrinking leaves out all that the failure does not need, and keeps what belongs together in place."""
+"""Shrinking removes everything that the failure does not need, and keeps related parts in place."""
 
 from __future__ import annotations
 
