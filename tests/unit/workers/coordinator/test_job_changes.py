@@ -87,7 +87,7 @@ def told(now: mp.Job, before: Manifest | None = None, **options: Any) -> str:
     with pytest.raises(SnapshotError) as raised:
         fit(now, before, **options)
     text = str(raised.value)
-    assert text.startswith(f"job 'shop' cannot resume from snapshot {ID}, because the job has changed:\n  - ")
+    assert text.startswith(f"job 'shop' cannot resume from snapshot {ID}, because the job changed:\n  - ")
     return text.split("\n  - ", 1)[1]
 
 
