@@ -162,7 +162,7 @@ def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
 
 @dataclass(frozen=True, slots=True)
 class PartAssignment:
-    """The assignment of the parts of all sources: worker -> step -> parts; ``movable``: sources whose parts can move."""
+    """The assignment of the parts of all sources: worker -> step -> parts; ``movable``: sources with movable parts."""
 
     parts: Mapping[int, Mapping[str, Sequence[Part]]]
     movable: frozenset[str]

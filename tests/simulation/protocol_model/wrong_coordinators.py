@@ -146,7 +146,7 @@ class EndsBeforePartsAreReleased(Coordinator):
 
 
 class LeavesEarly(Coordinator):
-    """R8: leavers are told to go with their last move."""
+    """R8: leavers are ordered to leave with their last move."""
 
     def _order_move(self) -> list[ce.Effect]:
         effects, move = super()._order_move(), self._under_way()
@@ -199,7 +199,7 @@ def dealt_anew(
     wanted: Sequence[int],
     **options: Any,
 ) -> list[RescaleMove]:
-    """R10: all slots are dealt anew, whoever had them."""
+    """R10: all slots are dealt again, without regard to their owners."""
     moves = list(plan_moves(version, members, table, parts, wanted, **options))
     new = first_table(len(table), sorted(wanted))
     return [*moves[:-1], replace(moves[-1], table=new)]
@@ -213,7 +213,7 @@ def unbalanced(
     wanted: Sequence[int],
     **options: Any,
 ) -> list[RescaleMove]:
-    """R10: what a leaver had goes to one worker, and nobody else gives anything."""
+    """R10: the slots of a leaver go to one worker, and no other slot moves."""
     heir = min(wanted)
     new = tuple(owner if owner in wanted else heir for owner in table)
     moved = tuple(PartMove(*name, owner, heir) for name, owner in parts.items() if owner not in wanted)

@@ -19,7 +19,7 @@ ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
 
 
 class Workers:
-    """Workers with snapshots, which do what they are told when the test says so."""
+    """Fake workers with snapshots that execute commands when the test decides."""
 
     def __init__(self) -> None:
         self.members: tuple[int, ...] = (0,)

@@ -1,4 +1,4 @@
-"""Which state a changed job takes over from a snapshot, and what it is told where the two do not fit."""
+"""The state that a changed job takes over from a snapshot, and the errors of misfits."""
 
 from __future__ import annotations
 

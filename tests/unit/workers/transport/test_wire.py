@@ -1,4 +1,4 @@
-"""Messages: numbered, checked, and the same whatever they are cut into."""
+"""Messages are numbered and checked, and decoded the same for every cut."""
 
 from __future__ import annotations
 
