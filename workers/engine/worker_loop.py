@@ -68,7 +68,7 @@ class WorkerLoop:
         self._ended = False
         self._standing: WorkerStatus | None = None
         self._tally_at_s = 0.0
-        self._untold = False
+        self._unreported = False
         self._background = ThreadBackground(self.wake)
         self._checkpointer: Checkpointer | None = None
         self.saved: Saved | None = None
@@ -178,23 +178,23 @@ class WorkerLoop:
         self._keep(worker)
         now_s = self.clock.monotonic_s()
         busy = bool(came or done or outgoing)
-        self._untold = self._untold or busy or worker.awaiting
-        if self._untold and now_s >= self._tally_at_s:
-            self._tell(WorkerCounts(worker.id, worker.counts()))
-            self._tally_at_s, self._untold = now_s + TALLY_S, False
+        self._unreported = self._unreported or busy or worker.awaiting
+        if self._unreported and now_s >= self._tally_at_s:
+            self._report(WorkerCounts(worker.id, worker.counts()))
+            self._tally_at_s, self._unreported = now_s + TALLY_S, False
         return 0.0 if busy else self._idle(worker, began_s, now_s)
 
     def _idle(self, worker: Worker, began_s: float, now_s: float) -> float:
         standing = WorkerStatus(worker.id, worker.version, worker.finished, worker.suspended)
         if standing != self._standing:
             self._standing = standing
-            if self._untold:  # the coordinator needs the final counts before it sees the worker as finished
-                self._tell(WorkerCounts(worker.id, worker.counts()))
-                self._tally_at_s, self._untold = now_s + TALLY_S, False
-            self._tell(standing)
+            if self._unreported:  # the coordinator needs the final counts before it sees the worker as finished
+                self._report(WorkerCounts(worker.id, worker.counts()))
+                self._tally_at_s, self._unreported = now_s + TALLY_S, False
+            self._report(standing)
         if not worker.at_rest:
             return 0.0  # the next part is due already
-        due_s = [due for due in (worker.due_s(), self._tally_at_s if self._untold else None) if due is not None]
+        due_s = [due for due in (worker.due_s(), self._tally_at_s if self._unreported else None) if due is not None]
         # Work that was due before the step and was not done waits for credit, which arrives as a message.
         return min([IDLE_S, *(max(0.0, due - now_s) for due in due_s if due > began_s)])
 
@@ -210,9 +210,9 @@ class WorkerLoop:
         if isinstance(result, BaseException):
             raise result
         self.saved = result
-        self._tell(result)
+        self._report(result)
 
-    def _tell(self, news: WorkerReport | Saved) -> None:
+    def _report(self, news: WorkerReport | Saved) -> None:
         self.transport.send(COORDINATOR, [news])
 
     def _answer(self) -> None:

@@ -111,7 +111,7 @@ class UninvolvedNotAsked(Coordinator):
     """R7: only those that gain or lose something must have ended."""
 
     def _maybe_end(self) -> list[ce.Effect]:
-        move = self._under_way()
+        move = self._current_move()
         involved = {w for was, now in zip(self.table, move.table, strict=True) if was != now for w in (was, now)}
         involved |= {worker for part in move.parts for worker in (part.giver, part.taker)}
         kept = (self._missing, self._shipped, self._marked)
@@ -149,7 +149,7 @@ class LeavesEarly(Coordinator):
     """R8: leavers are ordered to leave with their last move."""
 
     def _order_move(self) -> list[ce.Effect]:
-        effects, move = super()._order_move(), self._under_way()
+        effects, move = super()._order_move(), self._current_move()
         return [*effects, *(ce.Send(worker, Leave()) for worker in move.old if worker not in move.new)]
 
 

@@ -323,4 +323,4 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert len(said.split("\n  - ")) == 3
     assert "16" in said
     assert "'totals'" in said
-    assert "gone" in said
+    assert "steps with state were removed" in said
