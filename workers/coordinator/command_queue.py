@@ -221,8 +221,8 @@ class CommandQueue:
                 raise self._conflict("stop", "savepoint")
             if self._drain is not None and self._drain != drain:
                 raise OperationInProgress(
-                    f"job {self.job!r} is being stopped {'with' if self._drain else 'without'} drain already: wait for its "
-                    f"end, or end the program that runs the job",
+                    f"job {self.job!r} is being stopped {'with' if self._drain else 'without'} drain already: wait "
+                    f"for its end, or end the program that runs the job",
                     job=self.job,
                     operation="stop",
                 )

@@ -80,7 +80,7 @@ def fitted(
     if wrong:
         raise SnapshotError(
             "\n  - ".join(
-                (f"job {plan.job!r} cannot resume from snapshot {manifest.id}, because it has changed:", *wrong)
+                (f"job {plan.job!r} cannot resume from snapshot {manifest.id}, because the job changed:", *wrong)
             )
         )
     return _fit(manifest, plan, former, tuple(left))

@@ -153,8 +153,8 @@ class RunStart:
 class SnapshotUse:
     """The snapshots of a job, and where it resumes from: ``resume`` is "latest", "none", or an id.
 
-    ``is_again``: this run replaces a failed run of the same start. ``last_known``: the last durable snapshot that the failed
-    run knows. ``began_from``: the snapshot that the failed runs resumed from, if they have made none.
+    ``is_again``: this run replaces a failed run of the same start. ``last_known``: the last durable snapshot that
+    the failed run knows. ``began_from``: the snapshot that the failed runs resumed from, if they have made none.
     """
 
     snapshots: Snapshots
@@ -245,7 +245,7 @@ def _check_standing(checkpointer: Checkpointer, found: RestorePoint | None, keep
         return
     if found is None:
         message = (
-            f"job {job!r}: snapshot {last_known} is no longer in {checkpointer}: it was removed while the job was running. "
+            f"job {job!r}: snapshot {last_known} is no longer in {checkpointer}: it was removed while the job ran. "
             f"Restore it from a copy, or start the job over"
         )
         raise lasting(SnapshotError(message))

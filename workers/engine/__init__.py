@@ -1,1 +1,1 @@
-"""The engine of one worker: its graph, exchanges, sources, and the state that it hands over."""
+"""The engine of one worker: its graph, exchanges and sources, the transfer of state, and the capture of snapshots."""

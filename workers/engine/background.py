@@ -1,6 +1,6 @@
-"""What is done beside the work of a run: writing and reading of snapshots. Comes back into the thread of the run.
+"""Background tasks of a run (writing and reading of snapshots), whose results return to the thread of the run.
 
-Rule: what has been done is looked at in `turn` alone, by the thread that owns the run, so nobody else needs a lock.
+Rule: only `turn`, called by the thread that owns the run, handles results, so the rest of the run needs no lock.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 Done = Callable[[Any], None]
-"""Told what the work came to: its result, or the exception that it has raised."""
+"""A callback that gets the result of a task, or the exception that it raised."""
 
 
 class Background(Protocol):
-    """Does work elsewhere, or later."""
+    """The interface that runs tasks elsewhere, or later."""
 
     @property
     def pending(self) -> int:
-        """How much of it has not come back."""
+        """The number of tasks whose results are not handled yet."""
         ...
 
     def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None], *, urgent: bool = True) -> None:
-        """Have ``work`` done; ``done`` is told in a later `turn`. What is ``urgent`` waits for nothing that is not."""
+        """Run ``work``; a later `turn` calls ``done``. An ``urgent`` task never waits for one that is not urgent."""
         ...
 
     def turn(self) -> bool:
-        """Tell of what has been done since: whether there was any."""
+        """Call ``done`` of finished tasks. Return whether there were any."""
         ...
 
     def close(self) -> None:
-        """What has not begun is not begun any more, and nobody is told of the rest."""
+        """Start no more tasks and drop all results."""
         ...
 
 
 class ThreadBackground:
-    """Does work in two threads, one for what is urgent; sets ``wake`` when something has come back.
+    """Runs tasks in two threads, one of them for urgent tasks; sets ``wake`` when a task has finished.
 
-    The threads are daemons: a store that does not answer does not hold up the end of the program.
+    The threads are daemons: a store that does not respond does not delay the end of the program.
 
-    >>> background, told = ThreadBackground(threading.Event()), []
-    >>> background.submit(lambda: 6 * 7, told.append)
+    >>> background, results = ThreadBackground(threading.Event()), []
+    >>> background.submit(lambda: 6 * 7, results.append)
     >>> while background.pending:
     ...     _ = background.turn()
     >>> background.close()
-    >>> told
+    >>> results
     [42]
     """
 
@@ -58,38 +58,38 @@ class ThreadBackground:
         self.pending = 0
 
     def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None], *, urgent: bool = True) -> None:
-        """Have ``work`` done."""
+        """Run ``work`` in its thread."""
         self.pending += 1
         if urgent not in self._threads:
-            self._threads[urgent] = _Thread(self._come_back)
+            self._threads[urgent] = _Thread(self._put_back)
         self._threads[urgent].asked.put((work, done))
 
     def turn(self) -> bool:
-        """Tell of what has been done since."""
-        told = False
+        """Call ``done`` of finished tasks."""
+        any_done = False
         while not self._back.empty():
             done, result = self._back.get()
             self.pending -= 1
-            told = True
+            any_done = True
             done(result)
-        return told
+        return any_done
 
     def close(self) -> None:
-        """End, without waiting for a store that does not answer. What has not begun is not begun any more."""
+        """Stop the threads without waiting for a running task."""
         for thread in self._threads.values():
             thread.close()
 
-    def _come_back(self, done: Done, result: Any) -> None:
+    def _put_back(self, done: Done, result: Any) -> None:
         self._back.put((done, result))
         self._wake.set()
 
 
 class _Thread:
-    """Does one piece of work after the other; ``told`` is called with what each came to."""
+    """Runs one task after the other; calls ``finished`` with the result of each."""
 
-    def __init__(self, told: Callable[[Done, Any], None]) -> None:
+    def __init__(self, finished: Callable[[Done, Any], None]) -> None:
         self.asked: queue.SimpleQueue[tuple[Callable[[], Any], Done] | None] = queue.SimpleQueue()
-        self._told = told
+        self._finished = finished
         self._closed = False
         threading.Thread(target=self._work, name="malstrom-snapshots", daemon=True).start()
 
@@ -102,6 +102,6 @@ class _Thread:
             work, done = piece
             try:
                 result = work()
-            except BaseException as error:  # it is looked at in the thread of the run
+            except BaseException as error:  # the thread of the run handles it
                 result = error
-            self._told(done, result)
+            self._finished(done, result)

@@ -1,4 +1,4 @@
-"""An exchange as it stands in a worker's graph: the end that sends, and the inbox of the end that receives."""
+"""An exchange in a worker's graph: the sending step, and the input gate with one channel per sender."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from malstrom_py.rescale.channels.router import Router
 
 
 class SendToExchange(Operator):
-    """The end of a region at an exchange: hands what comes to the router."""
+    """The last step of a region, at an exchange: passes batches and epochs to the router."""
 
     takes_columns = True
 
@@ -38,7 +38,7 @@ class SendToExchange(Operator):
         self._router.route(batch)
 
     def check(self, batch: Batch) -> None:
-        """Raise what another number of workers would: the errors of the partitioner (test mode)."""
+        """Raise the partitioner's errors that would occur with several workers (test mode)."""
         self._router.slots(batch)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
@@ -56,10 +56,10 @@ class SendToExchange(Operator):
 
 
 class InputChannel:
-    """What has come from one other worker and has not been taken yet, item by item.
+    """The received items of one other worker that the region has not taken.
 
-    A frame is opened when its turn comes; its credit goes back when its last item has been let in. ``version`` is that
-    of the table by which what was taken last had been routed.
+    A frame is decoded when it is next; its credit is returned when the region has passed its last item. ``version``:
+    the version of the table by which the last item taken was routed.
     """
 
     def __init__(self, channel: ChannelIn, decode: Callable[[bytes], Batch], version: int = 0) -> None:
@@ -73,9 +73,7 @@ class InputChannel:
         self._row_bytes = 0.0
 
     def take(self, rows_max: int = OPEN) -> Item | None:
-        """The next item, if there is one and the channel does not wait at a barrier; of a batch the first ``rows_max``
-        rows.
-        """
+        """Take the next item, of a batch at most ``rows_max`` rows; None if empty or blocked by a barrier."""
         items = self._items
         if self.blocked:
             return None
@@ -95,28 +93,28 @@ class InputChannel:
         return item
 
     def freed(self, window: int = OPEN) -> Grant | None:
-        """The credit that goes back, asked for when an item has been let in; with it ``window``."""
+        """Return the credit to grant after an item has been passed, with ``window``; None if none is due."""
         if self._items or not self._owes:
             return None
         self._owes = False
         return self.channel.grant(self._owed_rows, self._owed_size, window)
 
     def withhold(self, rows: int) -> Share:
-        """Keep the credit of ``rows`` rows of the item that was taken last. Called before `freed`."""
+        """Keep the credit of ``rows`` rows of the last item taken. Call this before `freed`."""
         if not self._owes:
-            raise InternalError(f"rows without credit came on {self.channel.channel}")
+            raise InternalError(f"rows without credit arrived on {self.channel.channel}")
         share = Share(rows, int(rows * self._row_bytes))
         self._owed_rows -= share.rows
         self._owed_size -= share.size
         return share
 
     def give_back(self, share: Share, window: int = OPEN) -> Grant:
-        """The credit that was withheld, for what has been let in now."""
+        """Return the grant of withheld credit."""
         return self.channel.grant(share.rows, share.size, window)
 
     @property
     def urgent(self) -> bool:
-        """Whether what comes next is taken in however full the region's outputs are (F2)."""
+        """Whether the next item is taken even when the region's outputs are full (F2)."""
         if self.blocked or self._items:
             return False
         frame = self.channel.peek()
@@ -145,7 +143,7 @@ class InputChannel:
 
 
 class InputGate:
-    """The receiving end of one exchange: a lane per sender, this worker's own ``loopback`` among them."""
+    """The receiving end of one exchange: a channel per sender, including this worker's ``loopback``."""
 
     def __init__(
         self, exchange: str, worker: int, loopback: Loopback, decode: Callable[[bytes], Batch], incarnation: int
@@ -157,22 +155,22 @@ class InputGate:
         self.lanes: dict[int, InputChannel | Loopback] = {worker: loopback}
 
     def connect(self, sender: int, *, version: int = 0) -> None:
-        """Take in what ``sender`` will send: R1, both ways, before the first move begins."""
+        """R1: open the channel from ``sender``, before the first move starts."""
         channel = ChannelIn(ChannelId(self.exchange, sender, self._worker), self._incarnation)
         self.lanes[sender] = InputChannel(channel, self._decode, version)
 
     def disconnect(self, sender: int) -> None:
-        """R8: ``sender`` has left; its channel is at its end."""
+        """R8: close the channel from ``sender``, which has left."""
         if len(self.lanes.pop(sender)):
             raise InternalError(f"exchange {self.exchange!r}: the channel of worker {sender} is dropped before its end")
 
     def receive(self, frame: Frame) -> None:
-        """Keep ``frame`` until the region takes it."""
+        """Queue ``frame`` until the region takes it."""
         lane = self.lanes.get(frame.channel.sender)
         if not isinstance(lane, InputChannel):
             if frame.incarnation < self._incarnation:
-                return  # its sender is of a run that has ended (F1)
-            raise InternalError(f"a frame came on channel {frame.channel}, which is not open here")
+                return  # the sender is of a run that has ended (F1)
+            raise InternalError(f"a frame arrived on channel {frame.channel}, which is not open here")
         lane.channel.receive(frame)
 
     def __len__(self) -> int:

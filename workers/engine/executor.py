@@ -1,8 +1,8 @@
 """The executor of one worker: runs the graph to completion, message by message, in topological order.
 
-Rules: nodes are numbered in topological order, so a node's number is its rank; a message only ever goes to a
-higher rank; of the nodes with something queued the lowest rank goes first. So cost follows the nodes that are
-touched, each is visited once per run, and when a run ends nothing is queued anywhere.
+Rules: nodes are numbered in topological order, so a node's number is its rank. A message goes to a higher rank only. Of
+the nodes with queued messages the lowest rank runs first. So the cost depends on the nodes with messages only, each
+node is visited once per run, and after a run all queues are empty.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from malstrom_py.operators.base import Counters, Operator, Outlet
 T = TypeVar("T")
 
 _PIECE_ROWS: Final = 1024
-"""How many rows of columns a step gets at once that will make them Python values: as many as a batch of rows has."""
+"""The rows per piece of columns for a step that makes Python values of them: as many as a batch of rows has."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node as the executor is told of it. ``operator`` None: messages pass through.
+    """The specification of a node. ``operator`` None: messages pass through.
 
     ``inputs`` are (node, port) pairs of lower rank; ``epochs`` says of each port whether it carries epochs
     other than the maximum. A node without inputs is pushed to from outside.
@@ -97,9 +97,9 @@ class _Node:
         self.queue[:0] = messages
 
     def take_back(self, index: int, message: Epoch, before: int) -> None:
-        """Have ``message`` come again, for its hook has raised: the frontier that it moved is ``before`` once more."""
+        """Deliver ``message`` again, because its hook has raised, and reset the frontier to ``before``."""
         if self.epoch >= self.frontier.time:
-            return  # it was passed on before the hook raised
+            return  # the epoch was forwarded before the hook raised
         times = self.frontier.inputs()
         times[index] = before
         self.frontier = Frontier(self._inputs)
@@ -108,7 +108,7 @@ class _Node:
         self.again.append((index, message))
 
     def has_all(self, message: StateMessage) -> bool:
-        """Whether ``message`` has now come on every input, so that it is handled once, behind all data before it."""
+        """Return whether ``message`` has arrived on every input. It is handled once, after all earlier data."""
         inputs = self._inputs
         if inputs == 1:
             return True
@@ -146,7 +146,7 @@ class _Node:
         if self.operator is not None and self.epoch != MIN_EPOCH:
             self.operator.continue_at(self.epoch)
 
-    def continue_behind(self) -> None:
+    def continue_downstream(self) -> None:
         self._merge_inbound()
         self.continue_at(MIN_EPOCH)
 
@@ -170,7 +170,7 @@ class _Node:
 
     @property
     def latest(self) -> int:
-        """The last epoch that it has passed on or, at the end of a stream, taken."""
+        """The last epoch that the node has forwarded or, at the end of a stream, taken."""
         return max(self.epoch, self.frontier.time)
 
     @property
@@ -179,12 +179,12 @@ class _Node:
         return (target for port in self._targets for target, _ in port)
 
     def drain(self) -> None:
-        # Only higher ranks can be ready while this node works, so running them now changes no order.
+        # Only higher ranks can be ready while this node runs, so running them now does not change the order.
         self._run()
 
 
 def _behind(node: _Node) -> set[_Node]:
-    """``node`` and all that it leads to."""
+    """Return ``node`` and all nodes downstream."""
     found, left = {node}, [node]
     while left:
         new = set(left.pop().targets) - found
@@ -194,7 +194,7 @@ def _behind(node: _Node) -> set[_Node]:
 
 
 class Executor:
-    """Runs a graph of operators. ``measured``: whether the time that each node takes is counted.
+    """The executor of a graph of operators. ``measured``: whether the time of each node is counted.
 
     >>> executor = Executor([NodeSpec("in", None), NodeSpec("out", None, ((0, 0),))])
     >>> executor.push(0, Batch([1, 2]))
@@ -206,7 +206,7 @@ class Executor:
     def __init__(self, specs: Sequence[NodeSpec], *, measured: bool = False) -> None:
         self._ready: list[int] = []
         self.visits = 0
-        """How many times a node was found with something queued, and all of it delivered."""
+        """The number of visits: a visit delivers all queued messages of a node."""
         self._deliver = self._deliver_measured if measured else self._deliver_message
         self._nodes = [_Node(rank, spec, self._ready, self.run) for rank, spec in enumerate(specs)]
         for rank, spec in enumerate(specs):
@@ -216,15 +216,15 @@ class Executor:
                 self._nodes[source].connect(port, self._nodes[rank], index)
 
     def push(self, node: int, message: Batch | Control, *, index: int = 0) -> None:
-        """Queue ``message`` at input ``index`` of a node. `run` has it processed."""
+        """Queue ``message`` at input ``index`` of a node. `run` processes it."""
         self._nodes[node].put(index, message)
 
     def call(self, node: int, function: Callable[[Outlet], T]) -> T:
-        """Let ``function`` send from ``node``: it is given the node's outlet. `run` has it processed."""
+        """Call ``function`` with the outlet of ``node``. `run` processes what it sends."""
         return function(self._nodes[node])
 
     def run(self) -> None:
-        """Process all that is queued, and all that comes of it, to the end."""
+        """Process all queued messages, and all messages that follow from them."""
         ready, nodes = self._ready, self._nodes
         while ready:
             node = nodes[heappop(ready)]
@@ -235,60 +235,60 @@ class Executor:
                 for index, message in left:
                     self._deliver(node, index, message)
             except BaseException:
-                # A batch that raised is gone, an epoch comes again. What is behind it stays queued, as at other nodes.
+                # A batch that raised is dropped, an epoch is delivered again. Later messages stay queued.
                 again, node.again = node.again, []
                 node.put_back([*again, *left])
                 raise
 
     def operator(self, node: int) -> Operator | None:
-        """What runs at a node; None where messages pass through."""
+        """Return the operator of a node; None if messages pass through."""
         return self._nodes[node].operator
 
     def queued(self, node: int) -> list[tuple[int, Batch | Control]]:
-        """What is queued at a node, as (input, message) pairs in order."""
+        """Return the queued messages of a node, as (input, message) pairs in order."""
         return list(self._nodes[node].queue)
 
     def resume(self, node: int, inputs: Sequence[int], epoch: int) -> None:
-        """Let a node go on where another one was: the epochs its ``inputs`` had reached, the ``epoch`` it had sent."""
+        """Set the frontiers of a node's ``inputs``, and the ``epoch`` that it has sent, to those of another node."""
         for index, time in enumerate(inputs):
             self._nodes[node].frontier.advance(index, time)
         self._nodes[node].epoch = epoch
 
     def continue_at(self, arrived: Mapping[int, int], sent: Mapping[int, int]) -> None:
-        """Go on where a run of the same graph was: at the nodes of ``arrived``, to which messages are pushed, and at
-        all behind them. Those of ``sent`` had said so much to others, and do not say it again.
+        """Resume where a run of the same graph was. ``arrived``: the frontiers of nodes to which messages are pushed;
+        nodes downstream follow from them. ``sent``: the epochs that sending nodes have sent, and do not send again.
         """
         for node, time in arrived.items():
             self._nodes[node].continue_at(time)
         behind = set[int]().union(*map(self.behind, arrived)) - arrived.keys()
         for rank in sorted(behind):
-            self._nodes[rank].continue_behind()
+            self._nodes[rank].continue_downstream()
         for node, time in sent.items():
             self._nodes[node].continue_at(time)
 
     def rewind(self, node: int) -> None:
-        """Have ``node`` and all behind it promise no more than they can now: a part has come to it that is behind."""
+        """Lower the frontiers of ``node`` and of all nodes downstream, because ``node`` has got a part that lags."""
         for rank in sorted(self.behind(node)):
             self._nodes[rank].rewind()
 
     def counters(self, node: int) -> Counters:
-        """What a node has counted so far; it goes on counting."""
+        """Return the live counters of a node."""
         return self._nodes[node].counters
 
     def epoch(self, node: int) -> int:
-        """The last epoch that a node has passed on or, at the end of a stream, taken."""
+        """Return the last epoch that a node has forwarded or, at the end of a stream, taken."""
         return self._nodes[node].latest
 
     def behind(self, node: int) -> set[int]:
-        """The nodes that ``node`` leads to, itself among them."""
+        """Return ``node`` and all nodes downstream."""
         return {other.rank for other in _behind(self._nodes[node])}
 
     def merged(self, node: int) -> Frontier:
-        """The node's frontier with its inputs, to be looked at."""
+        """Return the node's frontier with its inputs, read-only."""
         return self._nodes[node].frontier
 
     def frontier(self, node: int) -> int:
-        """The node's own frontier: the minimum over its inputs of the epochs seen (T6)."""
+        """Return the node's frontier: the minimum of the epochs of its inputs (T6)."""
         return self._nodes[node].frontier.time
 
     def _deliver_measured(self, node: _Node, index: int, message: Batch | Control) -> None:

@@ -1,13 +1,8 @@
-"""How batches are cut and how much may be in flight: by rows, bytes, and the time that a worker's step takes.
+"""The limits of batches and of data in flight: by rows, bytes, and the time of a worker's step.
 
-How batches are cut and how much may be on its way: the trade between throughput, latency and memory.
-
-How long a worker's step may take, and what that means for what it takes in: how many rows at once, and how many
-may stand before them.
-
-Rule: what is to be looked at between two steps (a barrier that is due, an order, a message) waits for one round of all
-workers that share a thread, so a round is shared out among what they do. A barrier or a marker waits in a channel for
-the rows that the receiver processes in `WINDOW_S`, at the speed measured last (F2).
+Rule: a barrier, an order or a message waits between two steps for one round of all workers that share a thread, so a
+round is divided among their regions and sources. A barrier or a marker in a channel waits for the rows before it: at
+most the rows that the receiver processes in `WINDOW_S`, at its last measured speed (F2).
 """
 
 from __future__ import annotations
@@ -23,17 +18,17 @@ from malstrom_py.rescale.channels.channel import OPEN, Credit
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """A batch is cut by rows, by bytes, and by time, whichever comes first.
+    """The limits of a batch: by rows, by bytes, and by time. The first limit that is reached cuts the batch.
 
-    All fields are upper bounds: where rows take long, fewer are read at once and fewer are in flight, so that
-    snapshots, rescales and commands get through in about a second (F2).
+    All fields are upper bounds: if rows take long, batches are smaller and fewer rows are in flight, so that snapshots,
+    rescales and commands take about a second (F2).
 
     ``rows_max``: rows per poll of a source part and per batch to another worker (1,024: larger ones make Python's
-    garbage collector work; see the design note on the hot loop). ``bytes_max``: encoded size of a batch to another
-    worker, about. ``linger_s``: how long rows for another worker wait for more, and how long a part that has nothing
-    is left alone. ``credit``: rows and bytes that may be under way on one channel between two workers (F2).
-    ``columns_rows_max``: rows per poll, and per batch to another worker, where all steps from a source to its exchange
-    or sink take columns: these are the faster the more come at once.
+    garbage collector work; see the design note on the hot loop). ``bytes_max``: approximate encoded size of a batch
+    to another worker. ``linger_s``: how long rows for another worker wait for more, and how long an empty part is not
+    polled. ``credit``: rows and bytes that may be in flight on one channel between two workers (F2).
+    ``columns_rows_max``: rows per poll, and per batch to another worker, if all steps from a source to its exchange or
+    sink take columns: larger batches of columns are faster.
 
     >>> Batching(rows_max=256).linger_s
     0.005
@@ -60,39 +55,37 @@ class Batching:
 
 
 ROUND_S: Final = 0.06
-"""How long one round may take, of all workers that share a thread."""
+"""The longest time of one round of all workers that share a thread."""
 
 BATCH_S: Final = 0.025
-"""How long what is taken in at once may take at most."""
+"""The longest time of one batch."""
 
 BATCH_MIN_S: Final = 0.003
-"""How long it may take in any case: to cut smaller costs more than it gives."""
+"""The time that a batch may always take: smaller batches would cost more than they save."""
 
 WINDOW_S: Final = 0.3
-"""For how long a receiver is to have work that is on its way to it."""
+"""The processing time of the rows in flight to a receiver."""
 
 WINDOW_LEAST: Final = 4
-"""How many rows may be on their way however slow the receiver is."""
+"""The number of rows that may be in flight to the slowest receiver."""
 
 ROWS_TRUSTED: Final = 32
-"""How many rows may be on their way to a receiver that has not worked yet, and so has not said for how many it has
-time; and a region may be fast only until what comes behind it is full.
+"""The number of rows that may be in flight to a receiver that has not processed any: its speed is unknown, and it may
+slow down when the channels downstream are full.
 """
 
 _WIDE: Final = 1 << 17
-"""A window of so many rows limits nothing."""
+"""A window of at least this many rows is treated as unlimited."""
 
 _QUICK_S: Final = BATCH_MIN_S / 8
-"""What has taken less is looked at together with what follows."""
+"""Shorter measurements are added to the next one."""
 
 _ROWS_FIRST: Final = 16
 _SENDERS_KEPT: Final = 0.95
 
 
 class TimeShare:
-    """What part of a round each of the ``doers`` of a worker has: its regions and sources. ``share``: how many workers
-    take turns in its thread.
-    """
+    """The share of a round for each of the ``doers`` of a worker: its regions and sources."""
 
     __slots__ = ("_doers", "_share", "part_s")
 
@@ -103,16 +96,14 @@ class TimeShare:
         self.share(1)
 
     def share(self, workers: int) -> None:
-        """So many workers share the thread from now on."""
+        """Set the number of workers that share the thread."""
         if workers != self._share:
             self._share = workers
             self.part_s = max(BATCH_MIN_S, min(BATCH_S, ROUND_S / (workers * self._doers)))
 
 
 class IntakePace:
-    """How a region takes in what has come for it: ``rows`` at once from each channel, as long as its part of the round
-    lasts; and the ``window`` of those who send to it.
-    """
+    """The pace of a region's input: the size of the next batch (``portion``), and the ``window`` of its senders."""
 
     __slots__ = (
         *("_began_s", "_clock", "_done_s", "_left", "_rows", "_senders", "_since_s", "_speed", "_took_s", "_turn"),
@@ -132,15 +123,15 @@ class IntakePace:
         self.window = OPEN
 
     def begin(self) -> None:
-        """Something is about to be taken. What has been waiting since the last time has waited for this."""
+        """Start a measurement. If items were left over last time, the time since then counts too."""
         now_s = self._clock.monotonic_s()
         self._since_s = self._done_s if self._left else now_s
         self._began_s = self._done_s = now_s
 
     def took(self, rows: int, load: float) -> bool:
-        """Note that an item with ``rows`` rows has been let in; an epoch has none. ``load``: as for `BatchSize.took`.
+        """Record an item of ``rows`` rows (0 for an epoch) and its ``load``, as for `BatchSize.took`.
 
-        Returns whether the part of the round is used up.
+        Return whether the share of the round is used up.
         """
         now_s = self._clock.monotonic_s()
         took_s, self._done_s = now_s - self._done_s, now_s
@@ -150,8 +141,8 @@ class IntakePace:
         return now_s - self._began_s >= self._turn.part_s
 
     def end(self, senders: int, *, left: bool) -> None:
-        """All that may be taken has been. ``senders``: how many have sent rows of late; ``left``: whether something
-        could be taken still.
+        """End the measurement. ``senders``: the number of workers that have sent rows; ``left``: whether more items
+        wait.
         """
         self._left = left
         self._took_s += self._done_s - self._since_s
@@ -163,12 +154,12 @@ class IntakePace:
         self._rows, self._took_s = 0, 0.0
         rows = int(self._speed.within_s(WINDOW_S) / self._senders)
         if rows < _WIDE:
-            # Where a batch takes long whatever its size, batches of few rows would keep it from ever being faster.
+            # If a batch of any size takes long, a small window would keep the region slow.
             is_fixed = 3 * self.batch_size.fixed_s > self._limit_s
             self.window = max(3 * self.batch_size.rows + 5 if is_fixed else WINDOW_LEAST, rows)
         else:
             self.window = OPEN
-        # Who sends nothing for a while counts less and less.
+        # An idle sender counts less and less.
         self._senders = max(1.0, self._senders * _SENDERS_KEPT)
 
     @property

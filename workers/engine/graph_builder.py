@@ -1,4 +1,4 @@
-"""From a plan to what one worker runs: the executor's nodes, the exchanges between them, the regions' feeds."""
+"""Builds the graph of one worker from a plan: the executor's nodes, the exchanges, and the inputs of regions."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ SlotsOf = Callable[[Sequence[Any]], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who this worker is, who the members are, and which of them owns a slot, as of ``version``.
+    """The number of this worker, the members, and the routing table of ``version``.
 
-    A worker that joins is none of the members yet (R1). ``warned``: the steps that have warned of their function; the
-    workers of one process share it.
+    A joiner is not in ``members`` yet (R1). ``warned``: the steps that have warned of their function; the workers of
+    one process share the set.
     """
 
     worker: int
@@ -52,11 +52,11 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGraph:
-    """What a worker runs. ``operators`` are by step; ``nodes`` tells where a step stands in the executor.
+    """The graph of a worker. ``operators``: by step; ``nodes``: step -> its node in the executor.
 
-    ``followers``: what to ask after each message whether it follows other workers (T2). ``letters``: what regions have
-    for other workers and the coordinator, outside the channels. ``slots_of``: for each step that may have keyed state
-    the slots of its keys. ``entries``: where each exchange comes in. ``turn``: how long regions and sources may take.
+    ``followers``: the idle sources that may follow other workers (T2). ``letters``: messages of regions to other
+    workers and the coordinator, outside the channels. ``slots_of``: step with keyed state -> a function from keys to
+    slots. ``entries``: exchange -> its receiving node. ``turn``: the share of a round of each region and source.
     """
 
     executor: Executor
@@ -84,9 +84,9 @@ def build_graph(
     checks: bool = False,
     keys_per_parcel: int | None = None,
 ) -> WorkerGraph:
-    """Build every operator anew, and an exchange of three nodes for each ``key_by``: keys, sending, receiving.
+    """Build new operators, and an exchange of three nodes for each ``key_by``: keys, sending, receiving.
 
-    ``checks``: whether every step is watched (test mode).
+    ``checks``: whether every step is checked (test mode).
     """
     operators = _operators(plan, member, codec, clock, checks=checks)
     specs, nodes, entries, routers = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
@@ -131,7 +131,7 @@ def build_graph(
 
 
 def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, checks: bool) -> dict[str, Operator]:
-    """Every operator, by its step. In test mode `OperatorError` for a function that never returns what it has to."""
+    """Return every operator, by its step. In test mode `OperatorError` for a function that never returns a value."""
     if checks:
         check_returns(plan)
     contexts = {step.name: _context(plan, step, member.worker, codec, clock, member.warned) for step in plan.steps}
@@ -139,13 +139,13 @@ def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, ch
 
 
 def track_keys(graph: WorkerGraph) -> None:
-    """Have each step that keeps state by key note which keys change (S2)."""
+    """Let each step with keyed state record which keys change (S2)."""
     for step, slots_of in graph.slots_of.items():
         graph.operators[step].track(slots_of)
 
 
 def build_sinks(plan: Plan, clock: Clock) -> list[WriteSink]:
-    """The sink steps of ``plan``, for whoever commits: nothing is written by them."""
+    """Return the sink steps of ``plan``, for commits only: they never write."""
     codec = Codec(plan.types)
     sinks = (step for step in plan.steps if step.kind == "sink")
     built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in sinks)
@@ -153,7 +153,7 @@ def build_sinks(plan: Plan, clock: Clock) -> list[WriteSink]:
 
 
 def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
-    """The source steps of ``plan``, for whoever deals their parts: nothing is read by them."""
+    """Return the source steps of ``plan``, to list their parts only: they never read."""
     codec = Codec(plan.types)
     sources = (step for step in plan.steps if step.kind == "source")
     built = (step.factory(_context(plan, step, COORDINATOR, codec, clock)) for step in sources)
@@ -162,19 +162,20 @@ def build_sources(plan: Plan, clock: Clock) -> list[ReadSource]:
 
 @dataclass(frozen=True, slots=True)
 class PartAssignment:
-    """The parts of all sources: worker -> step -> parts; ``movable``: the sources whose parts can move."""
+    """The assignment of the parts of all sources: worker -> step -> parts; ``movable``: sources with movable parts."""
 
     parts: Mapping[int, Mapping[str, Sequence[Part]]]
     movable: frozenset[str]
 
 
 Known = Mapping[str, Mapping[Part, Any]]
-"""The parts of the snapshot that a job goes on from, by the steps that read them, with their positions."""
+"""The parts of the restored snapshot, by step, with their positions."""
 
 
 def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | None = None) -> PartAssignment:
-    """Ask every source of ``plan`` for its parts, and deal them. What a source has learnt by that (the types of files,
-    say) it keeps, so copies that are made of ``plan`` from now on know it too.
+    """List the parts of every source of ``plan`` and assign them to ``workers``.
+
+    A source keeps what it learns by listing (for example the types of files), so later copies of ``plan`` have it too.
     """
     known = known or {}
     resources = Resources(worker=COORDINATOR)
@@ -193,7 +194,7 @@ def deal_parts(plan: Plan, workers: Sequence[int], clock: Clock, known: Known | 
 def movable_parts(
     dealt: Mapping[int, Mapping[str, Sequence[Part]]], movable: Collection[str]
 ) -> dict[tuple[str, str], int]:
-    """Of the parts that were dealt to workers those of sources that can move: (source, part) -> worker."""
+    """Return the assigned parts of the sources that can move: (source, part) -> worker."""
     return {
         (source, str(part)): worker
         for worker, sources in dealt.items()
@@ -204,7 +205,7 @@ def movable_parts(
 
 
 class _Nodes(NamedTuple):
-    """The nodes, where each step stands and each exchange comes in, and the exchanges' sending ends."""
+    """The nodes, the node of each step, the receiving node and the router of each exchange."""
 
     specs: list[NodeSpec]
     nodes: dict[str, int]
@@ -244,11 +245,11 @@ def _machine(region: Region, member: Membership) -> ReceivingMachine:
 
 
 def _keyed(plan: Plan, region: Region, nodes: dict[str, int], routers: dict[str, Router]) -> list[KeyedSteps]:
-    """The steps of ``region`` that may have state, by the partitioner that its keys were distributed with."""
+    """Return the steps of ``region`` that may have state, grouped by the partitioner of their keys."""
     groups: list[tuple[PartitionerLike | None, Router, list[int], list[str]]] = []
     for name in region.entries:
         partitioner = plan.steps[plan.rank(name)].traits.partitioner
-        # By equality, as for a union: steps that it joins are one group, told in the order of the graph.
+        # By equality, as for a union: the steps after a union are one group, in the order of the graph.
         alike = [exchanges for other, _, _, exchanges in groups if partitioner == other]
         if alike:
             alike[0].append(name)

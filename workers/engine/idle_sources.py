@@ -1,8 +1,8 @@
-"""T2: a worker that has nothing to read now follows the others, so that event time goes on without it.
+"""T2: the idle sources of a worker follow the other workers, so that event time advances without them.
 
-Rule: what it broadcasts is the minimum over the senders that are neither idle nor finished, as its own channels have
-brought it; never the maximum epoch. It stays in every minimum, so it may be behind the others, but never ahead of what
-it will judge its own parts by.
+Rule: an idle worker broadcasts the minimum of the senders that are neither idle nor finished, as received on its own
+channels, and never the maximum epoch. The worker stays in every minimum. So its epoch may lag, but is never ahead of
+the frontier by which it will judge its own parts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from malstrom_py.workers.engine.region_input import RegionInput
 
 
 class IdleSource:
-    """One ``generate_epochs`` and the exchanges it feeds: (name, node that sends, what receives) on this worker."""
+    """One ``generate_epochs`` and the exchanges that it feeds: (name, sending node, receiving machine)."""
 
     def __init__(
         self,
@@ -36,8 +36,10 @@ class IdleSource:
         self._exchanges = exchanges
 
     def follow(self) -> None:
-        """If all parts here are idle, and the others have got further, broadcast how far. Between two messages."""
-        # Like a source this one waits while its region has a backlog (F2) or a barrier is being aligned (S1).
+        """Broadcast the frontier of the other workers if it is ahead and all parts here are idle. Call between
+        messages.
+        """
+        # As a source does, wait while the region has a backlog (F2) or a barrier is being aligned (S1).
         if not self._generator.idle or not self._feed.sources_open:
             return
         reached = self._reached()
@@ -46,9 +48,9 @@ class IdleSource:
             self._executor.run()
 
     def _reached(self) -> int | None:
-        """The smallest of what each exchange's active senders have reached. None: there are none."""
+        """Return the smallest frontier of the active senders of each exchange; None without any."""
         executor = self._executor
-        # Where something else in this region is active on the way to an exchange, that says what is broadcast there.
+        # An active source in this region decides what is broadcast to the exchanges that it feeds.
         active = [machine.active(name) for name, send, machine in self._exchanges if executor.merged(send).idle]
         return min((time for time in active if time is not None), default=None)
 
@@ -60,7 +62,7 @@ def followers_of(
     nodes: Mapping[str, int],
     exchanges: Iterable[tuple[str, int]],
 ) -> list[IdleSource]:
-    """A follower for each ``generate_epochs`` that knows idle parts and feeds exchanges: (name, node that sends)."""
+    """Return an `IdleSource` for each ``generate_epochs`` with ``idle_after`` that feeds exchanges."""
     regions, exchanges = list(regions), list(exchanges)
     receiving = {name: feed.machine for region, feed in regions for name in region.entries}
     followers: list[IdleSource] = []

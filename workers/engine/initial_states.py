@@ -1,7 +1,7 @@
-"""Gives the keys of steps the state that they are to begin with, each to the worker that owns its slot.
+"""Loads the initial state of steps, each key on the worker that owns its slot.
 
-Rule: a step gets its initial state once: when the job begins with nothing, or from a snapshot that does not know the
-step. Afterwards its state is what the last snapshot says.
+Rule: a step gets its initial state once: when the job starts without a snapshot, or from a snapshot without the step.
+Afterwards the snapshot has its state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ States = Mapping[str, Mapping[Any, Any]]
 
 
 def initial_states(plan: Plan, steps: Collection[str]) -> States:
-    """The states of ``steps``, loaded now.
+    """Load and return the initial states of ``steps``.
 
     Raises:
         PlanError: a row is wrong, or a key is not legal (F4).
@@ -39,11 +39,11 @@ def initial_states(plan: Plan, steps: Collection[str]) -> States:
 
 
 def start_with(graph: WorkerGraph, states: States, slots: Collection[int]) -> None:
-    """Have the steps of a worker, which owns ``slots``, take those of ``states`` that are its own."""
+    """Install in the steps of a worker the ``states`` of the keys in its ``slots``."""
     for step, by_key in states.items():
         operator = graph.operators[step]
         if not isinstance(operator, StatefulOperator):
-            raise InternalError(f"step {step!r} keeps no keyed state, but was given some to begin with")
+            raise InternalError(f"step {step!r} has no keyed state, but has an initial state")
         keys = list(by_key)
         own = (key for key, slot in zip(keys, graph.slots_of[step](keys), strict=True) if slot in slots)
         operator.start_with({key: by_key[key] for key in own})

@@ -1,16 +1,10 @@
-"""One region of one worker while it runs: what feeds it, when it may be fed, the alignment of barriers, moving state.
+"""The input of one region on one worker: back-pressure, barrier alignment, and the region's part in a rescale.
 
-What a region's feed needs of others: of the executor, of outputs, and of steps that hold records back.
-
-How long a region has held the keys of one move: what the size of the next one goes by.
-
-Rule: only what grows with the move counts. How long markers stand in queues before the cut, and `Shipped` behind it,
-has nothing to do with how many slots move.
-
-F2: data and epochs are taken in only while none of the region's outputs has a backlog, nor a step that holds records
-back; what moves slots is taken in always. S1: a barrier is let in when it has come on all channels of all the region's
-exchanges and, where the region has sources, at these too. What a rescale asks of the region its machine decides
-(R3 to R6); here it is done.
+F2: rows and epochs are taken only while no output of the region and no holding step has a backlog; messages of a move
+are always taken. S1: barrier alignment: a barrier passes the region when it has arrived on all channels of all
+exchanges of the region and at its sources. The region's `ReceivingMachine` decides about a rescale (R3 to R6), and this
+module executes its effects. `MovePause` measures the pause of a move for the size of the next one; only time that grows
+with the move counts, not the time of markers and `Shipped` in queues.
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 
 class RegionGraph(Protocol):
-    """The executor, as a region's feed needs it."""
+    """The interface of the executor for a region's input."""
 
     def push(self, node: int, message: Batch | Epoch | StateMessage, *, index: int = 0) -> None: ...
 
@@ -53,14 +47,14 @@ class RegionGraph(Protocol):
 
 
 class Backlog(Protocol):
-    """What can be full: an output, or a step that holds records back."""
+    """The interface of an output or a holding step that may have a backlog."""
 
     @property
     def backlogged(self) -> bool: ...
 
 
 class HoldingStep(Backlog, Protocol):
-    """A step that holds records back, and the epochs between them."""
+    """The interface of a step that holds records back, and the epochs between them."""
 
     @property
     def holds_epochs(self) -> bool: ...
@@ -70,13 +64,13 @@ class HoldingStep(Backlog, Protocol):
 
 
 class MoveListener(Protocol):
-    """What has to know when keys come and go."""
+    """The interface of a step that needs to know when keys arrive and leave."""
 
     def moved(self, version: int) -> None: ...
 
 
 class MovePause:
-    """Of one move after the other, by ``clock``.
+    """The pause of each move in a region, by ``clock``.
 
     >>> from malstrom_py.testing import VirtualClock
     >>> clock = VirtualClock()
@@ -95,25 +89,25 @@ class MovePause:
         self._longest_s = 0.0
 
     def marked(self) -> None:
-        """A marker has come; the last one makes the cut."""
+        """Record a marker; the last one makes the cut."""
         self._cut_s = self._clock.monotonic_s()
 
     def shipped(self) -> None:
-        """All that leaves has left: it was held from the cut on."""
+        """Record that all leaving state has left: it was held from the cut on."""
         self._lasted(self._cut_s)
 
     def begins(self) -> None:
-        """A parcel is about to be put in."""
+        """Record the start of an installation."""
         if self._began_s is None:
             self._began_s = self._clock.monotonic_s()
 
     def put_in(self) -> None:
-        """It has been: what comes was held from the first one on."""
+        """Record the end of an installation: the arriving keys were held from the first chunk on."""
         if self._began_s is not None:
             self._lasted(self._began_s)
 
     def taken(self) -> float:
-        """How long it was, in seconds; the next move begins."""
+        """Return the pause in seconds, and reset it for the next move."""
         longest_s, self._longest_s, self._began_s = self._longest_s, 0.0, None
         return longest_s
 
@@ -122,8 +116,8 @@ class MovePause:
 
 
 PassBarrier = Callable[[Barrier, Mapping[str, int], Callable[[StateMessage], None]], None]
-"""Makes an `AbsBarrier` of a barrier that has come on all channels, and passes it to the function that lets it in; is
-told the epoch that each exchange of the region has let in."""
+"""A function of an aligned barrier, the epoch that each exchange of the region has passed, and a function that passes
+the `AbsBarrier` into the region."""
 
 
 class ExchangeEntry(NamedTuple):
@@ -135,7 +129,7 @@ class ExchangeEntry(NamedTuple):
 
 
 class _HeldRows(NamedTuple):
-    """R5: rows of slots that have not been opened here, in the order in which they came."""
+    """R5: rows of slots that are not open yet, in the order of arrival."""
 
     lane: InputChannel | Loopback
     node: int
@@ -144,11 +138,11 @@ class _HeldRows(NamedTuple):
 
 
 class RegionInput:
-    """Feeds one region. ``sources`` are the nodes of its sources, ``holding`` the steps that may hold records back,
-    ``sinks`` are told when keys come and go.
+    """The input of one region. ``sources``: the nodes of its sources; ``holding``: the steps that may hold records
+    back.
 
-    ``machine`` is the region's, ``shipping`` takes state out and puts it in; ``letters`` takes what is for others;
-    ``turn``: how long it may be at work in one step.
+    ``sinks``: the sinks to notify when keys arrive and leave. ``machine``: the region's machine; ``shipping``: takes
+    out and installs state; ``letters``: the list for messages to others; ``turn``: the region's share of a round.
     """
 
     def __init__(
@@ -192,34 +186,34 @@ class RegionInput:
 
     @property
     def open(self) -> bool:
-        """Whether data may be taken in: neither an output nor a step inside has a backlog."""
-        for limit in self._limits:  # noqa: SIM110  asked for every batch, and a generator costs more than the question
+        """Whether rows may be taken: no output and no holding step has a backlog."""
+        for limit in self._limits:  # noqa: SIM110  called for every batch, and a generator is slower than the loop
             if limit.backlogged:
                 return False
         return True
 
     @property
     def outputs_open(self) -> bool:
-        """Whether what steps inside hold back may leave: no output has a backlog."""
+        """Whether held records may leave: no output has a backlog."""
         return not any(router.backlogged for router in self._exits)
 
     @property
     def routed_rows(self) -> int:
-        """How many rows have left the region so far."""
+        """The number of rows that have left the region so far."""
         rows = 0
         for router in self._exits:
             rows += router.routed_rows
         return rows
 
     def load(self) -> float:
-        """By how many times what was let in last was too much at once for what comes behind it; 0 while it is open."""
+        """Return the load that the last batch has caused downstream: above 1, it was too large; 0 while open."""
         if self.open:
             return 0.0
         return max((*(router.load() for router in self._exits), *(step.load for step in self._holding)))
 
     @property
     def ready(self) -> bool:
-        """Whether the next `take` or `ship` will do something."""
+        """Whether the next `take` or `ship` has work."""
         if self._shipping.under_way or self._shipping.indexing:
             return True
         waiting = [lane for entry in self._entries.values() for lane in entry.inbox.lanes.values() if len(lane)]
@@ -230,7 +224,7 @@ class RegionInput:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether what has left the region waits though it has credit, for those who get it are slow."""
+        """Whether rows with credit wait for slow receivers downstream."""
         return any(router.waits_for_time for router in self._exits)
 
     @property
@@ -240,12 +234,12 @@ class RegionInput:
 
     @property
     def steady(self) -> bool:
-        """Whether no slot of the region is on its way, and so every key that has state here may act by itself (R6)."""
+        """Whether no slot of the region is moving, so that keys with state may emit without input (R6)."""
         return self.machine.phase is ReceivingPhase.STEADY
 
     @property
     def indexing(self) -> bool:
-        """Whether it is not known yet which keys leave by a move that has been ordered."""
+        """Whether the keys that leave in an ordered move are not known yet."""
         return self._shipping.indexing
 
     @property
@@ -255,17 +249,18 @@ class RegionInput:
 
     @property
     def held_rows(self) -> int:
-        """How many rows wait for their slots to be opened (R5)."""
+        """The number of rows that wait for their slots to open (R5)."""
         return sum(len(held.rows) for held in self._held)
 
     @property
     def keys_moved(self) -> int:
-        """How many keys have left here for other workers."""
+        """The number of keys that have left for other workers."""
         return self._shipping.keys_moved
 
     def take(self) -> tuple[int, list[Grant]]:
-        """Take one item from each channel, as long as the region is open and its part of the round lasts: how many,
-        and the credit they free.
+        """Take one item from each channel, while the region is open and its share of the round lasts.
+
+        Return the number of items and the freed credit.
         """
         taken = senders = 0
         if self._aligned:
@@ -308,17 +303,17 @@ class RegionInput:
             self._arrived(item, lane)
 
     def prepare(self, move: RescaleMove) -> None:
-        """``move`` has been ordered: what leaves by it, or by those behind it, is looked for while work goes on."""
+        """Start to find the keys that leave in ``move`` or in the moves after it, while work continues."""
         if self.machine.loses(move) or self.machine.worker in move.losing:
             self._shipping.prepare()
 
     def receive(self, letter: StateChunk | OpenSlots) -> None:
-        """Take what comes outside the channels."""
+        """Handle a message from outside the channels."""
         event = events.StateTaken(letter) if isinstance(letter, StateChunk) else events.OpenTaken(letter)
         self._do(self.machine.handle(event))
 
     def ship(self) -> int:
-        """Get on with what is on its way to others, if there is any: with a parcel, or with finding the keys for it."""
+        """Send the next chunk of leaving state, or find the next keys that leave. Return 0 if there is no such work."""
         if self._shipping.indexing:
             self._shipping.index()
             return 1
@@ -332,8 +327,10 @@ class RegionInput:
         return 1
 
     def at_sources(self, message: Barrier | Suspend, *, last: bool = False) -> None:
-        """The coordinator's barrier, at the sources of this region: they are not polled until it has been let in.
-        Behind the ``last`` one the region stops. (It comes here first: a region is fed by others of its own worker.)
+        """Inject a barrier at the sources of this region: they are not polled until the barrier has passed.
+
+        After the ``last`` barrier the region stops. The call comes before any barrier on a channel, because this
+        worker's own regions feed the region too.
         """
         self._ends_here = last
         if self.sources:
@@ -341,16 +338,16 @@ class RegionInput:
             self._arrived(message)
 
     def moved(self, version: int) -> None:
-        """What moves with ``version`` has left, or has come: what is written from here on is of after it."""
+        """Notify sinks that slots of ``version`` have left or arrived: later rows are of after the move."""
         for sink in self._sinks:
             sink.moved(version)
 
     def inject(self, message: StateMessage) -> None:
-        """Pass a message that acts on state through the region, between two messages."""
+        """Pass a message that acts on state through the region. Call between two messages."""
         self._let_in(message)
 
     def _channels(self) -> list[tuple[ExchangeEntry, int, InputChannel | Loopback]]:
-        """All channels: first the one that had to wait when the region became full, or it might do so for ever."""
+        """Return all channels, first the one that waited when the region became full, which prevents starvation."""
         entries = self._entries.values()
         channels = [(entry, sender, lane) for entry in entries for sender, lane in entry.inbox.lanes.items()]
         if self._first is None:
@@ -375,7 +372,7 @@ class RegionInput:
                 self._split(entry, lane, batch, effect.held)
 
     def _split(self, entry: ExchangeEntry, lane: InputChannel | Loopback, batch: Batch, held: frozenset[int]) -> None:
-        """R5: let in what may be, keep the rest."""
+        """R5: pass the rows of open slots, hold the others."""
         kept = [row for row, slot in enumerate(_listed(entry.slots_of(batch))) if slot in held]
         if not kept:
             self._push(entry.node, batch)
@@ -416,7 +413,7 @@ class RegionInput:
         self._do(self.machine.handle(events.InBandTaken(entry.inbox.exchange, sender, message)))
 
     def _with_figures(self, report: Report) -> Report:
-        """The report of a move that has ended here says what it took."""
+        """Return ``report``; a `RegionDone` gets the pause and the amount of the move."""
         if not isinstance(report, RegionDone):
             return report
         shipping, (keys, size) = self._shipping, self._told
@@ -440,19 +437,19 @@ class RegionInput:
                 self._grants.append(grant)
 
     def _tell_receivers(self, version: int) -> None:
-        """R6: to those that leave as well, for they too have slots that wait."""
+        """R6: send Shipped to all members, also to leavers, which have pending slots too."""
         move = self.machine.last_move
         for router in self._exits:
             router.control(Shipped(version), None if move is None else move.everyone)
 
     def _arrived(self, message: Barrier | Suspend, lane: InputChannel | Loopback | None = None) -> None:
-        """At the sources, or from a worker. A suspension behind the last barrier finds the region stopped already."""
+        """Align ``message``, which has arrived on ``lane`` or at the sources. A suspended region ignores `Suspend`."""
         if self.suspended and isinstance(message, Suspend):
             return
         if lane is not None:
             lane.blocked = True
         if self._waiting is not None and self._waiting != message:
-            raise InternalError(f"{message} came while {self._waiting} was being aligned (R7: one at a time)")
+            raise InternalError(f"{message} arrived during the alignment of {self._waiting} (R7: one at a time)")
         self._waiting = message
         lanes = [lane for entry in self._entries.values() for lane in entry.inbox.lanes.values()]
         if all(lane.blocked for lane in lanes) and (self._sources_wait or not self.sources):
@@ -460,8 +457,8 @@ class RegionInput:
             self._maybe_pass()
 
     def _maybe_pass(self) -> None:
-        """Let in what has come on all channels. A barrier waits for epochs that a step holds: behind it all steps of
-        the region have seen the same ones, on every worker (S5).
+        """Pass the aligned message. A barrier waits for held epochs, so that after it all steps of the region have seen
+        the same epochs, on every worker (S5).
         """
         message = self._waiting
         assert message is not None
@@ -486,5 +483,5 @@ class RegionInput:
 
 
 def _listed(slots: Any) -> list[int]:
-    """Slots as a list: of keys in a column they come as one."""
+    """Return slots as a list; the slots of a column of keys are a column."""
     return slots if isinstance(slots, list) else slots.to_pylist()

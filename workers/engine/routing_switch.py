@@ -1,6 +1,6 @@
-"""The sending side of one worker through a move: parts change hands, then all exchanges switch at once (R2, R8).
+"""The sending side of one worker in a move: hands over parts, then switches all exchanges together (R2, R8).
 
-The machine says what is to be done, and when; here it is done to the worker's graph, between two messages.
+The `SendingMachine` decides; this module executes its effects on the worker's graph, between two messages.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 
 class PartPosition(NamedTuple):
-    """Where a part that is handed over stands."""
+    """The position of a part that is handed over."""
 
     at: Any
     is_finished: bool
 
 
 class RoutingSwitch:
-    """The sending side of the worker that ``member`` says; ``letters`` takes what is for others."""
+    """The sending side of the worker ``member``; ``letters``: the list for messages to others."""
 
     def __init__(self, graph: WorkerGraph, member: Membership, letters: list[Outgoing]) -> None:
         self._executor: Executor = graph.executor
         self._routers: Sequence[Router] = list(graph.routers.values())
-        # The node that sends into an exchange stands right behind the key_by.
+        # The sending node of an exchange is the one after the key_by.
         self._sending = [(router, graph.nodes[name] + 1) for name, router in graph.routers.items()]
         nodes, operators = graph.nodes, graph.operators
         self._sources = {name: (nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)}
         self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
-        # On what a source feeds nothing is promised between hand-over and marker, not even by a region (R2).
+        # On exchanges that a source feeds no epoch is sent between hand-over and marker, not even by a region (R2).
         fed = {node for source, _ in self._sources.values() for node in self._executor.behind(source)}
         self._fed_by_sources = [(router, node) for router, node in self._sending if node in fed]
         self._source_feeds = [feed for feed in graph.feeds if feed.sources]
@@ -50,18 +50,18 @@ class RoutingSwitch:
 
     @property
     def version(self) -> int:
-        """Of the table that the exchanges route by."""
+        """The version of the routing table."""
         return self._machine.version
 
     @property
     def may_poll(self) -> bool:
-        """Whether sources may be polled and may send epochs at all: not before a joiner's marker, nor while parts are
-        awaited (R2).
+        """Whether sources may be polled and may send epochs: not before a joiner's marker, nor while parts are awaited
+        (R2).
         """
         return self._started and self._machine.may_poll
 
     def receive(self, letter: StartMove | PollParts | Leave | PartHandedOver) -> None:
-        """Take what the coordinator orders, or a part that another worker hands over."""
+        """Handle an order of the coordinator, or a part that another worker hands over."""
         match letter:
             case StartMove():
                 effects = self._machine.handle(machine.RescaleOrdered(letter))
@@ -74,10 +74,10 @@ class RoutingSwitch:
         for effect in effects:
             self._do(effect)
         if not self._machine.may_poll and isinstance(letter, StartMove):
-            self._hush(self._fed_by_sources)
+            self._silence(self._fed_by_sources)
 
     def check(self) -> None:
-        """What must hold between two messages, else `InternalError`."""
+        """Raise `InternalError` if an invariant is broken."""
         self._machine.check()
 
     def _do(self, effect: machine.Effect) -> None:
@@ -108,8 +108,8 @@ class RoutingSwitch:
         self._letters.append((move.taker, PartHandedOver(effect.version, move, where, state)))
 
     def _switch(self, move: RescaleMove) -> None:
-        """R2, T2: what is promised from here on stands in the markers; it may be less than before."""
-        self._hush(self._sending)
+        """R2, T2: switch to the table of ``move``. The markers carry the new frontiers, which may be lower."""
+        self._silence(self._sending)
         before, self._before = self._before, {}
         for node, generator in self._generators:
             self._call(node, generator.keep)
@@ -129,8 +129,8 @@ class RoutingSwitch:
             feed.moved(move.version)
         self._started = True
 
-    def _hush(self, sending: Iterable[tuple[Router, int]]) -> None:
-        """Keep epochs from leaving; what they come to will stand in the marker, behind what was promised before."""
+    def _silence(self, sending: Iterable[tuple[Router, int]]) -> None:
+        """Stop sending epochs and record the last frontiers; the marker will carry the next ones."""
         for router, node in sending:
             if not router.silent:
                 self._before[router.exchange] = self._executor.frontier(node)

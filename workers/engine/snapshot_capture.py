@@ -1,14 +1,8 @@
-"""What one worker holds where a barrier has passed it, and how that is written.
+"""The capture of one worker's state at a barrier, and its durable writing.
 
-What one worker holds where a barrier has passed it: taken step by step while the barrier goes through its regions.
-
-Rule: an image is complete once the barrier has passed every region, and is not changed any more. Making it keeps the
-worker from its work; writing it down does not, for that is done elsewhere.
-
-Writes down what a worker holds at a barrier: its keyed state as artefacts, the rest for the manifest.
-
-Rule: runs beside the worker's own work, so it touches nothing but the image and the store. When it has come back, all
-is durable.
+Rule: the state is captured step by step while the barrier passes the regions; the image is complete after the last
+region, and immutable. Capturing pauses the worker; writing runs in the background and touches only the image and the
+store. When `save` returns, everything is durable.
 """
 
 from __future__ import annotations
@@ -35,11 +29,11 @@ from malstrom_py.workers.transport.messages import Positions, Saved
 
 @dataclass(frozen=True, slots=True)
 class CapturedState:
-    """Image of worker ``worker`` at the barrier of ``snapshot``.
+    """The image of ``worker`` at the barrier of ``snapshot``.
 
-    ``states``: step -> its keyed state, as an artefact. ``sources``: step -> where its parts stand. ``parts``: step ->
-    what it keeps for a part, by the part's name. ``frontiers``: exchange -> the epoch it has let in. ``payloads``:
-    sink -> what its writer has pre-committed. ``paused_s``: how long it took to make it.
+    ``states``: step -> its keyed state, as an artefact. ``sources``: step -> the positions of its parts. ``parts``:
+    step -> its state for each part, by the part's name. ``frontiers``: exchange -> the epoch that it has passed.
+    ``payloads``: sink and pre-committed payload. ``paused_s``: the time that the capture took.
     """
 
     snapshot: str
@@ -53,7 +47,7 @@ class CapturedState:
 
 
 class SnapshotCapture:
-    """A cut that is being made: the backend of its barrier, which has ``regions`` regions to pass."""
+    """A capture in progress: the backend of its barrier, which has to pass ``regions`` regions."""
 
     def __init__(self, barrier: Barrier, regions: int) -> None:
         self.barrier = barrier
@@ -63,22 +57,22 @@ class SnapshotCapture:
         self.paused_s = 0.0
 
     def persist(self, operator: str, state: bytes) -> None:
-        """Take the state of one step."""
+        """Add the state of one step."""
         self._persisted[operator] = state
 
     def passed(self, frontiers: Mapping[str, int], took_s: float) -> None:
-        """The barrier has passed one more region, whose exchanges had let in the epochs ``frontiers`` before it."""
+        """Record that the barrier has passed one more region, and the ``frontiers`` of its exchanges before it."""
         self._left -= 1
         self._frontiers.update(frontiers)
         self.paused_s += took_s
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has passed all."""
+        """Whether the barrier has passed all regions."""
         return self._left == 0
 
     def cut(self, worker: int, operators: Mapping[str, Operator], codec: Codec) -> CapturedState:
-        """The image of ``worker``, which runs ``operators`` by step."""
+        """Return the image of ``worker``, which runs ``operators``, by step."""
         sources: dict[str, Positions] = {}
         parts: dict[str, Mapping[str, Any]] = {}
         states: dict[str, bytes] = {}
@@ -101,24 +95,24 @@ class SnapshotCapture:
         )
 
     def abs_barrier(self, incarnation: int) -> AbsBarrier:
-        """The barrier as operators see it."""
+        """Return the barrier for operators."""
         return AbsBarrier(self.barrier.snapshot, self, self.barrier.parent, incarnation)
 
 
 T = TypeVar("T")
 
 _PAUSES_S: Final = (0.1, 0.5, 2.0)
-"""How long is waited before a store that has failed is tried again."""
+"""The pauses before the retries of a failed store operation."""
 
 
 def save(cut: CapturedState, checkpointer: Checkpointer) -> Saved:
-    """Have ``checkpointer`` write down ``cut``. `SnapshotError` if it cannot, though it was tried again."""
+    """Write ``cut`` with ``checkpointer``. `SnapshotError` if all retries fail."""
     artefacts = tuple(_artefact(cut, step, state, checkpointer) for step, state in cut.states.items())
     return Saved(cut.snapshot, cut.worker, artefacts, cut.sources, cut.parts, cut.frontiers, cut.payloads)
 
 
 def persistently(work: Callable[[], T]) -> T:
-    """What ``work`` comes to, tried again a few times where a store has failed: it may be away for a moment."""
+    """Run ``work``, retrying a few times when the store fails."""
     for pause_s in _PAUSES_S:
         try:
             return work()
@@ -130,7 +124,7 @@ def persistently(work: Callable[[], T]) -> T:
 
 
 def kind_of(state: bytes) -> Kind:
-    """What keyed state was persisted as."""
+    """Return the kind of a persisted keyed state."""
     return "delta" if is_delta(state) else "full"
 
 

@@ -1,8 +1,8 @@
-"""What one worker reads: the sources of its graph, each polled while its region has room.
+"""The driver of a worker's sources: polls each source while its region has room.
 
-Rule: a source is polled once per step, and not at all while its region is full, a barrier is being aligned, or it is
-at its end. It is asked for so many rows that they take no longer through the region than its part of a round (`Turn`),
-and that they do not overfill the window of the exchange after it.
+Rule: a source is polled once per step, and not while its region is full, a barrier is being aligned, or the source is
+finished. A poll asks for as many rows as the region processes in its share of a round (`TimeShare`), without
+overfilling the window of the exchange after it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Known, WorkerGraph
 
 _MIXED_ROWS: Final = 8
-"""How many times the rows of a batch are polled as columns where some steps take columns and others make rows."""
+"""The factor on `rows_max` for a poll of columns if some steps take columns and others make rows."""
 
 
 class SourceDriver:
-    """The sources of ``graph``."""
+    """The driver of the sources of ``graph``."""
 
     def __init__(self, graph: WorkerGraph, *, batching: Batching, clock: Clock) -> None:
         self._executor = graph.executor
@@ -41,9 +41,7 @@ class SourceDriver:
         self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
 
     def open(self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]) -> None:
-        """Open the sources, each with those of its ``parts`` (by step) that live here; ``begun``: where those stand
-        that were read before.
-        """
+        """Open the sources, each with its ``parts`` on this worker, by step; ``begun``: the known positions."""
         for node, source in self._sources:
             step = source.context.step
             self._executor.call(
@@ -55,7 +53,7 @@ class SourceDriver:
         self._executor.run()
 
     def list_parts(self, workers: Sequence[int], known: Known) -> dict[int, dict[str, list[Part]]]:
-        """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
+        """Assign the parts of every source to ``workers``: worker -> step -> parts. Call on one worker only."""
         dealt: dict[int, dict[str, list[Part]]] = {worker: {} for worker in workers}
         for _, source in self._sources:
             step = source.context.step
@@ -64,7 +62,7 @@ class SourceDriver:
         return dealt
 
     def read(self) -> int:
-        """Poll each source once, if its region is open: how many records came."""
+        """Poll each source once, if its region is open. Return the number of records."""
         done, executor, clock = 0, self._executor, self._clock
         waiting: list[ReadSource] = []
         for source, node, feed, poll in self._polls:
@@ -90,33 +88,33 @@ class SourceDriver:
                 source.made(read, routed, took_s=took_s, limit_s=limit_s, load=feed.load())
             done += read
         if waiting:
-            # What had to wait, for its region had become full, comes first in the next step, or it might wait for ever.
+            # Sources that waited for a full region come first in the next step, which prevents starvation.
             self._polls.sort(key=lambda polled: polled[0] not in waiting)
         return done
 
     def stop(self) -> None:
-        """Read nothing more: from the next `read` on the sources are at their end where they stand."""
+        """Stop reading: from the next `read` on all sources are finished at their current positions."""
         self._stopping = True
 
     @property
     def movable(self) -> list[str]:
-        """The sources whose parts can be read on by other workers."""
+        """The sources whose parts can move to other workers."""
         return [source.context.step for _, source in self._sources if source.moves_parts]
 
     @property
     def fixed(self) -> str:
-        """A source that reads here and cannot be read on elsewhere; empty if there is none."""
+        """The name of a source that reads here and cannot move; empty without any."""
         fixed = (source for _, source in self._sources if not source.moves_parts and source.parts_left)
         return next((source.context.step for source in fixed), "")
 
     @property
     def finished(self) -> bool:
-        """Whether all sources are at their end."""
+        """Whether all sources are finished."""
         return all(source.finished for _, source in self._sources)
 
     @property
     def is_due(self) -> bool:
-        """Whether `read` would do something now."""
+        """Whether `read` has work now."""
         now_s = self._clock.monotonic_s()
         for source, _, feed, _ in self._polls:
             if source.finished or not feed.sources_open:
@@ -127,13 +125,13 @@ class SourceDriver:
         return False
 
     def due_s(self) -> float | None:
-        """When a part is due next, on the clock's monotonic time; None if none may be polled."""
+        """Return the time of the next poll, on the clock's monotonic time; None if no part may be polled."""
         due_s = [source.next_poll_s() for _, source in self._sources if not source.finished]
         return min((due for due in due_s if due is not None), default=None)
 
     def _poll_of(self, node: int, source: ReadSource) -> Callable[[Outlet], int]:
         batching = self._batching
-        operators = self._behind(node)
+        operators = self._downstream(node)
         return partial(
             source.poll,
             rows_max=batching.rows_max,
@@ -144,13 +142,13 @@ class SourceDriver:
             clock=self._clock,
         )
 
-    def _behind(self, node: int) -> list[Operator]:
-        """The steps behind ``node``, up to where they send to other workers."""
+    def _downstream(self, node: int) -> list[Operator]:
+        """Return the steps downstream of ``node``, up to the exchanges."""
         executor = self._executor
         return [operator for other in executor.behind(node) - {node} if (operator := executor.operator(other))]
 
     def _columns_rows_max(self, operators: Sequence[Operator]) -> int:
-        """How many rows of columns to poll at once from a source with these ``operators`` behind it."""
+        """Return the rows per poll of columns, from a source with these ``operators`` downstream."""
         batching = self._batching
         if all(operator.takes_columns for operator in operators):
             return batching.columns_rows_max

@@ -1,17 +1,11 @@
-"""Takes the state of slots out of a region's steps, chunk by chunk, and installs what arrives (R4, R5).
+"""Takes the state of slots out of a region's steps, chunk by chunk, and installs arriving chunks (R4, R5).
 
-The keys of steps by slot, for as long as a rescale goes on: so that each move costs by the keys that leave.
-
-Rule: it has every key that may have state, and may have others. A key gets state by a record of its own or by a parcel
-alone, so the keys that were found once and those of all records since are enough.
-
-Takes the state of slots out of a region's steps, parcel by parcel, and puts in what has come (R4, R5).
-
-Rule: step by step in the order of the graph, so that what a step lets go of is in the state of those behind it before
-theirs is taken. `Interrogate` finds the keys, `Collect` takes them, `Acquire` brings them. Between two parcels the
-region goes on with the keys that it keeps. What is sent is the same in every run: slots in order, keys by their bytes.
-All keys are asked for once in a rescale, and put into an index ahead of the cut, in portions; later moves ask about
-those alone that may leave.
+Rule: steps are processed in the order of the graph, so that records released by a step are in the state of later steps
+before that state is taken. `Interrogate` finds the keys, `Collect` takes their state, `Acquire` installs it. Between
+two chunks the region continues with its other keys. The chunks are the same in every run: slots in order, keys by their
+bytes. Each rescale finds all keys once, before the cut and in portions, and puts them into an index, so that the cost
+of a move depends on the keys that leave. The index has every key that may have state, and maybe others: a key gets
+state only by a record or by a chunk, so the keys found at first and those of later records are enough.
 """
 
 from __future__ import annotations
@@ -31,7 +25,7 @@ from malstrom_py.rescale.moves.receiving_machine import Ship
 
 
 class KeyIndex:
-    """The keys ``found``, which are put in little by little, and those that are seen; ``slots_of`` says where they go.
+    """An index of keys by slot: the keys ``found``, added in portions, and the keys of later records.
 
     >>> index = KeyIndex(lambda keys: [key % 4 for key in keys], {1, 2, 5})
     >>> index.put(2)
@@ -43,7 +37,7 @@ class KeyIndex:
 
     def __init__(self, slots_of: Callable[[Sequence[Any]], list[int]], found: set[Any]) -> None:
         self._slots_of = slots_of
-        # It knows those that it has not put in yet as well: seen again, they are not new.
+        # Includes the keys that are not in the index yet.
         self._known = found
         self._waiting = list(found)
         self._by_slot: dict[int, list[Any]] = {}
@@ -53,25 +47,25 @@ class KeyIndex:
 
     @property
     def left(self) -> int:
-        """How many of those that were found have not been put in."""
+        """The number of found keys that are not in the index yet."""
         return len(self._waiting)
 
     def put(self, count: int) -> None:
-        """Put in the next ``count`` of those that were found."""
+        """Add the next ``count`` of the found keys."""
         keys = self._waiting[-count:]
         del self._waiting[-count:]
         self._put(keys)
 
     def saw(self, keys: Collection[Any]) -> None:
-        """Put in those of ``keys`` that are new."""
-        # Mostly none is, and to find that out costs one look per record.
+        """Add the new ones of ``keys``."""
+        # Usually none is new, and that check costs one look-up per record.
         fresh = list(set(keys).difference(self._known))
         if fresh:
             self._known.update(fresh)
             self._put(fresh)
 
     def of(self, slot: int) -> list[Any]:
-        """The keys of ``slot``, in no order, as far as they have been put in."""
+        """Return the indexed keys of ``slot``, in no order."""
         return self._by_slot.get(slot, [])
 
     def _put(self, keys: Sequence[Any]) -> None:
@@ -86,22 +80,22 @@ class KeyIndex:
 T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1 << 19
-"""About how large a parcel becomes. A larger key travels with few others."""
+"""The approximate size of a chunk. A larger key is sent with few others."""
 
 _KEYS_FIRST: Final = 256
 
 KEYS_MAX: Final = 1024
-"""No parcel has more keys, however small they are: what each costs by itself adds up to some milliseconds."""
+"""The largest number of keys in a chunk: even small keys together take some milliseconds."""
 
 KEYS_INDEXED: Final = 512
-"""So many keys are put into an index between two steps: some milliseconds' worth, though all have to be hashed."""
+"""The number of keys that are added to an index between two steps: some milliseconds of hashing."""
 
 _INDEX_SPARE: Final = 100_000
-"""An index may hold so many keys more than twice those it was made of: keys whose state has gone stay in it."""
+"""The number of keys above twice the found ones at which an index is rebuilt: it keeps keys whose state is gone."""
 
 
 class Steps(Protocol):
-    """The executor, as far as state is moved."""
+    """The interface of the executor for state transfer."""
 
     def operator(self, node: int) -> Operator | None: ...
 
@@ -111,9 +105,9 @@ class Steps(Protocol):
 
 
 class KeyedSteps(NamedTuple):
-    """Steps of a region whose keys go to slots in one way: their nodes, in the order of the graph.
+    """The steps of a region with one mapping of keys to slots: their nodes, in the order of the graph.
 
-    ``exchanges``: those that their records come by.
+    ``exchanges``: the exchanges that feed them.
     """
 
     nodes: Sequence[int]
@@ -122,7 +116,7 @@ class KeyedSteps(NamedTuple):
 
 
 class StateTransfer:
-    """Moves the state of region ``region`` of ``worker``, whose steps with keys are ``keyed``."""
+    """The state transfer of ``region`` on ``worker``; ``keyed``: its steps with keys."""
 
     def __init__(
         self,
@@ -155,17 +149,17 @@ class StateTransfer:
 
     @property
     def under_way(self) -> bool:
-        """Whether there is a parcel to be sent."""
+        """Whether a chunk remains to be sent."""
         return bool(self._left)
 
     def prepare(self) -> None:
-        """Slots are going to leave: find all keys, and see from now on which come."""
+        """Find all keys, and watch for new ones from now on: slots will leave."""
         if self.watching and sum(map(len, self._indexes)) <= 2 * self._found + _INDEX_SPARE:
             return
         self._indexes = []
         for keyed in self._keyed:
             message = Interrogate()
-            self._tell(keyed.nodes, message)
+            self._send(keyed.nodes, message)
             self._indexes.append(KeyIndex(keyed.slots_of, message.keys))
         self._found = sum(index.left for index in self._indexes)
         self.indexing = self._found > 0
@@ -173,31 +167,31 @@ class StateTransfer:
         self._gained.clear()
 
     def index(self) -> None:
-        """Put the next portion of keys into the indexes."""
+        """Add the next portion of keys to the indexes."""
         filling = [index for index in self._indexes if index.left]
         if filling:
             filling[0].put(self._keys_indexed)
         self.indexing = any(index.left for index in filling)
 
     def saw(self, exchange: str, batch: Batch) -> None:
-        """Records have come by ``exchange``, and may have left state."""
+        """Add the keys of ``batch``, which arrived on ``exchange`` and may create state."""
         for keyed, index in zip(self._keyed, self._indexes, strict=True):
             if keyed.nodes and exchange in keyed.exchanges:
                 index.saw(batch.keys or ())
 
     def forget(self) -> None:
-        """The last move of a rescale is over."""
+        """Drop the indexes after the last move of a rescale."""
         self._indexes = []
         self.watching = self.indexing = False
 
     def start(self, ship: Ship) -> None:
-        """Find the keys of the slots that are to leave."""
+        """Start to send the state of the slots of ``ship``."""
         owners = dict(ship.slots)
         self._version = ship.version
         self._left = deque(sorted((owner, slot) for slot, owner in ship.slots))
         self._keys = {}
         if self._gained & owners.keys():
-            # What came by parcel was not seen.
+            # Keys that arrived in chunks are not in the index.
             self.watching = False
         self._asks = self.watching
         if not self.watching:
@@ -205,7 +199,7 @@ class StateTransfer:
         self.index()
 
     def next(self) -> tuple[int, StateChunk]:
-        """The next parcel, and whose it is: as many slots of one owner as fit in, without keys too."""
+        """Return the next chunk and its owner: as many slots of one owner as fit, including slots without keys."""
         while self.indexing:
             self.index()
         owner = self._left[0][0]
@@ -226,27 +220,27 @@ class StateTransfer:
         states: dict[str, bytes] = {}
         for number, chunk in taken.items():
             message = Collect(chunk.keys(), states)
-            self._tell(self._keyed[number].nodes, message)
+            self._send(self._keyed[number].nodes, message)
         self._adapt(sum(map(len, taken.values())), sum(map(len, states.values())))
         return owner, StateChunk(self._region, self._version, self._worker, tuple(slots), states)
 
     def install(self, parcel: StateChunk) -> None:
-        """Put the state of ``parcel`` in. Steps without any are told as well: what they hold back goes first."""
+        """Install the state of ``parcel``. Steps without state get the message too: they release held records first."""
         self._gained.update(parcel.slots)
         message = Acquire(parcel.states)
         for keyed in self._keyed:
-            self._tell(keyed.nodes, message)
+            self._send(keyed.nodes, message)
 
     def _keys_of(self, slot: int) -> deque[tuple[int, Any]]:
-        """The keys with state of ``slot``, which leaves, as far as they have not left."""
+        """Return the keys with state of the leaving ``slot`` that have not left yet."""
         if slot not in self._keys:
             keys = self._keys[slot] = deque()
             for number, (keyed, index) in enumerate(zip(self._keyed, self._indexes, strict=True)):
                 found = index.of(slot)
                 if self._asks and found:
-                    # The index is older than the cut, and has keys whose state is gone since.
+                    # The index is older than the cut, and may have keys whose state is gone.
                     message = Interrogate(AnyOf(set(found)))
-                    self._tell(keyed.nodes, message)
+                    self._send(keyed.nodes, message)
                     found = [key for key in found if key in message.keys]
                 keys += [(number, key) for key in _in_order(found)]
         return self._keys[slot]
@@ -257,27 +251,27 @@ class StateTransfer:
         if size:
             self._keys_max = max(1, min(self._chunk_bytes * keys // size, 4 * self._keys_max, KEYS_MAX))
 
-    def _tell(self, nodes: Iterable[int], message: StateMessage) -> None:
+    def _send(self, nodes: Iterable[int], message: StateMessage) -> None:
         for node in nodes:
             operator = self._steps.operator(node)
             if operator is None:
                 raise InternalError(f"region {self._region!r} has no step at node {node}")
-            self._steps.call(node, partial(_told, operator, message))
+            self._steps.call(node, partial(_deliver, operator, message))
             self._steps.run()
 
 
-def _told(operator: Operator, message: StateMessage, out: Outlet) -> None:
+def _deliver(operator: Operator, message: StateMessage, out: Outlet) -> None:
     operator.on_control(message, _Here(out))
 
 
 def _in_order(keys: list[Any]) -> list[Any]:
-    """The same order for the same keys, in every process."""
+    """Return ``keys`` in an order that is the same in every process."""
     plain = set(map(type, keys)) <= {str} or set(map(type, keys)) <= {int}
     return sorted(keys) if plain else sorted(keys, key=encode_key)
 
 
 class _Here:
-    """An outlet that keeps a message from the steps behind: they are told one by one."""
+    """An outlet that does not forward control messages: `StateTransfer` sends them to each step."""
 
     def __init__(self, out: Outlet) -> None:
         self._out = out

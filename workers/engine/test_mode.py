@@ -1,9 +1,9 @@
-"""Test mode (``checks=True``): what goes unnoticed with one worker is found here, step by step.
+"""Test mode (``checks=True``): checks each step for errors that a run with one worker does not show.
 
-A step must not change values it was given, nor those it has sent, for others share them; state must change by what
-is returned or assigned, and be encodable at rest, for it moves and is persisted; what goes over an exchange must be
-encodable for other workers, and its partitioner must know its slot. A function that has to return something must be
-able to. Costs many times the run time.
+A step must not change values that it was given or has sent, because branches share them. State must change by return
+values or assignment, and be encodable at rest, because it moves and is persisted. Records at an exchange must be
+encodable for other workers, and the partitioner must have a slot for them. A function that should return a value must
+have a return statement. The checks cost many times the run time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from malstrom_py.workers.engine.exchange import SendToExchange
 
 
 def check_returns(plan: Plan) -> None:
-    """`OperatorError` for the first step whose function never returns what it has to."""
+    """Raise `OperatorError` for the first step whose function never returns the value that it should."""
     for step in plan.steps:
         found = forgetful(step.kind, getattr(step.factory, "keywords", {}))
         if found is not None:
@@ -38,13 +38,13 @@ def check_returns(plan: Plan) -> None:
 
 
 class CheckedStep(Operator):
-    """Runs ``inner`` and checks what it does."""
+    """A step that runs ``inner`` and checks it."""
 
     def __init__(self, inner: Operator, codec: Codec) -> None:
         super().__init__(inner.context)
         self._inner = inner
         self._codec = codec
-        # The last batch that was taken, and how it looked: whoever sent it may change it later.
+        # The last batch and its encoded image: the sender may change the batch later.
         self._taken: tuple[Batch, bytes | None] | None = None
         if isinstance(inner, Enrich):
             inner.checked = True
@@ -68,7 +68,7 @@ class CheckedStep(Operator):
         self._inner.on_epoch(epoch, out)
 
     def _one(self, inner: StatefulOperator, row: Batch, out: Outlet) -> None:
-        """Let ``inner`` take one record; its key's state must be encodable and, if the record failed, as before."""
+        """Pass one record to ``inner`` and check that the key's state is encodable and, on failure, unchanged."""
         key = (row.keys or [None])[0]
         counters = self.counters
         image = self._image(row)
@@ -83,7 +83,7 @@ class CheckedStep(Operator):
     def _state(self, inner: StatefulOperator, key: object) -> bytes:
         try:
             state = inner.state.values.get(key)
-        except TypeError:  # a key that cannot be hashed: the step itself says so
+        except TypeError:  # the step reports a key that cannot be hashed
             state = None
         return self._codec.encode_at_rest(state, step=self.context.step, key=key)
 
@@ -118,7 +118,7 @@ class CheckedStep(Operator):
         return self._inner.rewind(epoch)
 
     def _image(self, batch: Batch) -> bytes | None:
-        """The batch as bytes, to be compared; None where values need not be encodable and are not."""
+        """Return the batch as bytes for a comparison; None if values are not encodable and need not be."""
         if isinstance(self._inner, SendToExchange):
             self._inner.check(batch)
         try:

@@ -1,16 +1,10 @@
-"""One worker: the graph it runs, its source parts, its sink writers, and the frames it exchanges with the others.
+"""One worker: runs its graph, source parts and sink writers, and exchanges frames with other workers.
 
-What the steps of one worker have done so far, as their nodes have counted it.
-
-How far event time has come at the exchanges of one worker, and how it goes on from there.
-
-Rule: where a barrier has passed, an exchange has let in the same epochs on every worker (T3). So one frontier of each
-exchange is enough to go on with any number of workers (S5).
-
-Rule: single-threaded and driven from outside, one `step` at a time, each deterministic; between two messages the
-graph holds no record outside operator state and exchange buffers. A worker never blocks and never calls another:
-what is meant for others comes out of `step`. (Only where state must move while calls of a step are in flight does it
-wait for these, for a while that is bounded.)
+Rule: single-threaded and driven from outside, one `step` at a time, each deterministic. Between two messages the graph
+holds records only in operator state and exchange buffers. A worker never blocks and never calls another worker: `step`
+returns its messages. One exception: before state moves while external calls of a step are in flight, the worker waits
+for the calls, for a bounded time. After a barrier each exchange has passed the same epochs on every worker (T3), so one
+frontier per exchange is enough to resume with any number of workers (S5).
 """
 
 from __future__ import annotations
@@ -56,7 +50,7 @@ from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoi
 
 
 def counts_of(plan: Plan, graph: WorkerGraph) -> dict[str, StepCounts]:
-    """The counts of each step of ``plan``."""
+    """Return the counts of each step of ``plan``."""
     return {step.name: _counts(step, graph) for step in plan.steps}
 
 
@@ -81,7 +75,7 @@ def _counts(step: Step, graph: WorkerGraph) -> StepCounts:
 
 
 def continue_at(graph: WorkerGraph, frontiers: Mapping[str, int]) -> None:
-    """Let each exchange go on at its frontier, with all that is behind it. What feeds it has said so much already."""
+    """Set each exchange and the steps downstream to its frontier, which its senders have already sent."""
     known = {name: time for name, time in frontiers.items() if name in graph.entries}
     for region, feed in zip(graph.regions, graph.feeds, strict=True):
         for name in region.entries:
@@ -89,30 +83,30 @@ def continue_at(graph: WorkerGraph, frontiers: Mapping[str, int]) -> None:
                 feed.machine.continue_at(name, known[name])
     graph.executor.continue_at(
         {graph.entries[name]: time for name, time in known.items()},
-        # The node that sends into an exchange stands right behind the key_by.
+        # The sending node of an exchange is the one after the key_by.
         {graph.nodes[name] + 1: time for name, time in known.items()},
     )
 
 
 _LINGER_MIN_S: Final = 0.001
-"""How long there is at least between two calls of `on_schedule`: without, no time would pass on a virtual clock."""
+"""The shortest time between two calls of `on_schedule`: without it a virtual clock would not advance."""
 
 NOTHING: Final[Mapping[str, Mapping[Part, RestoredPart]]] = {}
-"""No source has been read before."""
+"""The positions of a job whose sources have not been read."""
 
 _CLOSED: Final = (ReadSource, Enrich, WriteSink, WriteParts)
-"""The steps that have something to be closed."""
+"""The steps that need `close`."""
 
 
 class Closable(Protocol):
-    """What a worker closes at its end."""
+    """The interface of objects that a worker closes at its end."""
 
     def close(self) -> None: ...
 
 
 class Worker:
-    """Runs ``plan`` as the worker that ``member`` says. ``tracked``: the job has snapshots, so steps note which keys
-    change (S2). ``wake`` is set, by another thread, when something has come back that a step awaits.
+    """The worker of ``plan`` with the number and table of ``member``. ``tracked``: the job has snapshots, so steps
+    record which keys change (S2). ``wake``: an event that another thread sets when an awaited result has arrived.
     """
 
     def __init__(
@@ -167,38 +161,38 @@ class Worker:
         self._linger_until_s = 0.0
 
     def open_sinks(self) -> None:
-        """Open the writers of all sinks. Comes first, so that nothing is read that could not be written."""
+        """Open the writers of all sinks. Call this first, so that nothing is read that cannot be written."""
         with self._resources:
             for sink in self.sinks:
                 sink.open()
 
     def install(self, step: str, chain: Sequence[bytes], migrate: Migrate | None) -> None:
-        """S5: before anything else, have a step take over what this worker owns of what another one has written."""
+        """S5: install in a step the part of another worker's artefacts that this worker owns. Call before all else."""
         with self._resources:
             self._graph.operators[step].install(chain, self._slots, migrate=migrate)
 
     def start_with(self, states: States) -> None:
-        """Have steps begin with what is this worker's own of their initial ``states``."""
+        """Install the part of the initial ``states`` that this worker owns."""
         with self._resources:
             start_with(self._graph, states, self._slots)
 
     def continue_at(self, frontiers: Mapping[str, int]) -> None:
-        """Go on where exchanges had let in these epochs, after `install` and before sources are opened."""
+        """Set the frontiers of exchanges, after `install` and before sources are opened."""
         with self._resources:
             continue_at(self._graph, frontiers)
 
     def open_sources(
         self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]] = NOTHING
     ) -> list[Outgoing]:
-        """Open the sources, each with those of its ``parts`` (by step) that live here; ``begun``: where those stand
-        that were read before.
+        """Open the sources, each with its ``parts`` on this worker, by step; ``begun``: the positions of parts that
+        were read before.
         """
         with self._resources:
             self.reading.open(parts, begun)
         return self._outgoing()
 
     def list_parts(self, workers: Sequence[int], known: Known | None = None) -> dict[int, dict[str, list[Part]]]:
-        """The parts of every source, dealt to ``workers``: worker -> step -> parts. Asked of one worker only."""
+        """Assign the parts of every source to ``workers``: worker -> step -> parts. Call on one worker only."""
         with self._resources:
             return self.reading.list_parts(workers, known or {})
 
@@ -211,7 +205,7 @@ class Worker:
         self._sending = self._with_channels()
 
     def disconnect(self, worker: int) -> None:
-        """Drop the channels to and from ``worker``, which has left: its Bye has been taken from each (R8)."""
+        """Close the channels to and from ``worker``, which has left: its Bye has been taken from each (R8)."""
         for router in self._graph.routers.values():
             router.disconnect(worker)
         for inbox in self._graph.inboxes.values():
@@ -219,11 +213,11 @@ class Worker:
         self._sending = self._with_channels()
 
     def _with_channels(self) -> list[Router]:
-        """The exchanges with channels to others. With one worker nothing is gathered or sent."""
+        """Return the exchanges with channels to other workers. With one worker nothing is buffered or sent."""
         return [router for router in self._graph.routers.values() if router.channels]
 
     def receive(self, message: Incoming) -> list[Outgoing]:
-        """Take what another worker or the coordinator has sent; what there is to say to it, and to others."""
+        """Handle a message of another worker or the coordinator. Return the messages to send."""
         if isinstance(message, Frame):
             self._graph.inboxes[message.channel.exchange].receive(message)
             return []
@@ -246,16 +240,17 @@ class Worker:
         return self._outgoing()
 
     def _obey(self) -> None:
-        """Take orders, one after the other. To switch has to wait until it is known which keys leave: before the
-        markers nothing is held for the sake of it, behind them it would be.
+        """Execute orders, one after the other. A switch waits until the leaving keys are known: before the markers no
+        row is held for that search, after them rows would be held.
         """
         orders = self._orders
         while orders and not (isinstance(orders[0], StartMove) and any(feed.indexing for feed in self._graph.feeds)):
             self._switching.receive(orders.popleft())
 
     def step(self, share: int = 1) -> tuple[int, list[Outgoing]]:
-        """Take in what may be taken in, regions downstream first: how much, and what it has for others. ``share``: how
-        many workers take turns in this thread.
+        """Process the next items, regions downstream first. Return the amount of work and the messages to send.
+
+        ``share``: the number of workers that share this thread.
         """
         self._graph.turn.share(share)
         with self._resources:
@@ -281,55 +276,55 @@ class Worker:
         return done, [*((grant.channel.sender, grant) for grant in grants), *self._outgoing()]
 
     def suspend(self) -> list[Outgoing]:
-        """Stop behind all that is on its way: a `SuspendMarker` goes in at the sources, behind what they have read."""
+        """Stop after all data in flight: inject a `SuspendMarker` at the sources."""
         with self._resources:
             self._inject(Suspend())
         return self._outgoing()
 
     def take_cut(self) -> CapturedState | None:
-        """The image of this worker at a barrier that has passed, once."""
+        """Return the image at a barrier that has passed, once; else None."""
         cut, self._cut = self._cut, None
         return cut
 
     @property
     def backlogged(self) -> bool:
-        """Whether something waits for credit."""
+        """Whether any row waits for credit."""
         return any(router.backlogged for router in self._graph.routers.values())
 
     @property
     def feeds(self) -> Sequence[RegionInput]:
-        """The regions, to be looked at."""
+        """The inputs of the regions, read-only."""
         return self._graph.feeds
 
     def feed(self, region: str) -> RegionInput:
-        """A region by its name, to be looked at."""
+        """Return the input of a region, read-only."""
         return self._feeds[region]
 
     def check(self) -> None:
-        """What must hold between two messages, else `InternalError`."""
+        """Raise `InternalError` if an invariant is broken."""
         self._switching.check()
         for feed in self._graph.feeds:
             feed.machine.check()
 
     @property
     def awaiting(self) -> bool:
-        """Whether a step holds something back, for which a later `step` will have to be called."""
+        """Whether a step holds records back, which need a later `step`."""
         return any(operator.awaiting for _, operator, _ in self._holding)
 
     @property
     def ready(self) -> bool:
-        """Whether something has come that the next `step` will take in, or will make an image of."""
+        """Whether the next `step` has an item to take or an image to make."""
         has_passed = self._cutting is not None and self._cutting.is_complete
         return has_passed or any(feed.ready for feed in self._graph.feeds)
 
     @property
     def at_rest(self) -> bool:
-        """Whether another `step` would do nothing, as long as nothing comes and no time passes."""
+        """Whether another `step` would do nothing until a message arrives or time passes."""
         return not self.ready and not (self._switching.may_poll and self.reading.is_due)
 
     @property
     def version(self) -> int:
-        """Of the routing table that this worker sends by."""
+        """The version of the routing table that this worker sends by."""
         return self._switching.version
 
     @property
@@ -339,7 +334,7 @@ class Worker:
 
     @property
     def finished(self) -> bool:
-        """Whether the maximum epoch has reached every exchange and nothing is left to take or to send."""
+        """Whether the maximum epoch has reached every exchange, and no message is left to take or to send."""
         graph = self._graph
         return (
             self.reading.finished
@@ -354,28 +349,26 @@ class Worker:
         )
 
     def due_s(self) -> float | None:
-        """When this worker next has something to do of itself, on the clock's monotonic time; None if never."""
+        """Return the time of the next scheduled work, on the clock's monotonic time; None without any."""
         due_s: list[float | None] = [self._linger_until_s if self._scheduled else None]
         if self._switching.may_poll:
             due_s.append(self.reading.due_s())
         return min((due for due in due_s if due is not None), default=None)
 
     def counts(self) -> dict[str, StepCounts]:
-        """What each step has done so far."""
+        """Return the counts of each step so far."""
         return counts_of(self._plan, self._graph)
 
     def rows_in(self, step: str) -> int:
-        """How many records a step has taken so far."""
+        """Return the number of records that a step has taken so far."""
         return self._graph.executor.counters(self._graph.nodes[step]).rows_in
 
     def close_before_commit(self) -> None:
-        """Close all but the transactional writers, so that whatever still fails here keeps everything invisible."""
+        """Close everything but the transactional writers, so that a failure here leaves all output invisible."""
         self._close([thing for thing in self._closing if not _is_transactional(thing)])
 
     def close(self) -> None:
-        """Close sources and writers that are open, then what was made for this worker; the first error is raised when
-        all have been closed.
-        """
+        """Close open sources and writers, then the resources of this worker. Raise the first error at the end."""
         for operator in self.operators.values():
             for call in operator.context.at_close:
                 call()
@@ -393,7 +386,7 @@ class Worker:
             raise errors[0]
 
     def _resume(self) -> int:
-        """Let steps go on that hold something back and may send: how much has left them."""
+        """Resume steps that hold records back and may send. Return the number of records that have left them."""
         left, executor = 0, self._graph.executor
         for node, operator, feed in self._holding:
             if operator.awaiting and feed.outputs_open:
@@ -402,7 +395,7 @@ class Worker:
         return left
 
     def _linger(self, *, idle: bool) -> None:
-        """About every ``linger_s``, and when there is nothing else to do: cut what has been gathered."""
+        """Cut frames from buffered rows, about every ``linger_s`` and when idle."""
         now_s = self._clock.monotonic_s()
         if idle or now_s >= self._linger_until_s:
             for router in self._graph.routers.values():
@@ -410,7 +403,7 @@ class Worker:
         if now_s >= self._linger_until_s:
             self._linger_until_s = now_s + max(_LINGER_MIN_S, self._batching.linger_s)
             for node, operator, feed in self._scheduled:
-                # R6: what keys that have just come have to say stands behind what they said elsewhere.
+                # R6: output of keys that have just arrived must follow their output on the old worker.
                 if feed.steady and not feed.suspended:
                     self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
             self._graph.executor.run()

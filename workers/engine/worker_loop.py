@@ -1,8 +1,8 @@
-"""Runs one worker by itself: takes what has come for it, lets it step, sends what it has for others, or waits.
+"""The loop that runs one worker: receives messages, steps the worker, sends its messages, or waits.
 
-Rule: the worker is touched by the thread of the loop alone. Others leave a function for it with `ask`, which is called
-between two steps. A wait ends with what comes, with a question, or when the worker has something to do of itself. What
-it holds at a barrier is written down in a thread beside it, and then told.
+Rule: only the thread of the loop touches the worker. Other threads pass a function to `ask`, which the loop calls
+between two steps. A wait ends with a message, a call of `ask`, or scheduled work. Captured state is written by a
+background thread, and then reported.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from malstrom_py.workers.transport.messages import (
 T = TypeVar("T")
 
 IDLE_S: Final = 0.5
-"""How long the loop waits at most. Whatever is to be done comes with a message, with a question, or has its time."""
+"""The longest wait of the loop. All work arrives as a message or a call of `ask`, or is scheduled."""
 
 TALLY_S: Final = 0.5
-"""How often the coordinator is told what has been done, while something is."""
+"""The interval of count reports to the coordinator while the worker works."""
 
 
 class Wake(threading.Event):
-    """An event whose setting ends a wait of ``transport`` as well, once there is one."""
+    """An event that also ends a wait of ``transport`` when it is set."""
 
     def __init__(self, transport: Transport | None = None) -> None:
         super().__init__()
         self.transport = transport
 
     def set(self) -> None:
-        """Set it, and have `Transport.receive` return."""
+        """Set the event, and make `Transport.receive` return."""
         super().set()
         if self.transport is not None:
             self.transport.wake()
 
 
 class WorkerLoop:
-    """Runs a worker over ``transport``. The worker is made by the first question; it steps once `start` is asked."""
+    """The loop of a worker over ``transport``. The first call of `ask` makes the worker; it steps after `start`."""
 
     def __init__(self, transport: Transport, clock: Clock) -> None:
         self.transport = transport
@@ -68,16 +68,16 @@ class WorkerLoop:
         self._ended = False
         self._standing: WorkerStatus | None = None
         self._tally_at_s = 0.0
-        self._untold = False
+        self._unreported = False
         self._background = ThreadBackground(self.wake)
         self._checkpointer: Checkpointer | None = None
         self.saved: Saved | None = None
-        """What was written down last."""
+        """The last durable image."""
 
     # Any thread.
 
     def ask(self, function: Callable[[], T]) -> Future[T]:
-        """Have the loop call ``function`` between two steps. The answer is its result, or its error."""
+        """Call ``function`` in the thread of the loop, between two steps. The future gets its result or its error."""
         answer: Future[T] = Future()
         with self._lock:
             if self._ended:
@@ -86,49 +86,49 @@ class WorkerLoop:
         self.wake.set()
         return answer
 
-    # The thread of the loop, questions among it.
+    # The thread of the loop, including functions passed to `ask`.
 
     def take_on(self, worker: Worker) -> None:
-        """From now on run ``worker``."""
+        """Run ``worker`` from now on."""
         self._worker = worker
 
     def keep_snapshots(self, checkpointer: Checkpointer) -> None:
-        """Have ``checkpointer`` write down what the worker holds at barriers."""
+        """Write the worker's images at barriers with ``checkpointer``."""
         self._checkpointer = checkpointer
 
     @property
     def has_worker(self) -> bool:
-        """Whether there is one."""
+        """Whether the loop has a worker."""
         return self._worker is not None
 
     @property
     def worker(self) -> Worker:
-        """The worker that it runs."""
+        """The worker of the loop."""
         if self._worker is None:
             raise InternalError("this loop has no worker yet")
         return self._worker
 
     def start(self) -> None:
-        """Step from now on, and take what others send."""
+        """Step and receive messages from now on."""
         self._stepping = True
 
     def rest(self) -> None:
-        """Neither step nor take anything any more."""
+        """Stop stepping and receiving."""
         self._stepping = False
 
     def stop(self) -> None:
-        """Have `run` return."""
+        """Make `run` return."""
         self._ended = True
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until what is being written down is durable. `DeadlineError` if it is not within ``timeout_s``."""
+        """Wait until the image in progress is durable. `DeadlineError` after ``timeout_s``."""
         until_s = self.clock.monotonic_s() + timeout_s
         while self._background.pending:
             left_s = until_s - self.clock.monotonic_s()
             if left_s <= 0:
                 raise DeadlineError(
-                    f"worker {self.worker.id} has not written what it held at a barrier within {timeout_s:g} s: see "
-                    f"whether the store of the snapshots answers",
+                    f"worker {self.worker.id} has not written its state at a barrier within {timeout_s:g} s: check "
+                    f"that the store of the snapshots responds",
                     wait="a snapshot to be written",
                     deadline_s=timeout_s,
                 )
@@ -137,7 +137,7 @@ class WorkerLoop:
             self._background.turn()
 
     def send(self, outgoing: Sequence[Outgoing]) -> None:
-        """Send what the worker has for others, in its order, together what is for one receiver."""
+        """Send the worker's messages in order, those for one receiver in one call."""
         if len(outgoing) == 1:
             self.transport.send(outgoing[0][0], [outgoing[0][1]])
             return
@@ -148,7 +148,7 @@ class WorkerLoop:
             self.transport.send(receiver, contents)
 
     def run(self) -> None:
-        """Until `stop` is asked for. What fails in a step is raised; questions that wait then are answered with it."""
+        """Run until `stop`. An error of a step is raised, and waiting calls of `ask` get it too."""
         wait_s = 0.0
         try:
             while not self._ended:
@@ -164,7 +164,7 @@ class WorkerLoop:
         self._end(InternalError("the loop of this worker has ended"))
 
     def _turn(self, wait_s: float) -> float:
-        """Take, step and send once: how long nothing will have to be done then, but for what comes."""
+        """Receive, step and send once. Return how long the next `receive` may wait."""
         worker = self.worker
         outgoing: list[Outgoing] = []
         came = self.transport.receive(wait_s)
@@ -178,28 +178,28 @@ class WorkerLoop:
         self._keep(worker)
         now_s = self.clock.monotonic_s()
         busy = bool(came or done or outgoing)
-        self._untold = self._untold or busy or worker.awaiting
-        if self._untold and now_s >= self._tally_at_s:
-            self._tell(WorkerCounts(worker.id, worker.counts()))
-            self._tally_at_s, self._untold = now_s + TALLY_S, False
+        self._unreported = self._unreported or busy or worker.awaiting
+        if self._unreported and now_s >= self._tally_at_s:
+            self._report(WorkerCounts(worker.id, worker.counts()))
+            self._tally_at_s, self._unreported = now_s + TALLY_S, False
         return 0.0 if busy else self._idle(worker, began_s, now_s)
 
     def _idle(self, worker: Worker, began_s: float, now_s: float) -> float:
         standing = WorkerStatus(worker.id, worker.version, worker.finished, worker.suspended)
         if standing != self._standing:
             self._standing = standing
-            if self._untold:  # whoever takes it for finished is to know what it has done
-                self._tell(WorkerCounts(worker.id, worker.counts()))
-                self._tally_at_s, self._untold = now_s + TALLY_S, False
-            self._tell(standing)
+            if self._unreported:  # the coordinator needs the final counts before it sees the worker as finished
+                self._report(WorkerCounts(worker.id, worker.counts()))
+                self._tally_at_s, self._unreported = now_s + TALLY_S, False
+            self._report(standing)
         if not worker.at_rest:
-            return 0.0  # one part had nothing, and the next is due already
-        due_s = [due for due in (worker.due_s(), self._tally_at_s if self._untold else None) if due is not None]
-        # What was overdue when the step began and was not done waits for credit, which comes as a message.
+            return 0.0  # the next part is due already
+        due_s = [due for due in (worker.due_s(), self._tally_at_s if self._unreported else None) if due is not None]
+        # Work that was due before the step and was not done waits for credit, which arrives as a message.
         return min([IDLE_S, *(max(0.0, due - now_s) for due in due_s if due > began_s)])
 
     def _keep(self, worker: Worker) -> None:
-        """Have written down what the worker holds at a barrier that has passed, if one has."""
+        """Start to write the worker's image, if a barrier has passed."""
         cut = worker.take_cut()
         if cut is not None and self._checkpointer is not None:
             self._background.submit(partial(save, cut, self._checkpointer), self._was_saved)
@@ -210,9 +210,9 @@ class WorkerLoop:
         if isinstance(result, BaseException):
             raise result
         self.saved = result
-        self._tell(result)
+        self._report(result)
 
-    def _tell(self, news: WorkerReport | Saved) -> None:
+    def _report(self, news: WorkerReport | Saved) -> None:
         self.transport.send(COORDINATOR, [news])
 
     def _answer(self) -> None:
@@ -222,7 +222,7 @@ class WorkerLoop:
                 answer.set_result(function())
             except Exception as error:
                 answer.set_exception(error)
-            except BaseException as error:  # SystemExit, say: it ends the loop, and who asks is not left to wait
+            except BaseException as error:  # for example SystemExit: ends the loop, and the caller gets the error
                 answer.set_exception(error)
                 raise
 

@@ -165,7 +165,7 @@ class SimulatedCommits(SinkCommits):
         if not self.is_lost:
             return super().abort()
         for snapshot, step in list(self._held):
-            self._let_go(snapshot, step)
+            self._release(snapshot, step)
         return []
 
 

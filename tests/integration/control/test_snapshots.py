@@ -165,7 +165,7 @@ def test_s7_a_job_that_was_stopped_goes_on_where_it_was(by: str, folder: Path, p
 
     refused = malstrom(folder, "run", "jobs:changed", "--snapshots", "snapshots")
     assert refused.returncode == 1
-    assert f"error: job 'visits' cannot resume from snapshot {last}, because the job has changed:" in refused.stderr
+    assert f"error: job 'visits' cannot resume from snapshot {last}, because the job changed:" in refused.stderr
     assert "step 'total' (stateful_map, its keyed state)" in refused.stderr
 
     processes.append(Running(folder, "renamed", "--resume", last))

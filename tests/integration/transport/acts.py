@@ -1,4 +1,4 @@
-"""What ends are told to do: functions that take the transport first, and run where it lives."""
+"""The actions of ends: functions that take the transport first, and run in its process."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def held() -> tuple[int, int]:
 
 def open_and_close(transport: Any, address: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     """What this process holds before, and after transports like this one were made, used and closed."""
-    _rounds(transport, address)  # what a library makes once and keeps is no leak
+    _rounds(transport, address)  # descriptors that a library opens once are not a leak
     before = held()
     _rounds(transport, address)
     deadline = monotonic() + QUIET_S

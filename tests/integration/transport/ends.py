@@ -1,6 +1,6 @@
-"""Ends of streams to be tested: in this thread, in a process of its own, or in an actor of Ray, all used alike.
+"""The ends of streams under test: in this thread, in a separate process, or in an actor of Ray, with one interface.
 
-An end does what it is told by functions that take the transport first: they run where the transport lives.
+An end runs functions that take the transport first, in the process of the transport.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ThreadEnd:
 
 
 class ProcessEnd:
-    """A ZeroMQ end in a process of its own."""
+    """A ZeroMQ end in a separate process."""
 
     def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
         self._pipe, theirs = SPAWN.Pipe()

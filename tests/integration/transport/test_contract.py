@@ -1,4 +1,4 @@
-"""What every `Transport` does, whatever carries it."""
+"""The contract of every `Transport`."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_killed_peer_is_reported_after_its_last_words(kind: Kind) -> None:
     contents, peer, told = watcher.run(acts.receive_until_lost)
     assert (contents, peer) == ([Switched(1, 0)], 0)
     assert "worker 0 is gone, or cannot be reached from worker 1 any more" in told
-    # What is for it meanwhile is dropped, and it is said again until somebody takes note.
+    # Messages to it are dropped, and the loss is reported until the peer is disconnected.
     watcher.run(acts.send, 0, [Leave()])
     assert watcher.run(acts.lost_again) == 0
     watcher.run(acts.disconnect, 0)

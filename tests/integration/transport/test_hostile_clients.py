@@ -1,4 +1,4 @@
-"""Who reaches a port of a job and has no secret: nothing of his is opened, kept or in anybody's way."""
+"""A client without the secret at a port of a job: its messages are never opened or kept, and delay no worker."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def reached(end: End) -> socket.socket:
 
 
 def pushed(client: socket.socket, data: bytes) -> None:
-    """Send it, as far as it is taken."""
+    """Send the bytes, as far as the socket accepts them."""
     with suppress(OSError):
         client.sendall(data)
 
 
 def undisturbed(zeromq: ZeroMQKind, victim: End) -> None:
-    """The workers of the job still reach ``victim``, and nobody else has."""
+    """Check that the workers of the job still reach ``victim``, and no other client has."""
     friend = zeromq.end(2)
     friend.run(acts.connect, 1, victim.address)
     friend.run(acts.send, 1, [Connected(2)])

@@ -1,4 +1,4 @@
-"""What the direct stream does beside the contract: ports, hosts, processes that stand still or hold the GIL."""
+"""The direct transport beyond the contract: ports, hosts, processes that are stopped or hold the GIL."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_peer_that_stands_still_is_reported(zeromq: ZeroMQKind) -> None:
 
 
 def hold_the_gil(transport: Transport, seconds: float) -> None:
-    """Nothing in Python runs in this process meanwhile."""
+    """Hold the GIL: no Python code runs in this process during the call."""
     ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 

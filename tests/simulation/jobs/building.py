@@ -1,4 +1,4 @@
-"""From a layout to a job, through the public builders only (and watches, which are steps of one's own)."""
+"""From a layout to a job, through the public builders only (and watches, which are custom steps)."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class _Builder:
         return first.union(f"{name}-joined", *others)
 
     def partitioner(self, name: str) -> Any:
-        """One of the library's, or one of one's own."""
+        """A sink of the library, or a custom one."""
         return self.own_slots if name == "own" else getattr(partitioners, name)
 
     def stage(self, stage: Stage) -> None:
@@ -169,13 +169,13 @@ class _Builder:
 
 
 async def ask(key: Any) -> int:
-    """What an enriching step asks. It takes a while, so that a barrier can come meanwhile."""
+    """What an enriching step asks. It takes a while, so that a barrier can arrive during it."""
     await asyncio.sleep(0.002)
     return info_of(key)
 
 
 def own_slot(key: int, *, slots: int) -> int:
-    """A partitioner of one's own: half of the keys in the first slot."""
+    """A custom partitioner: half of the keys in the first slot."""
     return key * 7 % slots if key % 2 else 0
 
 

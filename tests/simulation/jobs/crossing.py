@@ -64,7 +64,7 @@ SHAPES: Final = {
 
 
 class _Look(NamedTuple):
-    """How a stage stands on a worker; ``version``: the one it is in, or on its way to."""
+    """The state of a stage on a worker; ``version``: the current version, or the one of the move."""
 
     version: int = -1
     rows: int = 0
@@ -101,7 +101,7 @@ class Ledger(Coverage):
             moving = feed.machine.phase is not ReceivingPhase.STEADY
             now = _Look(feed.machine.version + moving, worker.rows_in(stage), feed.keys_moved, feed.held_rows)
             before = self._before.get((worker.id, stage), _Look())
-            if before.version == now.version:  # else some were taken before the first marker, and some behind it
+            if before.version == now.version:  # else some were taken before the first marker, and some after it
                 self.rows[stage, now.version] += now.rows - before.rows
             self.keys[stage] += now.keys - before.keys
             self.held += max(0, now.held - before.held)
@@ -168,7 +168,7 @@ class Run:
         self.ledger.learn(self.driven.plan)
 
     def more(self, fed: Fed, part: str) -> None:
-        """Data goes on and on: times go up now and then, and some records are late."""
+        """Data continues: times rise sometimes, and some records are late."""
         rng, at = self.rng, (fed.name, part)
         for _ in range(10):
             self.times[at] += rng.choice([0, 0, 0, 0, rng.randint(1, 120)])
@@ -207,7 +207,7 @@ class Run:
         return Found(report.moves, report.slots, keys, ledger.held, rows, turns, stale, inside)
 
     def ask(self) -> None:
-        """Ask for the rescale. It begins behind a barrier that is on its way."""
+        """Request the rescale. It starts after a barrier in flight."""
         cell = self.cell
         if cell.before == cell.after:
             self.driven.replace([], cell.after)
@@ -221,7 +221,7 @@ class Run:
         self.until(lambda: all(rows[stage, version] >= least for stage in stages), f"enough in version {version}")
 
     def turn(self) -> None:
-        """One turn. Nobody reports to the coordinator before every stage has taken a record in the newest version."""
+        """One turn. No worker reports to the coordinator before each stage has a record in the newest version."""
         rows, newest = self.ledger.rows, self.ledger.newest
         is_dry = not all(rows[stage, newest] for stage in self.ledger.stages)
         self.chance.held_back = is_report if is_dry else nothing
@@ -231,7 +231,7 @@ class Run:
         self.driven.turn()
 
     def until(self, holds: Callable[[], bool], what: str) -> int:
-        """Go on until something holds: after how many turns."""
+        """Run until a condition holds. Return the number of turns."""
         for turn in range(TURNS_MAX):
             if holds():
                 return turn
@@ -240,7 +240,7 @@ class Run:
 
 
 def is_report(action: Hashable) -> bool:
-    """Whether it is the arrival of what somebody tells the coordinator."""
+    """Return whether it is the arrival of a message to the coordinator."""
     return isinstance(action, tuple) and action[0] == "letters" and action[2] == COORDINATOR
 
 
@@ -255,7 +255,7 @@ def run_cell(cell: Cell) -> tuple[Found, ...]:
 
 
 def _both(cell: Cell, *, saving: bool) -> tuple[Found, Found]:
-    """As it is, and with a loss on the way."""
+    """Without and with a loss."""
     found = Run(cell, saving=saving).through()
     rng, lost = random.Random(f"loss {cell}"), Run(cell, saving=saving)
     lost.lose(rng.choice(["worker", "coordinator"]), rng.randrange(found.turns))

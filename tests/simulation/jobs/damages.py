@@ -19,7 +19,7 @@ from tests.simulation.jobs.verdicts import by
 Damage = Callable[[Layout, Outcome, random.Random], bool]
 
 Place = tuple[list[Row], int]
-"""A row: the list of its sink, and where it stands there."""
+"""A row: the list of its sink, and its place there."""
 
 
 def damaged(damage: Damage, layout: Layout, outcome: Outcome, rng: random.Random) -> Outcome | None:
@@ -141,7 +141,7 @@ def spoil(layout: Layout, outcome: Outcome, rng: random.Random) -> bool:
 
 
 def forget(layout: Layout, outcome: Outcome, rng: random.Random) -> bool:
-    """A key's state began anew in the middle: a record is counted as the first, where it is not."""
+    """A key's state was reset in the middle: a record is counted as the first, where it is not."""
     marked = [
         (rows, at, number)
         for rows, at in _with(outcome, Passed)

@@ -1,6 +1,6 @@
-"""A job in the simulator, step by step as somebody outside decides, from its start to the oracle.
+"""A job in the simulator, driven step by step from outside, from its start to the oracle.
 
-Rule: nothing happens by itself. Whoever drives says who works, what arrives, when time passes, and what is asked for.
+Rule: nothing happens by itself. The driver decides who works, what arrives, when time passes, and which commands run.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Steered(RandomSchedule):
         self._waits_until[action] = self._turn + turns
 
     def hurry(self) -> None:
-        """Let nobody wait any more."""
+        """End all waits."""
         self._waits_until.clear()
         self.held_back = _nobody
 
@@ -76,7 +76,7 @@ def _nobody(action: Hashable) -> bool:
 
 
 def chosen(things: Sequence[T], number: int) -> T:
-    """One of ``things``, whatever ``number`` is."""
+    """Return one of ``things`` for any ``number``."""
     return things[number % len(things)]
 
 
@@ -150,11 +150,11 @@ class Driven:
         self.reports.append(ended)
 
     def crash(self, who: str, workers: int) -> None:
-        """Lose ``who``; the job goes on from its last snapshot, or is started afresh, with ``workers`` workers."""
+        """Lose ``who``; the job resumes from its last snapshot, or starts over, with ``workers`` workers."""
         self._begin_again(lambda: self.crew.crash(who), workers)
 
     def stop(self, workers: int) -> None:
-        """Stop the job behind one more snapshot; it goes on from there with ``workers`` workers."""
+        """Stop the job after one more snapshot; it resumes from there with ``workers`` workers."""
         self.crew.stop()
 
         def turns() -> None:
@@ -169,14 +169,14 @@ class Driven:
         except SimulatedCrash:
             errors = self.crew.commit.abort()
             self.crew.close()
-            require(not errors, f"closing behind the end of a run: {errors}")
+            require(not errors, f"closing after the end of a run: {errors}")
         else:
             require(False, f"{TURNS_MAX} turns, and the job has not stopped: {self.crew.phase}")
         self.reports, self.asked = [], []
         self.crew = self._started(workers, self.crew.on_its_way)
 
     def end(self) -> None:
-        """Feed nothing more, let the job come to its end, and hold against the oracle what came out of it."""
+        """Feed nothing more, let the job finish, and compare its output with the oracle."""
         for fed in self.feds.values():
             fed.end()
         self.chance.hurry()

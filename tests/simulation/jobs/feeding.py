@@ -1,4 +1,4 @@
-"""Sources whose parts are fed while the job runs, by whoever drives it; they note where a part was silent."""
+"""Sources whose parts the driver feeds while the job runs; they record where a part was silent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Fed(Input):
         self._add(part, made(self.name, part, len(self.records(part)), key, time))
 
     def say_nothing(self, part: str, polls: int) -> None:
-        """The next ``polls`` polls behind what it has been fed bring nothing, whatever comes behind them."""
+        """The next ``polls`` polls after the fed records return nothing."""
         self._add(part, polls)
 
     def end(self) -> None:
@@ -73,12 +73,12 @@ class FedSource(Scripted):
 
     def list_parts(self) -> list[Part]:
         if not self.seen.kept:
-            self.fed.silences.clear()  # the job starts afresh
+            self.fed.silences.clear()  # the job starts over
         return [Part(name) for name in self.fed.parts]
 
     def build_part(self, part: Part, state: Any) -> FedPart:
         if (self.given.name, part) in self.seen.open_parts:
-            self.seen.broken.append(f"part {part} of source {self.given.name} is read twice at once")
+            self.seen.broken.append(f"part {part} of source {self.given.name} is read twice at the same time")
         return FedPart(self.fed, part, state, self.seen)
 
 

@@ -1,4 +1,4 @@
-"""What jobs and their input must have been like: a case that nobody has met is a case that nobody has tested."""
+"""The properties that jobs and their input must hit: a case without a hit is not tested."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Scripted:
 
     def build_part(self, part: Part, state: Any) -> ScriptedPart:
         if (self.given.name, part) in self.seen.open_parts:
-            self.seen.broken.append(f"part {part} of source {self.given.name} is read twice at once")
+            self.seen.broken.append(f"part {part} of source {self.given.name} is read twice at the same time")
         return ScriptedPart(self.given, part, state, self.seen)
 
 
@@ -172,7 +172,7 @@ def _dealt(rng: random.Random, names: Sequence[str], rows: int) -> dict[str, int
 def _entries(
     rng: random.Random, source: str, part: str, size: int, keys: Sequence[Any], silent: bool, ahead: bool
 ) -> tuple[Entry, ...]:
-    """Times go up by and large; some records are late, some far in the future, some come behind a silence."""
+    """Times go up by and large; some records are late, some far in the future, some follow a silence."""
     entries: list[Entry] = []
     time, pace, jitter = rng.choice([-20, 0, 0, 7]), rng.choice([1, 1, 3]), rng.choice([0, 2, 5, 12])
     pauses = rng.choice([0.0, 0.1, 0.3]) if silent else 0.0

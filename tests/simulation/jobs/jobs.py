@@ -21,7 +21,7 @@ from tests.simulation.jobs.seen import Outcome, Seen
 
 @dataclass
 class Case:
-    """A job with its input. `job` builds it afresh, on a clock and with sinks of its own."""
+    """A job with its input. `job` builds a new instance, with a new clock and new sinks."""
 
     shape: str
     layout: Layout
@@ -113,7 +113,7 @@ class Draw:
     def finished(self, layout: Layout) -> Layout:
         """``layout`` with ends, each with a sink of some kind."""
         first, *ends = layout.finished().ends
-        # One is transactional, for only such a sink is told that a job starts again.
+        # One is transactional, because only such a sink learns that a job restarts.
         return replace(layout, ends=(first, *(self._end(end, layout) for end in ends)))
 
     def _end(self, end: End, layout: Layout) -> End:
@@ -139,7 +139,7 @@ def _linear(draw: Draw) -> Layout:
 
 
 def _two_stages(draw: Draw) -> Layout:
-    """One keyed stage behind another."""
+    """One keyed stage after another."""
     return _chain(draw, 2)
 
 
@@ -149,7 +149,7 @@ def _three_stages(draw: Draw) -> Layout:
 
 
 def _union(draw: Draw) -> Layout:
-    """Two sources joined before they are keyed: before their epochs, or behind them."""
+    """Two sources joined before they are keyed: before or after their epochs."""
     if draw.chance(0.5):
         return draw.layout([draw.head("s", "s1", "s2")], [draw.stage("a", "s")])
     return draw.layout([draw.head("s"), draw.head("t")], [draw.stage("a", "s", "t", apart=False)])
@@ -224,7 +224,7 @@ def _enriched(draw: Draw) -> Layout:
 
 
 def _columns(draw: Draw) -> Layout:
-    """Records as columns, up to behind the first exchange."""
+    """Records as columns, until after the first exchange."""
     draw.columns = True
     stages = [draw.stage("a", "s"), draw.stage("b", "a")][: draw.rng.choice([1, 2])]
     return draw.layout([draw.head("s", *draw.rng.choice([(), ("s1", "s2")]))], stages)
@@ -242,7 +242,7 @@ def _tail(kind: str) -> Callable[[Draw], Layout]:
 
 
 def _windows_of_windows(draw: Draw) -> Layout:
-    """What windows give goes into wider ones, behind another exchange."""
+    """The output of windows goes into wider windows, after another exchange."""
     stage = draw.stage("a", "s", kind="windows")
     tail = Tail("outer", Way("a", "windows"), "windows", size=draw.rng.randint(1, 3))
     return draw.finished(Layout((draw.head("s"),), (stage,), (tail,)))

@@ -15,7 +15,7 @@ IDLE_POLLS: int = 2
 
 
 def judged(record: Record, head: Head) -> bool:
-    """Whether a record comes to where epochs are made."""
+    """Return whether a record reaches the step that makes epochs."""
     return not (head.mends and is_unreadable(record)) and not (head.sifts and is_sifted(record))
 
 

@@ -1,5 +1,5 @@
 """How a job is laid out: heads (sources up to their epochs), keyed stages, tails, ends. Both the job and the oracle
-are made of it; it says what there is, not how it is done.
+are made of it; it names the steps, not their implementation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Stage:
     """A step that counts per key. ``kind``: by which step; ``apart``: its inputs are keyed apart and joined behind.
 
     ``window``: how wide its windows are; ``ttl``: when a key's state goes; ``poisoned``: whether it fails on some
-    records; ``enriched``: whether an asynchronous step stands before it.
+    records; ``enriched``: whether an asynchronous step is before it.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Tail:
-    """A keyed step that does not pass records on as they are: "collect", "distinct", "figures" or "windows".
+    """A keyed step that changes records: "collect", "distinct", "figures" or "windows".
 
     ``size``: of lists, and how wide windows are; ``every_s``: after how long a list leaves that is not full.
     """

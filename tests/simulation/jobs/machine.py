@@ -1,7 +1,7 @@
 """A job in the simulator under the hands of Hypothesis: it feeds, lets work, delivers, rescales and kills as it likes.
 
-All rules take plain numbers, which are taken modulo what there is to choose from, so that the program that Hypothesis
-prints for a failure can be run as it stands. What the job must have come to the oracle says when all has ended.
+All rules take plain numbers, which are taken modulo the number of choices, so that the program that Hypothesis
+prints for a failure can be run unchanged. At the end the oracle judges the output.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Machine(RuleBasedStateMachine):
 
     layout: ClassVar[Layout]
     keeps: ClassVar[bool] = False
-    """Whether it has snapshots, from which it goes on when somebody is lost."""
+    """Whether it has snapshots, from which it resumes after a loss."""
 
     driven: Driven
 
@@ -68,7 +68,7 @@ class Machine(RuleBasedStateMachine):
             self.driven = Driven(self.layout, self.feds, Steered(seed), checks=True, **how)
 
     def teardown(self) -> None:
-        """All parts end, the job comes to its end, and the oracle judges."""
+        """All parts end, the job finishes, and the oracle judges."""
         if self.feds and not self.has_failed:
             self.driven.end()
             MET.update(self.driven.coverage.hits)
@@ -116,7 +116,7 @@ class Machine(RuleBasedStateMachine):
         for fed in self.feds.values():
             fed.end()
 
-    # -- what goes on --
+    # -- actions --
 
     @precondition(lambda self: self.feds and self.driven.crew.busy)
     @rule(worker=_ANY)
@@ -142,7 +142,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.feds and self.driven.actions)
     @rule(action=_ANY, turns=st.integers(5, 100))
     def slow(self, action: int, turns: int) -> None:
-        """A worker, or something on its way, has to wait for a while."""
+        """A worker, or a message in flight, has to wait."""
         self.driven.chance.make_wait(chosen(self.driven.actions, action), turns)
 
     @rule(duration_s=st.sampled_from([0.001, 0.02, 0.2]))
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(size=_SIZE, leavers=st.sets(st.integers(0, SIZE_MAX - 1)))
     def replace(self, size: int, leavers: set[int]) -> None:
-        """To so many, without those that stand there in the row of workers, whoever they are."""
+        """Rescale to ``size`` workers, without the workers at the given places."""
         kept = [worker for at, worker in enumerate(self.driven.crew.coordination.target) if at not in leavers]
         with self.noted():
             self.driven.replace(kept[:size], size)
@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note that something has failed, for then there is no end to be judged."""
+        """Record a failure: a failed run has no end to judge."""
         try:
             yield
         except BaseException:
@@ -217,7 +217,7 @@ class Union(Machine):
 
 
 class Join(Machine):
-    """Two sources keyed apart that meet in one stage, and a stage behind it that counts."""
+    """Two sources keyed apart that meet in one stage, and a stage after it that counts."""
 
     layout = _layout(
         "st",
@@ -228,7 +228,7 @@ class Join(Machine):
 
 
 class Kept(Machine):
-    """A stage with windows and one that counts, saved now and then."""
+    """A stage with windows and one that counts, saved periodically."""
 
     keeps = True
     layout = _layout(
@@ -255,7 +255,7 @@ class Kept(Machine):
     @precondition(lambda self: self.feds and self.driven.incarnation < INCARNATIONS_MAX)
     @rule(workers=_SIZE)
     def stop(self, workers: int) -> None:
-        """The job is stopped as planned, and goes on."""
+        """The job is stopped as planned, and resumes."""
         with self.noted():
             self.driven.stop(workers)
 

@@ -1,9 +1,9 @@
 """The matrix: from each number of workers to each other, for each shape of a job, while data flows.
 
 ``python -m tests.simulation.jobs.matrix --sizes 8`` runs it and prints a table for each shape: moves, slots moved, keys
-moved, rows held. In each cell the job runs four times: as it is, and with a worker or the coordinator lost inside the
-rescale, after which a fresh run must be right; and both with a snapshot under way all the time, from the last of which
-the job goes on behind the loss. It ends at the first cell that is not right, and says how to have that again.
+moved, rows held. In each cell the job runs four times: without a loss, and with a worker or the coordinator lost inside
+the rescale, after which a fresh run must be right; and both with a snapshot under way all the time, from the last of
+which the job continues after the loss. It ends at the first cell that is not right, and says how to have that again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What must come out of a job, whatever the schedule: computed from its layout and its input, one record at a time.
+"""The expected output of a job in any schedule: computed from its layout and its input, one record at a time.
 
 It knows no machine and no worker. What may differ from run to run (who comes first of two parts, who is late behind
 a silence) is taken from the outcome, and must then agree with all the rest of it.
@@ -118,7 +118,7 @@ class _Oracle:
         return self.streams[way]
 
     def counts(self, result: RunResult) -> None:
-        """What the run says of itself: as if there had been one worker all the time."""
+        """Check the counts of the run: equal to those of a run with one worker."""
         names = [*(head.name for head in self.layout.heads), *self.stages]
         wanted = {
             "read": sum(len(given.all_records()) for given in self.inputs.values()),
@@ -136,14 +136,14 @@ class _Oracle:
             require(counts.epoch == MAX_EPOCH, f"the run says that {stage.name} is at epoch {counts.epoch}")
 
     def placed(self, record: Record, path: tuple[str, ...]) -> Item:
-        """A record that has come by ``path``, with its key at each stage on it; behind a head's refusal it has none."""
+        """A record that has come by ``path``, with its key at each stage on it; after a head's refusal it has none."""
         stages = (self.stages.get(station.rstrip("!")) for station in path)
         return Item(record, path, tuple(None if stage is None else KEYS[stage.key](record) for stage in stages))
 
     # -- sinks --
 
     def end(self, end: End) -> None:
-        """Each record is there once, whole, under its key, at its time, and behind those before it on its path."""
+        """Each record is there once, whole, under its key, at its time, and after those before it on its path."""
         where, rows = f"sink {end.name}", self.outcome.rows[end.name]
         found = [self.item(row.value, where) for row in rows]
         require_same(found, (item for way in end.inputs for item in self.way(way)), where)
@@ -212,7 +212,7 @@ class _Oracle:
         for item in in_turn:
             mark = marks[item.ident]
             before = next((d for d, life in lives.items() if chained(d, item.ident) == mark.digest), None)
-            require(before is not None or mark.n == 1, f"{where}: {item} is the {mark.n}th behind nobody")
+            require(before is not None or mark.n == 1, f"{where}: {item} is number {mark.n} without a predecessor")
             lives[mark.digest] = [*(() if before is None else lives.pop(before)), item]
         found = list(lives.values())
         self.expired(stage, stage.ttl, found, where)

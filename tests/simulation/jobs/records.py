@@ -1,4 +1,4 @@
-"""What goes through the jobs: records that verify themselves, and what each step on their way notes on them."""
+"""The records of the jobs: they verify themselves, and each step adds a mark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Record(NamedTuple):
 class Mark(NamedTuple):
     """What a stage notes on a record: the ``n``-th of its key there, ``of_source``-th among those of its source.
 
-    ``digest`` depends on all records of the key up to this one, in their order; ``told``: what an enriching step said.
+    ``digest`` depends on all records of the key up to this one, in their order; ``told``: the answer of an enriching
+    step.
     """
 
     stage: str
@@ -32,7 +33,7 @@ class Mark(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A record on its way, with the marks of the stages that it has passed."""
+    """A record with the marks of the stages that it has passed."""
 
     record: Record
     trail: tuple[Mark, ...] = ()
@@ -82,12 +83,12 @@ def ident(passed: Passed) -> Ident:
 
 
 def chained(digest: int, who: Ident) -> int:
-    """The digest behind one more record."""
+    """Return the digest after one more record."""
     return zlib.crc32(repr(who).encode(), digest)
 
 
 def counted(tally: Tally, stage: str, passed: Passed) -> tuple[Tally, Passed]:
-    """One more record of a key: the tally behind it, and the record with its mark."""
+    """One more record of a key: the tally after it, and the record with its mark."""
     n, digest, sources = tally
     digest = chained(digest, ident(passed))
     by_source = dict(sources)
@@ -103,7 +104,7 @@ def buried(passed: Passed, station: str) -> Passed:
 
 
 def info_of(key: Any) -> int:
-    """What an enriching step says about a key; equal keys are told the same."""
+    """Return the answer of an enriching step for a key; equal for equal keys."""
     return zlib.crc32(repr(float(key) if isinstance(key, int | float) else key).encode())
 
 

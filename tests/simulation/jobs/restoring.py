@@ -1,4 +1,4 @@
-"""From a snapshot of so many workers to so many others: a job that is lost in its middle, and what goes on with it.
+"""Restores of a snapshot on another number of workers: a job is lost in its middle and resumes.
 
 Rule: nothing is left to the schedule. Half of the records are read when the snapshot is asked for, and part of the
 others when the job is lost; so each has positions, timers, keys, lists and sinks behind it, and rows to take back.
@@ -20,10 +20,10 @@ from tests.simulation.jobs.verdicts import Violation, require
 PARTS: Final = ("0", "1", "2")
 KEYS: Final = 5
 ROWS: Final = 6
-"""So many records each part has before the snapshot, and as many again behind it."""
+"""The records of each part before the snapshot; as many follow after it."""
 
 LOST_AFTER: Final = 60
-"""So many turns the job goes on behind its snapshot before it is lost."""
+"""The turns of the job between its snapshot and its loss."""
 
 TURNS_MAX: Final = 20_000
 
@@ -35,11 +35,13 @@ LAYOUT: Final = Layout(
     ),
     (Tail("lists", Way("a"), "collect", "number", 5),),
 ).finished()
-"""Two sources with event time, windows by timers, keys that go by their ttl, and lists, each behind an exchange."""
+"""Two sources with event time, windows by timers, keys that go by their ttl, and lists, each after an exchange."""
 
 
 def crossed(before: int, after: int) -> Counter[str]:
-    """What a job met that went on with ``after`` workers from a snapshot of ``before``. `Violation` if it is wrong."""
+    """Return the hits of a job that resumes with ``after`` workers from a snapshot of ``before``. `Violation` if it is
+    wrong.
+    """
     feds = {name: Fed(name, parts=dict.fromkeys(PARTS, ()), chunk=1) for name in "st"}
     snapshots = mp.Snapshots(MemoryStore(), interval_s=None)
     driven = Driven(

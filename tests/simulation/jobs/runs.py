@@ -33,7 +33,7 @@ Runtime = Callable[[Case, int], Ran]
 def run_case(case: Case, seed: int) -> Ran:
     """Run ``case`` on the schedule of ``seed``, with rescales and crashes, and in every other case with snapshots."""
     rng = random.Random(f"schedule {seed}")
-    # All sinks here begin anew when the job does, so it may crash whatever they are.
+    # All sinks here are reset with the job, so that it may crash with any of them.
     workers, crashes = rng.choice([1, 1, 2, 2, 3, 4]), rng.choice([0, 0, 0, 1])
     snapshots = kept(seed)
     if snapshots:
@@ -41,7 +41,7 @@ def run_case(case: Case, seed: int) -> Ran:
     job = case.job(slow_s=slow(seed), kept=bool(snapshots))
     simulation = mp.Simulation(workers, seed=seed, crashes=crashes, clock=case.clock, snapshots=snapshots)
     result = simulation.run(job)
-    # What was done by runs that went back to a snapshot is counted by nobody.
+    # The counts of runs that restarted from a snapshot are not kept.
     counted = result if not snapshots or result.incarnations == 1 else None
     return _ran(case, counted, Counter(result.hits), result.trace)
 

@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass
 class Seen:
-    """What is noted while a job runs; it begins anew when the job is started again, but for what snapshots keep.
+    """The record of a running job; it is reset when the job restarts, except for the content of snapshots.
 
     ``kept``: whether the job has snapshots; then no sink shows more than once what it was given twice.
     """
@@ -76,7 +76,7 @@ class Seen:
         self.order = count()
 
     def restarted(self, *, afresh: bool) -> None:
-        """The job starts: what an earlier start of it has left is no part of it, unless it goes on from a snapshot."""
+        """The job starts: the record of an earlier start is dropped, unless the job resumes from a snapshot."""
         if not self.is_fresh:
             self.frontiers, self.open_parts, self.broken_at_sources = {}, {}, []
             if afresh:
@@ -103,7 +103,7 @@ class Seen:
             self.clock.advance(rows * self.slow_s)
 
     def outcome(self) -> Outcome:
-        """What there is to be judged."""
+        """Return the record to be judged."""
         rows = {
             name: [row for _, row in sorted(taken, key=lambda pair: pair[0]) if self._stands(name, row)]
             for name, taken in self.written.items()
@@ -118,14 +118,14 @@ class Seen:
         return Outcome(rows, self.frontiers, self.arrivals, broken, at_sources, Counter(self.hits), left, rescaled)
 
     def _stands(self, sink: str, row: Row) -> bool:
-        """Whether a row of a part has been gone on behind, by the run of now."""
+        """Return whether the current run has read past a row of a part."""
         opened = self.opened.get((sink, row.place), self.incarnation)
         return self.is_fresh or opened == self.incarnation
 
     def sink(self, name: str, kind: str) -> Any:
         """A sink of ``kind`` that is looked at under ``name``."""
         if kind == "written" and self.kept:
-            kind = "committed"  # what cannot be taken back is there twice behind a crash
+            kind = "committed"  # output that cannot be withdrawn is there twice after a crash
         if kind == "memory":
             return self.memories.setdefault(name, sinks.Memory())
         self.written.setdefault(name, [])
@@ -152,7 +152,7 @@ class Committed:
         if context.snapshot in self.committed:
             return
         if any(other > context.snapshot for other in self.committed):
-            self.seen.broken.append(f"sink {self.name}: {context.snapshot} is committed behind a later one")
+            self.seen.broken.append(f"sink {self.name}: {context.snapshot} is committed after a later one")
         self.committed.add(context.snapshot)
         for payload in payloads:
             snapshot, rows = self.staged.pop(payload, ("", []))
@@ -250,7 +250,7 @@ class Parts:
         return PartWriter(self, part, state or 0)
 
     def _cut(self, part: str, position: int) -> None:
-        """Take back what a run that is dead has written behind ``position``."""
+        """Withdraw the output of a dead run after ``position``."""
         rows = self.seen.written[self.name]
         mine = [(number, row) for number, row in rows if row.place == part]
         self.seen.written[self.name] = [pair for pair in rows if pair not in mine[position:]]

@@ -1,4 +1,4 @@
-"""The oracle finds nothing in runs as they are, and something in each that was damaged."""
+"""The oracle finds no error in correct runs, and an error in each damaged run."""
 
 from __future__ import annotations
 

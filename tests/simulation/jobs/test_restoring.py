@@ -1,4 +1,4 @@
-"""What N workers have saved goes on with M, for all N and M up to eight (S5)."""
+"""A snapshot of N workers is restored on M, for all N and M up to eight (S5)."""
 
 from __future__ import annotations
 

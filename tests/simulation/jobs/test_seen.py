@@ -1,4 +1,4 @@
-"""What is noted of a run: where a job begins anew, and what only a sink or a source can know to be wrong."""
+"""The record of a run: restarts of the job, and the errors that only a sink or a source can find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle sees every wrong way of making snapshots and of going on from them, and nothing where all is right."""
+"""The oracle finds every error in making snapshots and in resuming from them, and no error in correct runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEEDS_MAX = 25
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_done_wrong_is_seen(what: str) -> None:
     wrong = WRONG[what]
-    assert any(wrong.seen(seed) for seed in (wrong.seed, *range(SEEDS_MAX))), f"{what}, and nobody has seen it"
+    assert any(wrong.seen(seed) for seed in (wrong.seed, *range(SEEDS_MAX))), f"{what}, and the oracle has not found it"
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -1,4 +1,4 @@
-"""A step that watches the promise of epochs where it stands: nothing is below the frontier, which only rises."""
+"""A step that checks epochs: no record is below the frontier, which only rises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.jobs.seen import Seen
 
 
 def watched(stream: Any, name: str, seen: Seen, *, arrivals: bool = False, at_source: bool = False) -> Any:
-    """``stream`` behind a watch. With ``arrivals`` it notes at which frontier each record comes.
+    """Return ``stream`` after a watch. With ``arrivals`` it records the frontier at which each record arrives.
 
     ``at_source``: in the region of a source, where an epoch may come again, to say that the parts before it are idle,
     or are no more, and where a part that moves here brings its own frontier (T2).

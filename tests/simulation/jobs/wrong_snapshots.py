@@ -59,7 +59,7 @@ def shown(shape: str, seed: int) -> str:
     try:
         workers, clock = rng.randint(1, 3), case.clock
         simulation = mp.Simulation(workers, seed=seed, crashes=6, clock=clock, snapshots=saves)
-        with patch.object(simulated_crew, "_TICK", 0.15):  # so that there is always a snapshot on its way
+        with patch.object(simulated_crew, "_TICK", 0.15):  # so that a snapshot is always in progress
             simulation.run(job)
         case.check(case.seen.outcome())
     except Exception as error:
@@ -104,7 +104,7 @@ def without_timers(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def change_missed(right: Callable[..., Any]) -> Callable[..., Any]:
-    """Of several keys that change at once the last is not noted."""
+    """Of several keys that change together the last is not recorded."""
     return lambda state, keys: right(state, list(keys)[:-1])
 
 
@@ -124,7 +124,7 @@ def leaving_missed(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def committed_early(right: Callable[..., Any]) -> Callable[..., Any]:
-    """Sinks commit before the manifest stands."""
+    """Sinks commit before the manifest is durable."""
 
     def store(snapshotting: Any, manifest: Any) -> None:
         snapshotting._commits.commit(snapshot=manifest.id, final=snapshotting._is_final)
@@ -166,7 +166,7 @@ def frontiers_of_the_end(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def claim_omitted(right: Callable[..., Any]) -> Callable[..., Any]:
-    """A run takes no number of the log, so whoever is dead is not fenced off."""
+    """A run takes no number of the log, so a dead run is not fenced off."""
 
     def claim(checkpointer: StoreCheckpointer, now_s: float, *, resume: str = "latest") -> JobStart:
         entries = checkpointer.entries()
@@ -177,12 +177,12 @@ def claim_omitted(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def all_discarded(right: Callable[..., Any]) -> Callable[..., Any]:
-    """Sinks are not told which snapshots stand."""
+    """Sinks do not learn which snapshots are durable."""
     return lambda commits, committed=(): right(commits, ())
 
 
 def commit_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands is not committed when the job begins again."""
+    """A durable snapshot is not committed when the job restarts."""
 
     def make_ready(checkpointer: Any, commits: Any, found: Any) -> None:
         if found is not None:
@@ -198,12 +198,12 @@ def none_in_flight(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def last_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
-    """Workers go on behind the last barrier."""
+    """Workers continue after the last barrier."""
     return lambda feed, message, last=False: right(feed, message)
 
 
 def stopped_early(right: Callable[..., Any]) -> Callable[..., Any]:
-    """The job stops before its last snapshot stands."""
+    """The job stops before its last snapshot is durable."""
 
     def ask_last(snapshotting: Any) -> None:
         right(snapshotting)
@@ -231,4 +231,4 @@ WRONG: Final = {
     "workers go on behind the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
     "a job stops before its last snapshot stands": Wrong(SnapshotCoordinator, "ask_last", stopped_early, 6),
 }
-"""What is done wrong, where, and the first seed that shows it: not much behind it another must."""
+"""The error, its place, and the first seed that shows it: another seed soon after must show it too."""

@@ -10,7 +10,7 @@ from tests.simulation.protocol_model.records import ChannelKey, EpochItem, Item,
 
 
 class Frame(NamedTuple):
-    """An item on its way."""
+    """An item in flight."""
 
     incarnation: int
     sequence: int
@@ -25,7 +25,7 @@ class Frame(NamedTuple):
 
 
 class Channel:
-    """``sent`` is on its way or untaken, ``backlog`` waits at the sender for credit, or behind what does.
+    """``sent``: in flight or untaken; ``backlog``: waits at the sender for credit, or for earlier items.
 
     Credit comes back when an item is taken; rows that a region holds keep theirs (R5).
     """
@@ -89,7 +89,7 @@ class Channel:
         return frame.incarnation == self.incarnation
 
     def current_frames(self) -> list[Frame]:
-        """What is on its way, without what zombies have sent."""
+        """The items in flight, without those of zombies."""
         return [frame for frame in self.sent if frame.incarnation == self.incarnation]
 
     def in_order(self, frame: Frame) -> bool:

@@ -34,7 +34,7 @@ class Counting:
     def process(self, oracle: Oracle, exchange: str, record: Record) -> None:
         """Count a record, and put it into its window."""
         oracle.require(
-            record.time > self.epochs[exchange], f"{record} came behind epoch {self.epochs[exchange]} of {exchange}"
+            record.time > self.epochs[exchange], f"{record} arrived after epoch {self.epochs[exchange]} of {exchange}"
         )
         state = self.keys.setdefault(record.key, KeyState())
         state.count += 1

@@ -1,8 +1,8 @@
 """All interleavings of tiny instances, to the end: a breadth-first search over the states of the model.
 
 Where an instance is ``eager``, a report is taken by the coordinator as soon as it has been made. That leaves nothing
-out as long as the order of reports changes neither what the coordinator holds nor what it sends to anybody, which
-tests/unit/workers/coordinator/test_coordinator_machine.py checks, and no worker has two orders to wait for behind
+out as long as the order of reports changes neither what the coordinator holds nor its messages, which
+tests/unit/workers/coordinator/test_coordinator_machine.py checks, and no worker has two orders to wait for after
 that to begin.
 
 ``python -m tests.simulation.protocol_model.exhaustive --seconds 600`` searches larger ones too, as deep as time allows.

@@ -24,7 +24,7 @@ SHARED = {"net", "shape", "_shape", "machines", "_topology", "_plan_moves", "_pa
 INTERNED = "interned"
 
 ATOMS = {int, str, bool, bytes, tuple, frozenset, type(None), ReceivingPhase, SendingPhase, CoordinatorPhase}
-"""Never copied. So is whatever has no copier."""
+"""Never copied, like all types without a copier."""
 
 
 def _copied_values(values: dict[str, Any]) -> dict[str, Any]:
@@ -165,20 +165,20 @@ class ForkingWorld(World):
         return cloned(thing)
 
     def channel_for(self, key: ChannelKey) -> Channel:
-        """A copy of its own."""
+        """Return a separate copy."""
         channel: Channel = self._own(self.channels[key], key)
         self.channels[key] = channel
         return channel
 
     def worker_for(self, worker: int) -> ModelWorker:
-        """A copy of its own."""
+        """Return a separate copy."""
         copy: ModelWorker = self._own(self.workers[worker], worker)
         self.workers[worker] = copy
         copy.net = self
         return copy
 
     def coordinator_for(self) -> CoordinatorMachine:
-        """A copy of its own."""
+        """Return a separate copy."""
         self.coordinator = self._own(self.coordinator, "coordinator")
         return self.coordinator
 

@@ -1,4 +1,4 @@
-"""The hard cases that runs must have met: a case nobody met is a case nobody tested."""
+"""The hard cases that runs must hit: a case without a hit is not tested."""
 
 from __future__ import annotations
 

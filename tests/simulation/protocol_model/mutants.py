@@ -41,7 +41,7 @@ class Mutant:
                 play(self.scenario, seed, self.machines, steps_max=5_000)
         except Violation as violation:
             return str(violation)
-        except Exception:  # wrong code may well break: that is no finding of the oracle
+        except Exception:  # wrong code may raise other errors: the oracle has not found those
             return None
         return None
 

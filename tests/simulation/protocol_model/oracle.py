@@ -1,4 +1,4 @@
-"""What must become of every record, window, key and slot, whatever the schedule; it knows no machine."""
+"""The expected result for every record, window, key and slot in any schedule; independent of all machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def late_numbers(rows: Sequence[tuple[int, int]]) -> set[int]:
 
 
 class Oracle:
-    """Told of everything that is read, processed and fired; raises `Violation`, at once where it can."""
+    """Gets everything that is read, processed and fired; raises `Violation` as early as possible."""
 
     def __init__(self, shape: Shape, parts: Mapping[PartName, tuple[tuple[int, int], ...]]) -> None:
         self._shape = shape
@@ -78,7 +78,7 @@ class Oracle:
         self._seen[key] = 1
         path = (region, exchange, record.source, record.part, record.path, record.key)
         last = self._order.get(path, -1)
-        self.require(last < record.number, f"{record} was processed behind number {last} by {region}: reordered")
+        self.require(last < record.number, f"{record} was processed after number {last} by {region}: reordered")
         self._order[path] = record.number
 
     def fired(self, region: str, key: int, window: int, content: Iterable[Seen]) -> None:
@@ -90,7 +90,7 @@ class Oracle:
     def rebalanced(self, before: Sequence[int], after: Sequence[int], members: Sequence[int], moved: int) -> None:
         """A rescale has ended: R10."""
         counts, had = Counter(after), Counter(before)
-        self.require(set(after) <= set(members), "a slot is of nobody")
+        self.require(set(after) <= set(members), "a slot has no owner")
         sizes = [counts[member] for member in members]
         self.require(max(sizes) - min(sizes) <= 1, f"unbalanced: {sizes} (R10)")
         small, larger = divmod(len(after), len(members))
@@ -106,7 +106,7 @@ class Oracle:
         for exchange in self._shape.exchanges:
             found = sum(1 for _, other, _ in self._seen if other == exchange)
             wanted = self._total(exchange)
-            self.require(found == wanted, f"{found} records were processed behind {exchange}, not {wanted}: lost")
+            self.require(found == wanted, f"{found} records were processed after {exchange}, not {wanted}: lost")
         for region in self._shape.regions:
             fired = Counter(item for (other, _, _), items in self._windows.items() if other == region for item in items)
             came = Counter((exchange, record) for other, exchange, record in self._seen if other == region)

@@ -60,7 +60,7 @@ class Promising:
         return [source for source, last in reading.last.items() if self.worth_telling(reading.frontier(source), last)]
 
     def worth_telling(self, now: tuple[int, bool], last: tuple[int, bool]) -> bool:
-        """T3: whoever listens hears of progress, and of falling idle or waking."""
+        """T3: listeners get progress, and changes between idle and active."""
         return now[0] > last[0] or (now[0] == last[0] and now[1] != last[1])
 
     def broadcast(self, source: str) -> None:
@@ -71,7 +71,7 @@ class Promising:
             self.tell(exchange)
 
     def promise(self, exchange: str) -> tuple[int, bool]:
-        """T2, T6: the minimum over what feeds ``exchange``, as it has been told. Who is idle holds back nobody."""
+        """T2, T6: the minimum over the inputs of ``exchange``, as received. Idle inputs are left out."""
         feeders, state = self.shape.exchanges[exchange], self.state
         told = [(state[name].epoch, False) if name in state else self.reading.told(name) for name in feeders]
         active = [time for time, idle in told if not idle and time != MAX_EPOCH]
@@ -83,7 +83,7 @@ class Promising:
         return not self.may_read and any(feeder in self.shape.sources for feeder in self.shape.exchanges[exchange])
 
     def tell(self, exchange: str) -> None:
-        """T3: whoever listens hears of progress, and of falling idle or waking."""
+        """T3: listeners get progress, and changes between idle and active."""
         time, idle = self.promise(exchange)
         if not self.is_silent(exchange):
             if time > self.sent[exchange] or idle != self.idle[exchange]:

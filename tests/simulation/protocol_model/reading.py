@@ -23,7 +23,7 @@ class Reading:
         return frontier(self.of(source), self.last[source][0])
 
     def told(self, source: str) -> tuple[int, bool]:
-        """What was promised last. No longer idle once a part has woken: its records go out before that is told."""
+        """The last frontier. Not idle once a part has woken: its records are sent before the change is."""
         time, idle = self.last[source]
         return time, idle and all(part.idle or part.finished for part in self.of(source))
 

@@ -62,7 +62,7 @@ class Run:
             except PeerError as error:
                 self.restart(error)
         else:
-            raise Violation("it goes on and on: livelock (P8)")
+            raise Violation("no end: livelock (P8)")
         self.world.check_end()
         self.absorb()
         self.outcome.steps = self.step
@@ -164,7 +164,7 @@ class Run:
             raise world.fail(f"a {fault.kind}")
         others = [channel for channel in world.channels.values() if channel.key.sender != channel.key.receiver]
         longest = max(others, key=lambda channel: len(channel.current_frames()), default=None)
-        # Another frame of this incarnation must come behind it, or nobody could tell.
+        # Another frame of this incarnation must follow, or the fault could not be detected.
         if longest is None or len(longest.current_frames()) < 2:
             return
         frame = longest.current_frames()[0]
@@ -176,7 +176,7 @@ class Run:
         world.hit(f"{fault.kind} made")
 
     def restart(self, error: PeerError) -> None:
-        """S6: the job has ended with its typed error; start it afresh, while its zombies still send."""
+        """S6: the job has ended with its typed error; start it again, while its zombies still send."""
         old = self.world
         self.absorb()
         self.note((str(error),))

@@ -19,7 +19,7 @@ def _parts(sources: str, parts: int, rows: int, keys: int) -> dict[PartName, tup
 BEHIND_A_REGION = Setup(
     SHAPES["two stages"], _parts("S", 2, 16, 2), workers=2, keys=2, requests=(Request(3, 1, 20), Request(2, 1, 60))
 )
-"""Rows of one key go through two stages while their slots move, and somebody leaves."""
+"""Rows of one key go through two stages while their slots move, and a worker leaves."""
 
 BOTH_WAYS = Setup(
     SHAPES["join"],
@@ -43,7 +43,7 @@ LATE_ROWS = Setup(
     keys=2,
     requests=(Request(2, 1, 6), Request(3, 2, 40)),
 )
-"""Every other record is late by its own part's epoch, also behind a move of the part."""
+"""Every other record is late by its own part's epoch, also after a move of the part."""
 
 SHRINKS = Setup(
     SHAPES["diamond"],
@@ -53,7 +53,7 @@ SHRINKS = Setup(
     batch_rows=2,
     requests=(Request(3, 3, 12), Request(2, 2, 60)),
 )
-"""Nobody joins: slots and parts go to workers that are in the middle of their own."""
+"""No worker joins: slots and parts go to workers that are in a move themselves."""
 
 SMALL_MOVES = Setup(
     SHAPES["two stages"],
@@ -73,7 +73,7 @@ MANY_MOVES = Setup(
     slots_max=1,
     requests=(Request(2, 2, 6), Request(6, 2, 60)),
 )
-"""Many moves of one slot each, one behind the other."""
+"""Many moves of one slot each, one after the other."""
 
 MIXED = Setup(
     SHAPES["mixed"], _parts("ST", 3, 12, 3), workers=2, keys=3, naps=4, requests=(Request(3, 1, 20), Request(2, 2, 80))
@@ -93,7 +93,7 @@ ASLEEP = Setup(
     requests=(Request(3, 2, 40),),
     slow=frozenset([(0,), (ChannelKey("A", 0, 2),), (ChannelKey("A", 1, 2),)]),
 )
-"""A part that sleeps is handed over by who goes on with a region, and has to wait for a part of the slow worker 0."""
+"""A sleeping part is handed over by a worker whose regions continue, and waits for a part of the slow worker 0."""
 
 OF: dict[str, Setup] = {
     "RegionsSpeakBeforeTheMarker": ASLEEP,

@@ -27,6 +27,6 @@ SCHEDULE = 6
 
 
 def test_r2_rows_gathered_while_parts_are_awaited_leave_under_the_old_version() -> None:
-    with pytest.raises(InternalError, match=r"rows of version \d where \d stands"):
+    with pytest.raises(InternalError, match=r"rows of version \d, expected \d"):
         play(LARGE_BATCHES, SCHEDULE, Machines(switch=FlushesOnceOnly))
     play(LARGE_BATCHES, SCHEDULE)

@@ -1,4 +1,4 @@
-"""The oracle sees every wrong protocol: here in the run that is on record for it; `make mutants` searches afresh."""
+"""The oracle sees every wrong protocol: here in its recorded run; `make mutants` searches again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BASES = {"Region", "Switch", "Coordinator"}
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_oracle_catches(name: str) -> None:
     said = MUTANTS[name].caught(RECORDED[name])
-    assert said is not None, f"search afresh: python -m tests.simulation.protocol_model.mutants {name}"
+    assert said is not None, f"search again: python -m tests.simulation.protocol_model.mutants {name}"
 
 
 @pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant.scenario is not None])

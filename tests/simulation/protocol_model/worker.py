@@ -40,7 +40,7 @@ class Machines(Protocol):
 
 
 class ModelWorker(Promising):
-    """Worker ``worker``, built with the ``members``, ``table`` and ``version`` of now; a joiner is no member yet."""
+    """Worker ``worker``, built with the ``members``, ``table`` and ``version`` of now; a joiner is not a member yet."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class ModelWorker(Promising):
         self.outgoing: dict[ChannelKey, list[Record]] = {}
         self.shipping: dict[str, tuple[tuple[int, int], ...]] = {}
 
-    # -- what it may do of itself --
+    # -- scheduled actions --
 
     @property
     def may_read(self) -> bool:
-        """R2: a joiner sends nothing before its marker; nobody anything between handing over and marker."""
+        """R2: a joiner sends nothing before its marker; no worker sends between hand-over and marker."""
         return self.started and self.switch.may_poll
 
     def poll(self, name: PartName, rows: int) -> None:
@@ -109,7 +109,7 @@ class ModelWorker(Promising):
         return any(machine.phase is not ReceivingPhase.STEADY for machine in self.regions.values())
 
     def ship(self, region: str) -> None:
-        """Send one parcel: the next slots on their way to one owner."""
+        """Send one chunk: the next leaving slots of one owner."""
         (_, owner), *_ = slots = self.shipping[region]
         chunk = tuple(slot for slot, other in slots[: self.chunk] if other == owner)
         states = self.state[region].taken_out(chunk)
@@ -160,7 +160,7 @@ class ModelWorker(Promising):
             self.net.put(ChannelKey(exchange, self.id, member), EpochItem(time, idle))
 
     def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
-        """Put control behind everything that was gathered."""
+        """Send a control message after all buffered rows."""
         self.flush(exchange)
         for member in members:
             self.net.put(ChannelKey(exchange, self.id, member), message)
@@ -236,14 +236,14 @@ class ModelWorker(Promising):
         self.net.mail(self.id, effect.move.taker, PartHandedOver(effect.version, effect.move, replace(part)))
 
     def take_part(self, came: PartHandedOver) -> None:
-        """R6: it counts from the switch on, and is polled when the coordinator says so."""
+        """R6: the part counts from the switch on, and is polled on the coordinator's order."""
         part: Part = came.position
         if not part.finished:
             self.net.hit("part waiting for release")
         self.gained[came.move.source, came.move.part] = replace(part, polled=False)
 
     def switch_exchanges(self, move: RescaleMove) -> None:
-        """R2: all exchanges at once, and a marker on every channel."""
+        """R2: switch all exchanges together, and send a marker on every channel."""
         if not self.started and not self.gained:
             self.net.hit("joiner without part")
         self.started = True

@@ -111,7 +111,7 @@ class World:
         self.letters[sender, receiver] = (*self.letters.get((sender, receiver), ()), (self.incarnation, message))
 
     def report(self, worker: int, report: Report) -> None:
-        """Tell the coordinator."""
+        """Send a message to the coordinator."""
         self.mail(worker, COORDINATOR, report)
 
     def free(self, key: ChannelKey, cost: int) -> None:
@@ -130,7 +130,7 @@ class World:
         return self.workers[worker]
 
     def coordinator_for(self) -> cm.CoordinatorMachine:
-        """The coordinator, to tell it."""
+        """The coordinator as a receiver."""
         return self.coordinator
 
     # -- what can happen --
@@ -323,11 +323,11 @@ class World:
     # -- the end --
 
     def fail(self, what: str) -> PeerError:
-        """S6: somebody was lost; without snapshots the job ends so."""
-        return PeerError(f"{what} was lost, and the job has no snapshots. Start it afresh.")
+        """S6: the error of a job without snapshots that has lost a worker or the coordinator."""
+        return PeerError(f"{what} was lost, and the job has no snapshots. Start it again.")
 
     def zombies(self) -> tuple[Stale, ...]:
-        """All that is still on its way when a job ends."""
+        """The items in flight at the end of a job."""
         frames: list[Stale] = [(key, frame) for key, channel in self.channels.items() for frame in channel.sent]
         letters: list[Stale] = [(pair, letter) for pair, queue in self.letters.items() for letter in queue]
         return (*frames, *letters)
@@ -344,7 +344,7 @@ class World:
                         raise Violation(f"worker {worker.id} holds slot {key} of {name}, which is {table[key]}'s")
                     counts[name, key] = kept.count
         if self.coordinator.phase is not cm.CoordinatorPhase.STEADY:
-            raise Violation(f"the coordinator is still {self.coordinator.phase}: nothing goes on (P8)")
+            raise Violation(f"the coordinator is still {self.coordinator.phase}: no progress (P8)")
         self.oracle.require(self.coordinator.members == self.wanted, f"{self.wanted} were asked for (R9)")
         self.oracle.require(
             tuple(sorted(self.workers)) == self.wanted, f"{[*self.workers]} are there, not {self.wanted}"
@@ -356,12 +356,12 @@ class World:
     def _check_region(self, worker: ModelWorker, name: str) -> None:
         where = f"region {name} on worker {worker.id}"
         phase, state = worker.regions[name].phase, worker.state[name]
-        self.oracle.require(phase is ReceivingPhase.STEADY, f"{where} is still {phase}: nothing goes on (P8)")
+        self.oracle.require(phase is ReceivingPhase.STEADY, f"{where} is still {phase}: no progress (P8)")
         self.oracle.require(state.epoch == MAX_EPOCH, f"{where} never saw the end, but {state.epoch} (T5)")
         self.oracle.require(not state.held, f"{where} still holds rows")
 
     def quiet(self) -> bool:
-        """Whether nothing is on its way, and nothing can be read."""
+        """Whether nothing is in flight and nothing can be read."""
         if any(isinstance(f.item, Rows | EpochItem) for channel in self.channels.values() for f in channel.sent):
             return False
         return not any(worker.reading.pollable() for worker in self.workers.values())

@@ -111,7 +111,7 @@ class UninvolvedNotAsked(Coordinator):
     """R7: only those that gain or lose something must have ended."""
 
     def _maybe_end(self) -> list[ce.Effect]:
-        move = self._under_way()
+        move = self._current_move()
         involved = {w for was, now in zip(self.table, move.table, strict=True) if was != now for w in (was, now)}
         involved |= {worker for part in move.parts for worker in (part.giver, part.taker)}
         kept = (self._missing, self._shipped, self._marked)
@@ -146,10 +146,10 @@ class EndsBeforePartsAreReleased(Coordinator):
 
 
 class LeavesEarly(Coordinator):
-    """R8: leavers are told to go with their last move."""
+    """R8: leavers are ordered to leave with their last move."""
 
     def _order_move(self) -> list[ce.Effect]:
-        effects, move = super()._order_move(), self._under_way()
+        effects, move = super()._order_move(), self._current_move()
         return [*effects, *(ce.Send(worker, Leave()) for worker in move.old if worker not in move.new)]
 
 
@@ -199,7 +199,7 @@ def dealt_anew(
     wanted: Sequence[int],
     **options: Any,
 ) -> list[RescaleMove]:
-    """R10: all slots are dealt anew, whoever had them."""
+    """R10: all slots are dealt again, without regard to their owners."""
     moves = list(plan_moves(version, members, table, parts, wanted, **options))
     new = first_table(len(table), sorted(wanted))
     return [*moves[:-1], replace(moves[-1], table=new)]
@@ -213,7 +213,7 @@ def unbalanced(
     wanted: Sequence[int],
     **options: Any,
 ) -> list[RescaleMove]:
-    """R10: what a leaver had goes to one worker, and nobody else gives anything."""
+    """R10: the slots of a leaver go to one worker, and no other slot moves."""
     heir = min(wanted)
     new = tuple(owner if owner in wanted else heir for owner in table)
     moved = tuple(PartMove(*name, owner, heir) for name, owner in parts.items() if owner not in wanted)

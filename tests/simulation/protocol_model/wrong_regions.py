@@ -43,7 +43,7 @@ class Region(ReceivingMachine):
 
 
 class EpochNotHeld(Region):
-    """R3: an epoch behind a marker is let in at once."""
+    """R3: an epoch after a marker is passed immediately."""
 
     def _epoch(self, event: EpochTaken) -> list[Effect]:
         return self._let_in(event)
@@ -74,7 +74,7 @@ class NoCut(Region):
 
 
 class CutOfFrontiersAfter(Region):
-    """R3: F(v) is the minimum of what is promised behind the markers."""
+    """R3: F(v) is the minimum of the frontiers after the markers."""
 
     def _cut(self, move: RescaleMove) -> list[Effect]:
         for side in self._sides.values():
@@ -198,7 +198,7 @@ class ShippedOfOneSender(Region):
 
 
 class ShippedTooEarly(Region):
-    """R6: Shipped is sent behind the own marker, while rows of others are still to come."""
+    """R6: Shipped is sent after the worker's own marker, before rows of others have arrived."""
 
     def _marker(self, exchange: str, sender: int, marker: Marker) -> list[Effect]:
         effects = super()._marker(exchange, sender, marker)

@@ -52,7 +52,7 @@ class WaitsBeforeHandingOver(Switch):
 
 
 class FlushesBehindTheMarker(ModelWorker):
-    """R2: what was gathered by the old table leaves behind the marker."""
+    """R2: rows buffered by the old table are sent after the marker."""
 
     def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
         """A marker does not push out what was gathered."""
@@ -78,7 +78,7 @@ class NoMarkerOnLoopback(ModelWorker):
 
 
 class LoopbackMarkerOvertakes(NoMarkerOnLoopback):
-    """R2: the marker to itself is taken at once, before what stands in the loopback."""
+    """R2: a worker takes its own marker immediately, before the items in the loopback."""
 
     def send_in_band(self, exchange: str, members: tuple[int, ...], message: InBand) -> None:
         """To itself by hand."""
@@ -99,7 +99,7 @@ class JoinerSpeaksFirst(ModelWorker):
 
 
 class ExchangesOneByOne(ModelWorker):
-    """R2: one exchange switches at once, each of the others some messages later."""
+    """R2: one exchange switches first, each of the others some messages later."""
 
     late: tuple[str, ...] = ()
     waited: int = 0
@@ -119,7 +119,7 @@ class ExchangesOneByOne(ModelWorker):
         return exchange in self.late
 
     def gather(self, exchange: str, record: Record) -> None:
-        """By the table that stands for this exchange."""
+        """Return the table of this exchange."""
         new = (self.members, self.table, self.version)
         if self._in_old(exchange):
             self.members, self.table, self.version = self.old
@@ -127,19 +127,19 @@ class ExchangesOneByOne(ModelWorker):
         self.members, self.table, self.version = new
 
     def flush_one(self, key: ChannelKey) -> None:
-        """By the version that stands for this exchange."""
+        """Return the version of this exchange."""
         new, self.version = self.version, self.old[2] if self._in_old(key.exchange) else self.version
         super().flush_one(key)
         self.version = new
 
     def send_epoch(self, exchange: str, time: int, *, idle: bool = False) -> None:
-        """To the members that stand for this exchange."""
+        """Send to the members of this exchange."""
         new, self.members = self.members, self.old[0] if self._in_old(exchange) else self.members
         super().send_epoch(exchange, time, idle=idle)
         self.members = new
 
     def take(self, key: ChannelKey, item: object) -> None:
-        """The third message: the next exchange switches behind it."""
+        """The third message: the next exchange switches after it."""
         super().take(key, item)  # type: ignore[arg-type]
         self.waited += 1
         if self.late and self.waited % 3 == 0:
@@ -175,10 +175,10 @@ class ReleasedBackwards(ModelWorker):
 
 
 class PolledAtOnce(ModelWorker):
-    """R6: a gained part is polled at once."""
+    """R6: a gained part is polled immediately."""
 
     def take_part(self, came: PartHandedOver) -> None:
-        """As if the coordinator had said so."""
+        """As if the coordinator had allowed it."""
         super().take_part(came)
         self.gained[came.move.source, came.move.part].polled = True
 
@@ -193,7 +193,7 @@ class PartWithoutItsFrontier(ModelWorker):
 
 
 class ByeBehindTheMarker(ModelWorker):
-    """R8: a leaver says Bye as soon as it has switched, and its regions go on."""
+    """R8: a leaver says Bye as soon as it has switched, and its regions continue."""
 
     def switch_exchanges(self, move: RescaleMove) -> None:
         """And Bye."""
@@ -277,7 +277,7 @@ class GapAccepted(Channel):
     """F1: numbers are not looked at."""
 
     def in_order(self, frame: Frame) -> bool:
-        """Whatever comes."""
+        """Always."""
         return True
 
 
@@ -285,20 +285,20 @@ class StaleAccepted(GapAccepted):
     """F1, S6: incarnations are not looked at."""
 
     def current(self, frame: Frame) -> bool:
-        """Whatever comes."""
+        """Always."""
         return True
 
 
 class CreditIgnored(Channel):
-    """F2: everything is sent at once."""
+    """F2: everything is sent immediately."""
 
     def may_go(self, frame: Frame) -> bool:
-        """Whatever is untaken."""
+        """Ignores the untaken items."""
         return True
 
 
 class EpochsNeedNoCredit(Channel):
-    """F2: an epoch is sent at once, past rows that wait."""
+    """F2: an epoch is sent immediately, before waiting rows."""
 
     def put(self, item: object) -> bool:
         """An epoch overtakes the backlog."""
@@ -323,5 +323,5 @@ class StaleLettersAccepted(World):
     """S6: letters of an old incarnation are taken by workers."""
 
     def is_current(self, incarnation: int, receiver: int) -> bool:
-        """Whatever comes."""
+        """Always."""
         return receiver != COORDINATOR or super().is_current(incarnation, receiver)

@@ -129,7 +129,7 @@ class Region:
 
     def send(self, exchange: str, worker: int, *items: Any) -> None:
         """Have ``worker`` put rows (a list of keys, which are their values too), an epoch (a number), a `Batch` or
-        what stands in line on ``exchange``. Rows bear the version of the last marker there.
+        the queued items of ``exchange``. Rows have the version of the last marker there.
         """
         for item in items:
             made = Batch(item, keys=item) if isinstance(item, list) else Epoch(item) if isinstance(item, int) else item
@@ -175,14 +175,14 @@ class Region:
                 return grants
 
     def got(self) -> list[Any]:
-        """What has come out: values, and other messages as they are."""
+        """Return the output: values, and other messages unchanged."""
         out: list[Any] = []
         for message in self.recorder.take():
             out.extend(message.values if isinstance(message, Batch) else [message])
         return out
 
     def told(self) -> list[Report]:
-        """What the coordinator has been told since; other letters stay."""
+        """Take the messages to the coordinator; other messages stay."""
         reports = [letter for receiver, letter in self.letters if receiver == COORDINATOR]
         self.letters[:] = [(receiver, letter) for receiver, letter in self.letters if receiver != COORDINATOR]
         return reports  # type: ignore[return-value]  # nothing else goes to the coordinator

@@ -1,4 +1,4 @@
-"""A transactional sink that writes down every call, and fails where it is told to."""
+"""A transactional sink that records every call, and fails where a test wants it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class JournalWriter:
 
 
 class PlainSink:
-    """A sink without transactions over the same journal: what it writes is visible at once."""
+    """A sink without transactions over the same journal: its output is visible immediately."""
 
     def __init__(self, name: str, journal: Journal, failing: str = "") -> None:
         self.name = name

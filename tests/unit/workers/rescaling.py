@@ -36,7 +36,7 @@ class Running:
         **options: Any,
     ) -> None:
         self.clock = clock or VirtualClock()
-        # Little credit, so that markers do not stand behind much, and rows that are held fill a channel.
+        # Little credit, so that markers wait for few rows, and held rows fill a channel.
         batching = options.pop("batching", mp.Batching(rows_max=rows_max, credit=Credit(rows=4 * rows_max)))
         self.crew = kind(job.plan(), workers=workers, batching=batching, clock=self.clock, **options)
         self.crew.commit.recover()
@@ -152,7 +152,7 @@ def rows(parts: int, count: int) -> list[Row]:
 
 
 def two_stages(sink: Any, *, parts: int = 4, count: int = 60) -> mp.Job:
-    """Two exchanges, with state behind each: rows come out with how many of their keys had come before them."""
+    """Return a plan with two exchanges and state after each: rows carry the count of earlier rows of their key."""
     job = mp.Job("two-stages", slots=64)
     first = job.source("in", sources.Memory(rows(parts, count), parts=parts)).key_by("first", lambda row: row[1] % 7)
     counted = first.stateful_map("counted", lambda key, row, seen: ((*row, seen), seen + 1), default=int)

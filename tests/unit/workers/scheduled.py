@@ -96,7 +96,7 @@ class Watch:
     broken: list[str] = field(default_factory=list)
 
     def on(self, stream: mp.StreamBuilder[Any, Any], name: str) -> Any:
-        """``stream`` behind a step that watches it."""
+        """Return ``stream`` after a step that records it."""
         return as_step(partial(_Watching, watch=self), name=name)(stream)
 
     def reached(self, name: str, worker: int) -> int:

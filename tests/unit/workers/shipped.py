@@ -1,4 +1,4 @@
-"""A line of steps whose state is shipped, and what there is to see of it."""
+"""A chain of steps whose state is transferred, with a recorder after it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Heard(Operator):
 
 
 class Region:
-    """A line of steps, each of which has keys, and a recorder behind them."""
+    """A chain of steps with keys, and a recorder after them."""
 
     def __init__(self, *kinds: Callable[[StepContext], Operator], worker: int = 0, **options: Any) -> None:
         self.operators = [kind(StepContext("test", f"step-{rank}", keyed=True)) for rank, kind in enumerate(kinds)]

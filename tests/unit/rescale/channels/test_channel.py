@@ -198,7 +198,7 @@ def test_f2_below_the_credit_the_window_limits_what_is_on_its_way() -> None:
     assert rows_of(channel.take()) == [2, 2]
     assert channel.backlog == 3
     assert channel.waits_for_time
-    assert channel.excess == 2.0  # twelve rows are there, and six may be; three would not be too many at once
+    assert channel.excess == 2.0  # twelve rows are queued, six may be, and a share is three
     channel.grant(Grant(CHANNEL, 3, 2, 0, window=1))
     assert rows_of(channel.take()) == []
     channel.grant(Grant(CHANNEL, 3, 4, 0, window=1))

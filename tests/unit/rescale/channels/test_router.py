@@ -89,7 +89,7 @@ def feed(exchange: Exchange, steps: Sequence[Item]) -> None:
 
 @st.composite
 def traffic(draw: st.DrawFn) -> tuple[list[Item], list[Any]]:
-    """What comes to a router: batches with numbered values, epochs and barriers; and the same row by row."""
+    """The input of a router: batches with numbered values, epochs and barriers; and the same row by row."""
     timed = draw(st.booleans())
     atoms = draw(strategies.sequences(keys=strategies.legal_keys(), timed=timed, size_max=40))
     cuts = draw(strategies.batch_cuts(len(atoms)))
@@ -116,7 +116,7 @@ def traffic(draw: st.DrawFn) -> tuple[list[Item], list[Any]]:
 def test_each_row_goes_to_the_owner_of_its_slot_with_epochs_and_control_in_their_places(
     given_traffic: tuple[list[Item], list[Any]], members: int, rows_max: int, bytes_max: int
 ) -> None:
-    """So to exactly one worker, in order per key; and every worker gets every epoch and barrier, behind its rows."""
+    """Each row reaches exactly one worker, in order per key; every epoch and barrier reaches every worker in place."""
     steps, flat = given_traffic
     exchange = Exchange(members, me=members - 1, rows_max=rows_max, bytes_max=bytes_max)
     feed(exchange, steps)

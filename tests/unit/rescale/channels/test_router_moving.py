@@ -1,4 +1,4 @@
-"""The router through a move: one marker on every channel, old ways before it and new ones behind, Bye at the end."""
+"""The router in a move: one marker on every channel, the old table before and the new one after it, Bye at the end."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_r8_a_leaver_sends_what_its_regions_reach_until_its_bye_and_nothing_behi
     seen = Ends(router).seen()
     for member in (0, 1):
         assert [item for _, item, _ in seen[member]][1:] == [4, Bye()]
-    # Nobody is left to take it on the channel to itself.
+    # The channel to itself has no receiver.
     assert [type(item) for _, item, _ in seen[2]] == [Marker]
 
 
@@ -236,7 +236,7 @@ def test_f3_with_one_worker_left_nothing_is_hashed() -> None:
 
 
 def test_a_number_that_was_used_on_a_channel_is_not_used_again_when_others_join() -> None:
-    """F1: the frames of each channel are numbered from 1 on, whoever else comes and goes."""
+    """F1: the frames of each channel are numbered from 1 on, even if other workers join and leave."""
     router = router_of(0, 1, table=[1] * SLOTS, rows_max=1)
     route(router, 0)
     router.connect(2)

@@ -93,7 +93,7 @@ def test_r6_leave_to_poll_that_comes_before_the_parts_waits_for_them(switch: sm.
 
 def test_r7_a_second_move_while_parts_are_awaited_is_an_internal_error(switch: sm.SendingMachine) -> None:
     switch.handle(order(MOVE))
-    with pytest.raises(InternalError, match="a move while another goes on"):
+    with pytest.raises(InternalError, match="a move during another move"):
         switch.handle(order(PLAIN))
 
 

@@ -1,4 +1,4 @@
-"""A finished job whose source reads what is new goes on behind its end: with its state, and with the new parts only."""
+"""A finished job whose source reads new input resumes after its end, with its state and the new parts only."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_file_that_was_changed_after_it_was_read_is_an_error_that_names_it(tmp
     assert failed.value.lasting
     path.write_text(before)
     os.utime(path, ns=(1, 1))
-    assert run(totals(tmp_path), tmp_path).read == 0  # the time alone is no change
+    assert run(totals(tmp_path), tmp_path).read == 0  # only the time differs
 
 
 def test_another_name_or_way_to_a_file_that_was_read_does_not_make_it_new(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_event_time_begins_again_and_timers_of_the_next_run_fire_in_it(tmp_path:
     fired.clear()
     frontiers.clear()
     assert run(job(), tmp_path, 2).read == 0
-    assert (fired, frontiers) == ([], [])  # the end has come already: nobody is told of it again
+    assert (fired, frontiers) == ([], [])  # the end was already sent, and is not sent again
     wrote(tmp_path / "in", 1, rows=3)  # older than what the first run has read: of another part, and not late
     assert run(job(), tmp_path).read == 3
     assert fired == [("a", 101), ("b", 102), ("c", 103)]

@@ -1,4 +1,4 @@
-"""The end of a job: all sinks pre-commit before any commits, and a failure anywhere leaves nothing behind."""
+"""The end of a job: all sinks pre-commit before any sink commits, and a failure leaves no output."""
 
 from __future__ import annotations
 

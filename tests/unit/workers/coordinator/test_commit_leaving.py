@@ -114,7 +114,7 @@ def test_all_workers_commit_under_one_context_per_step() -> None:
 
 
 class Kept(Ledger):
-    """A sink that notes what is held for the commit, and what is let go."""
+    """A sink that records what is held for the commit, and what is released."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ NOTHING = RunResult("a", {}, 0.0)
 
 
 class Workers:
-    """Workers that do what they are told when the test says so, and write it down."""
+    """Fake workers that execute commands when the test decides, and record them."""
 
     def __init__(self) -> None:
         self.members: tuple[int, ...] = (0,)
@@ -66,7 +66,7 @@ class Workers:
     def call_off(self) -> None:
         _, done = self.waiting.pop(0)
         self.phase = "steady"
-        done(DeadlineError("worker 2 has not come up"))
+        done(DeadlineError("worker 2 did not start"))
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_an_abandoned_rescale_is_reported_and_the_job_continues(controls: Comman
     obey(controls, workers)
     assert late.taken.result() is None
     workers.call_off()
-    with pytest.raises(DeadlineError, match="worker 2 has not come up"):
+    with pytest.raises(DeadlineError, match="worker 2 did not start"):
         late.done.result(timeout=0)
     obey(controls, workers)
     assert (controls.known().state, controls.known().workers) == ("running", 1)

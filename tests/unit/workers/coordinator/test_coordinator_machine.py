@@ -156,7 +156,7 @@ def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
     assert sum(taken) == slots // 2
     assert max(taken) > 17
     assert (machine.keys_moved, machine.bytes_moved) == (len(taken) * 12, len(taken) * (4 << 20))
-    # The next rescale begins anew: state may have grown meanwhile.
+    # The next rescale starts with a small move again: state may have grown.
     opening = move_of(request(machine, 0))
     assert (opening.table, opening.more, opening.losing) == (machine.table, True, (1,))
     first = opening_ended(machine, opening)
@@ -164,7 +164,7 @@ def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
 
 
 def opening_ended(machine: cm.CoordinatorMachine, opening: RescaleMove) -> RescaleMove:
-    """The move behind one that has moved nothing."""
+    """Return the move after one that has moved no slot."""
     reports: list[Any] = []
     for worker in opening.everyone:
         reports += [Switched(opening.version, worker), MarkersIn(opening.version, worker, "A")]
@@ -172,7 +172,7 @@ def opening_ended(machine: cm.CoordinatorMachine, opening: RescaleMove) -> Resca
     return move_of(told(machine, *reports))
 
 
-LATE = DeadlineError("worker 3 has not come up")
+LATE = DeadlineError("worker 3 did not start")
 
 
 def test_r1_a_rescale_whose_joiners_do_not_come_up_is_called_off_and_nothing_has_changed(

@@ -1,4 +1,4 @@
-"""Which state a changed job takes over from a snapshot, and what it is told where the two do not fit."""
+"""The state that a changed job takes over from a snapshot, and the errors of misfits."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def told(now: mp.Job, before: Manifest | None = None, **options: Any) -> str:
     with pytest.raises(SnapshotError) as raised:
         fit(now, before, **options)
     text = str(raised.value)
-    assert text.startswith(f"job 'shop' cannot resume from snapshot {ID}, because the job has changed:\n  - ")
+    assert text.startswith(f"job 'shop' cannot resume from snapshot {ID}, because the job changed:\n  - ")
     return text.split("\n  - ", 1)[1]
 
 
@@ -323,4 +323,4 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert len(said.split("\n  - ")) == 3
     assert "16" in said
     assert "'totals'" in said
-    assert "gone" in said
+    assert "steps with state were removed" in said

@@ -1,4 +1,4 @@
-"""The requests to one job: what each of them comes to, and when it is told (R9)."""
+"""The rescale requests of one job: the result of each, and when it is answered (R9)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOTS = 8
 
 
 class Requests:
-    """Requests to a coordinator of workers without exchanges, which report when they are told to."""
+    """Requests to a coordinator of fake workers without exchanges, which report when the test decides."""
 
     def __init__(self, members: tuple[int, ...] = (0,)) -> None:
         topology = ce.Topology((), {}, {"in": ()})
@@ -177,7 +177,7 @@ def test_a_request_that_is_called_off_ends_with_the_error_and_what_it_overtook_w
     requests.joins = False
     requests.go_on()
     assert [(name, report.members) for name, report in requests.reports] == [("running", (0, 1))]
-    requests.call_off(late := DeadlineError("worker 3 has not come up"))
+    requests.call_off(late := DeadlineError("worker 3 did not start"))
     assert requests.errors == [("overtaken", late), ("last", late)]
     assert len(requests.reports) == 1
 
@@ -187,7 +187,7 @@ def test_r9_what_waits_begins_afresh_behind_a_request_that_was_called_off() -> N
     requests.joins = False
     requests.ask("late", 0, 1, 2).ask("waits", 0)
     requests.now_s += 1.0
-    requests.call_off(late := DeadlineError("worker 2 has not come up"))
+    requests.call_off(late := DeadlineError("worker 2 did not start"))
     assert (requests.errors, requests.reports) == ([("late", late)], [])
     requests.go_on()
     assert [(name, report.members, report.duration_s) for name, report in requests.reports] == [("waits", (0,), 1.0)]

@@ -1,4 +1,4 @@
-"""When a run that has failed is begun again, and after which pause."""
+"""Whether and when a failed run is restarted."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_s2_the_parent_is_the_last_that_stands() -> None:
     assert made.parent is None
     made.handle(CutMade(ONE, 0.0))
     made.handle(saved(ONE, 0))
-    assert made.parent is None, "nobody knows yet whether it stands"
+    assert made.parent is None, "it is unknown whether the manifest is durable"
     made.handle(sm.ManifestStored())
     assert made.parent == ONE
 

@@ -1,4 +1,4 @@
-"""What is done beside a run comes back into its thread, in `turn`, and holds up nobody's end."""
+"""Results of background tasks are handled in the thread of the run, in `turn`, and never delay the end of a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A promise that is taken back: a node and all behind it are where they can be now, the others where they were (R2)."""
+"""Rewind: the frontiers of a node and of all nodes downstream are lowered, those of other nodes unchanged (R2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from malstrom_py.workers.engine.executor import Executor, NodeSpec
 
 
 class Promising(Operator):
-    """Stands for a source or a generator: says what it is told to, and promises ``now`` when it is taken back."""
+    """A fake source or generator: sends the epochs of the test, and returns ``now`` from `rewind`."""
 
     def __init__(self, name: str = "promising") -> None:
         super().__init__(StepContext("test", name))
@@ -33,7 +33,7 @@ class Promising(Operator):
 
 
 class Seen(Operator):
-    """Passes all on, and keeps the epochs it was told."""
+    """Forwards everything and records its epochs."""
 
     def __init__(self, name: str = "seen") -> None:
         super().__init__(StepContext("test", name))
@@ -73,7 +73,7 @@ def test_r2_all_behind_goes_back_and_goes_on_from_there() -> None:
     taken_back(executor, 0, 30)
     assert [executor.frontier(node) for node in (1, 2, 3)] == [30] * 3
     assert [executor.epoch(node) for node in range(4)] == [30] * 4
-    assert seen.epochs == [50], "nothing is told of it: a step behind keeps nothing by it"
+    assert seen.epochs == [50], "no epoch is sent: steps downstream do not see the rewind"
     say(executor, 0, 20)
     say(executor, 0, 40)
     assert seen.epochs == [50, 40]
@@ -232,7 +232,7 @@ def graphs(draw: st.DrawFn) -> list[tuple[int, ...]]:
 def test_r2_any_graph_is_where_it_would_be_had_no_more_been_promised(
     graph: list[tuple[int, ...]], said: list[tuple[int, int, bool]], back: tuple[int, int, bool]
 ) -> None:
-    """Every node as the minimum over its inputs of what they promise now; nodes that are not behind as they were."""
+    """Return the expected frontiers: of nodes downstream the minimum of their inputs, of other nodes unchanged."""
     specs = [
         NodeSpec(f"n{rank}", Promising() if rank < 2 else None, tuple((node, 0) for node in inputs))
         for rank, inputs in enumerate(graph)

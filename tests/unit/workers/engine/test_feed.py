@@ -161,7 +161,7 @@ def test_s3_a_region_stops_where_the_last_barrier_passes_it() -> None:
     assert [type(frame.control) for frame in region.sent if frame.control] == [Barrier, Suspend]
     assert region.feed.suspended
     assert not region.feed.sources_open
-    assert not region.feed.ready, "what comes behind is taken, and no more is done with it"
+    assert not region.feed.ready, "later messages are taken and have no effect"
 
 
 def test_s1_a_region_goes_on_behind_a_barrier_that_is_not_the_last() -> None:

@@ -98,7 +98,7 @@ def channel_scripts(draw: st.DrawFn) -> list[list[Any]]:
 def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel(
     scripts: list[list[Any]], schedule: list[int], rows: int
 ) -> None:
-    """Rows before and behind the markers, state at any moment, leave to open behind the cut: all go in, none twice."""
+    """Rows before and after the markers, chunks at any time, OpenSlots after the cut: every row passes exactly once."""
     region = Region(table=BEFORE_GAIN, credit=Credit(rows=rows, size=1))
     letters: list[StateChunk | OpenSlots] = [
         StateChunk("R", 1, 1, (1,)),
@@ -107,7 +107,7 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
     ]
     expected: dict[tuple[int, int], list[Any]] = {}
     for turn in [*schedule, *(number for _ in range(20) for number in range(5))]:
-        # The coordinator lets slots be opened when everybody has sent Shipped, so behind the cut.
+        # The coordinator sends OpenSlots when all workers have sent Shipped, which is after the cut.
         if (
             turn == 4
             and letters
@@ -131,7 +131,7 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
 
 
 def numbered(item: Any, channel: int, sent: dict[tuple[int, int], list[Any]]) -> Any:
-    """Rows that bear their channel and number, written down by channel and key; other items as they are."""
+    """Group rows, which carry their channel and number, by channel and key; other items are unchanged."""
     if not isinstance(item, list):
         return item
     before = sum(len(of_key) for (other, _), of_key in sent.items() if other == channel)

@@ -127,7 +127,7 @@ def test_t2_it_broadcasts_the_minimum_over_the_senders_that_are_not_idle() -> No
 def test_t2_it_does_not_wait_for_another_idle_sender() -> None:
     worker = idle_worker().send(1, Epoch(500)).send(2, Epoch(30, idle=True)).settle()
     assert worker.said() == [Epoch(500, idle=True)]
-    # That one wakes behind: it is waited for again, and nothing is taken back.
+    # The idle sender resumes with a lower epoch: the others wait for it again, and no epoch is withdrawn.
     assert worker.send(2, Epoch(30)).send(1, Epoch(900)).settle().said() == []
     assert worker.send(2, Epoch(800)).settle().said() == [Epoch(800, idle=True)]
 
@@ -163,7 +163,7 @@ def test_t2_when_it_wakes_it_is_judged_by_what_it_has_said_and_says_that_it_is_a
     assert worker.said() == [Epoch(300, idle=True)]
     assert worker.wait(14.5).said() == [Epoch(300)]
     assert worker.worker.counts()["epochs"].late == 2
-    # Others go on without being followed, until it is idle again.
+    # The others continue without a follower until it is idle again.
     assert worker.send(2, Epoch(500)).settle().said() == []
     assert worker.wait(IDLE_AFTER_S + 1).said() == [Epoch(300, idle=True), Epoch(500, idle=True)]
 
@@ -213,7 +213,7 @@ def test_t2_a_generator_that_feeds_two_exchanges_follows_the_slower_one() -> Non
     worker.send(1, Epoch(400)).send(2, Epoch(200)).settle()
     assert worker.said(exchange="alone") == [Epoch(200, idle=True)]
     assert worker.said() == [Epoch(200, idle=True)]
-    # On "alone" nobody is active any more: what "key" has reached is followed alone.
+    # On "alone" no sender is active: only the frontier of "key" is followed.
     worker.send(1, Epoch(500, idle=True), exchange="alone").send(2, Epoch(MAX_EPOCH), exchange="alone")
     worker.send(2, Epoch(450)).settle()
     assert worker.said()[-1] == Epoch(400, idle=True)

@@ -1,4 +1,4 @@
-"""Random parts on several workers: records, silence, ends. Whatever happens, epochs keep their promise (T1 to T5)."""
+"""Random parts on several workers, with records, silence and ends: epochs obey T1 to T5 in every schedule."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def one_line(watch: Watch, streams: list[Stream], judge: Judge) -> Judged:
 
 
 def union_behind(watch: Watch, streams: list[Stream], judge: Judge) -> Judged:
-    """Each source has epochs of its own; they are joined, then distributed."""
+    """Each source has its own epochs; the streams are joined, then distributed."""
     (first, *others), late = zip(*(judge(stream, f"s{number}") for number, stream in enumerate(streams)), strict=True)
     joined = watch.on(first.union("joined", *others), "union")
     return [watch.on(joined.key_by("key", lambda r: r.at % 7), "keyed")], late

@@ -1,4 +1,4 @@
-"""From a plan to what one worker runs: the steps whose state moves, and in which order they are told of it."""
+"""The graph builder: the steps whose state moves, and the order in which they get messages on state."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def graph_of(job: mp.Job) -> WorkerGraph:
 
 
 def told_on_shipping(job: mp.Job, told: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What is written in ``told`` when all slots of each region leave."""
+    """Return what the steps record in ``told`` when all slots of each region leave."""
     for feed in graph_of(job).feeds:
         feed._shipping.start(events.Ship(1, tuple((slot, 1) for slot in range(job.slots))))
         while feed._shipping.under_way:
@@ -81,7 +81,7 @@ def told_on_shipping(job: mp.Job, told: list[tuple[str, str]]) -> list[tuple[str
     ids=["default", "same", "equal"],
 )
 def test_r4_the_steps_of_a_union_are_told_in_the_order_of_the_graph_each_once(one: Any, other: Any) -> None:
-    """What the second branch lets go of comes to the step behind both: that one is told last."""
+    """Records that the second branch releases reach the step after both branches: that step gets the message last."""
     job, told = mp.Job("told", slots=8), list[tuple[str, str]]()
     numbers = job.source("in", sources.Memory([1]))
     first = numbers.key_by("first-key", lambda n: n, partitioner=one)
@@ -121,7 +121,7 @@ def test_f3_a_partitioner_is_bound_once_per_exchange() -> None:
 
 
 def test_copies_of_a_plan_know_what_its_sources_learnt_when_their_parts_were_dealt(tmp_path: Path) -> None:
-    """The types of csv files are found by the first of them, and are everyone's, on whichever worker they are read."""
+    """The types of csv files come from the first file, and hold for all files on all workers."""
     (tmp_path / "a.csv").write_text("n\n1\n")
     (tmp_path / "b.csv").write_text("n\n1.5\n")
     job = mp.Job("copied")

@@ -1,4 +1,4 @@
-"""Whatever a row takes: what is to be looked at waits for a tenth of a second, and what stands before it is short."""
+"""For fast and slow rows: commands wait for a tenth of a second at most, and few rows are queued before a barrier."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_they_pass_though_a_sink_that_was_fast_has_become_slow() -> None:
     fast = slowly.rows
     assert fast > 100_000
     slowly.row_s = 0.0004
-    slowly.go(10.0)  # what had been let in while it was fast is worked off
+    slowly.go(10.0)  # the rows that were taken at high speed are processed
     slowly.longest_s = 0.0
     assert slowly.snapshot_s() <= PASSES_S
     assert slowly.rescale_s(2) <= 10.0

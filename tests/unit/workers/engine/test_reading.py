@@ -72,7 +72,7 @@ def test_which_sources_can_be_read_on_elsewhere() -> None:
 
     job = mp.Job("kinds")
     job.source("parts", sources.Memory([1, 2, 3])).sink("a", sinks.Memory())
-    job.source("whole", Whole()).sink("b", sinks.Memory())  # type: ignore[arg-type]  # a part of its own shape
+    job.source("whole", Whole()).sink("b", sinks.Memory())  # type: ignore[arg-type]  # a custom type of part
     running = Running(job)
     reading = running.crew._workers[0].reading
     assert (reading.movable, reading.fixed) == (["parts"], "whole")

@@ -43,7 +43,7 @@ def test_r4_only_the_keys_of_slots_that_leave_are_taken() -> None:
 
 
 def test_r4_a_parcel_is_about_a_chunk_large() -> None:
-    """The first tells how large keys are; those that follow are sized by it, and grow no faster than fourfold."""
+    """The first chunk measures the size of keys; later chunks are sized by it, and grow at most fourfold."""
     region = Region(Kept, chunk_bytes=2_000, keys_first=2).push(range(0, 800, 8), map(blob, range(100)))
     parcels = [parcel for _, parcel in region.ship({0: 1})]
     sizes = [sum(map(len, parcel.states.values())) for parcel in parcels]
@@ -96,7 +96,7 @@ def test_r4_what_is_sent_does_not_hang_on_the_order_in_which_keys_came(order: Se
 
 
 def test_r4_what_a_step_lets_go_of_is_in_the_state_of_those_behind_it() -> None:
-    """A step that holds records back is told first, and its records reach the next before that one's state is taken."""
+    """A step that holds records back releases them to the next step before the state of the next step is taken."""
     region = Region(Holding, Kept).push([1, 2, 9], "abc")
     assert region.came_out() == []
     ((_, parcel),) = region.ship({1: 1})
@@ -197,7 +197,7 @@ def test_r4_nothing_is_lost_and_nothing_comes_twice_however_it_is_cut(
     for owner, parcel in giver.ship(owners):
         for key in keys_in(parcel):
             assert owners[slots_of([key])[0]] == owner
-            assert slots_of([key])[0] not in complete, "a key came behind the word that its slot was complete"
+            assert slots_of([key])[0] not in complete, "a key was sent after its slot was complete"
         assert all(owners[slot] == owner for slot in parcel.slots)
         complete += parcel.slots
         takers[owner].shipping.install(parcel)

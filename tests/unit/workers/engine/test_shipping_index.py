@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def seen(region: Region, keys: Sequence[Any], values: Iterable[Any]) -> None:
-    """Records come by an exchange while a rescale goes on."""
+    """Records arrive on an exchange during a rescale."""
     values = list(values)
     region.shipping.saw("in", Batch(values, keys=list(keys)))
     region.push(keys, values)

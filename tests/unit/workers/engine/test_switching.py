@@ -1,4 +1,4 @@
-"""The sending side of a worker through a move: parts change hands, promises may go back, all switches at once (R2)."""
+"""The sending side of a worker in a move: parts move, frontiers may decrease, all exchanges switch together (R2)."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_r2_a_part_that_is_behind_takes_the_promise_back_to_where_it_stands() ->
     worker.order(move_of(gained("b"))).comes(came("b", 1, 19))
     marker, *behind = worker.sent()
     assert (marker.before, marker.after, behind) == (99, 19, [])
-    # And from there on it goes on: with all parts, once the gained one may be polled.
+    # Then it continues with all parts, once the gained one may be polled.
     worker.poll()
     assert [item for item in worker.sent() if isinstance(item, Epoch)] == []
     worker.switching.receive(PollParts(1, "in0"))
@@ -341,7 +341,7 @@ def test_r2_while_parts_are_awaited_nothing_is_promised_on_what_a_source_feeds()
     worker = OneWorker(by_key, Silent({"a": [10, 30], "b": [20]}), here=["a"]).poll()
     worker.sent()
     worker.order(move_of(gained("b")))
-    # Whoever speaks now, a region that feeds the same exchange, say: it stands in the marker, as promised after.
+    # An epoch of another region that feeds the same exchange is in the marker, as ``after``.
     worker.graph.routers["key"].epoch(Epoch(25))
     assert worker.sent() == []
     worker.comes(came("b", 0, 15))

@@ -30,7 +30,7 @@ SPILL = ROWS_MAX * FAN_OUT
 """What one message may send to one worker: a polled batch, of which every row becomes several."""
 
 CHANNEL_MAX = (CREDIT - 1) + (ROWS_MAX - 1 + SPILL) + (ROWS_MAX - 1 + SPILL) + (ROWS_MAX - 1)
-"""On its way or untaken: less than the credit and one frame; behind it what one message spills; what is gathered."""
+"""The bound of rows in flight: the credit and one frame, the output of one message, and the buffered rows."""
 
 LOOPBACK_MAX = CREDIT - 1 + SPILL
 
@@ -130,7 +130,7 @@ def test_f2_memory_is_flat_however_much_there_is_to_read(slow: int, skew: bool) 
     short, long = peaks
     assert long.channel <= CHANNEL_MAX
     assert long.loopback <= LOOPBACK_MAX
-    assert long.items <= 2 * short.items, "what waits grows with what there is to read"
+    assert long.items <= 2 * short.items, "the waiting rows grow with the input"
     # The slow worker did hold the others back: that is what was to be tested.
     assert max(long.channel, long.loopback) > CREDIT
 

@@ -62,7 +62,7 @@ def key_of(pair: Any) -> int:
 
 
 class OneOfTwo:
-    """Worker ``me`` and what the coordinator and worker 1 (or 0) are told; there is nothing to read."""
+    """Worker ``me``, without input, and its messages to the coordinator and to worker 1 (or 0)."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ LOSE = RescaleMove(1, SAME, SAME, (1, 1))
 
 
 def test_r6_nothing_is_sent_on_a_schedule_while_slots_move() -> None:
-    """What keys that have come have to say waits until they may be let loose; then it goes on."""
+    """Scheduled output of arrived keys waits until their slots are open."""
     worker = OneOfTwo().send("key", rows(0, 2)).step(after_s=LINGER_S)
     calls = worker.pulse.called
     assert calls > 0

@@ -1,4 +1,4 @@
-"""When a loss is told."""
+"""The time at which a loss is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages: numbered, checked, and the same whatever they are cut into."""
+"""Messages are numbered and checked, and decoded the same for every cut."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_f1_incarnations_before_are_counted_and_later_ones_refused() -> None:
     for _ in range(3):
         assert streams.open(messages(stream(incarnation=4), Connected(0))[0]) == []
     assert streams.stale == 3
-    with pytest.raises(PeerError, match="worker 0 is of incarnation 6 of this job, and worker 1 still of 5") as raised:
+    with pytest.raises(PeerError, match="worker 0 is of incarnation 6 of this job, and worker 1 of 5") as raised:
         streams.open(messages(stream(incarnation=6), Connected(0))[0])
     assert raised.value.peer == 0
 
