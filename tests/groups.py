@@ -20,8 +20,6 @@ GROUPS: Final = {
         "tests/integration/transport/",
         "tests/integration/spark/test_sink_on_ray.py",
         "tests/integration/spark/test_source_on_ray.py",
-        "tests/integration/test_bench_on_ray.py",
-        "tests/integration/test_bench_transport.py",
         "tests/integration/test_demo_ray.py",
         "tests/docs/test_code_blocks.py::test_the_python_of_a_page_runs[docs/ray.md]",
     ),

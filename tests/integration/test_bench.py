@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from bench.macro import columns
 from bench.micro import __main__ as micro
-from bench.micro import changes, exchange, inputs, memory, spikes, state, timing
+from bench.micro import exchange, inputs, memory, state, timing
 from bench.micro.workloads import WORKLOADS, Workload
 from malstrom_py.workers.engine.exchange import InputChannel
 from tests.tree import ROOT
@@ -26,24 +24,6 @@ def test_a_workload_computes_what_its_loop_does(workload: Workload) -> None:
     assert count > 0
 
 
-def test_every_workload_is_a_line_with_a_ratio_and_a_verdict_where_there_is_a_budget(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("BENCH_PEERS", raising=False)
-    monkeypatch.setattr(changes, "KEYS", 2_000)
-    monkeypatch.setattr(changes, "CHANGED", (20, 200))
-    assert micro.main(["--n", "2000", "--reps", "1"]) == 0
-    printed = capsys.readouterr().out
-    lines = {line.split("|")[1].strip(): line for line in printed.splitlines() if line.startswith("| ")}
-    for workload in WORKLOADS:
-        assert re.search(r"\d\.\d\d \(\d+\.\d\d-\d+\.\d\d\)", lines[workload.name])
-        assert bool(re.search("hit|MISS", lines[workload.name])) is (workload.budget is not None)
-    for what, count in {"executor": 2, "dag": 2, "exchange": 6, "state": 2}.items():
-        assert len(re.findall(rf"^{what}, .* (?:hit|MISS)$", printed, flags=re.MULTILINE)) == count
-    assert "peer_bare" not in printed
-    assert re.search(r"cores, \d+ GiB.*\n.*Python \d.*, malstrom-py \d.*, pyarrow \d", printed)
-
-
 def test_a_wrong_result_fails_the_benchmark(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,15 +31,6 @@ def test_a_wrong_result_fails_the_benchmark(
     monkeypatch.setattr(micro, "WORKLOADS", [wrong])
     assert micro.main(["--n", "10", "--reps", "1"]) == 1
     assert "WRONG RESULT: job gave (1, 2), but loop gave (1, 1)" in capsys.readouterr().err
-
-
-def test_only_what_is_asked_for_is_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BENCH_PEERS", raising=False)
-    assert micro.main(["--n", "1000", "--reps", "1", "--only", "q2 filter"]) == 0
-    printed = capsys.readouterr().out
-    assert "| q2 filter" in printed
-    assert "q1" not in printed
-    assert "executor" not in printed
 
 
 def test_a_name_that_is_no_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,15 +61,6 @@ def test_rows_that_are_lost_on_the_way_are_a_wrong_result(monkeypatch: pytest.Mo
     monkeypatch.setattr(InputChannel, "take", lambda lane: None)
     with pytest.raises(timing.WrongResult, match=r"router gave \(0, 0\), but by hand gave \(100, \d+\)"):
         exchange.measure_exchange(100, 1)
-
-
-def test_state_is_measured_beside_a_dict_in_processes_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert state.main(["--keys", "20000", "--lookups", "3000", "--reps", "2"]) == 0
-    printed = capsys.readouterr().out
-    assert re.search(
-        r"20,000 int keys: \d+ bytes per key, a dict \d+, \d\.\d\d of the dict, .* (hit|MISS)$", printed, re.MULTILINE
-    )
-    assert re.search(r"lookup and update \d+ ns, a dict \d+ ns, .* of the dict, .* (hit|MISS)$", printed, re.MULTILINE)
 
 
 def test_the_step_and_the_dict_end_with_the_same_states() -> None:
@@ -144,24 +106,10 @@ def test_a_job_over_more_records_takes_no_more_memory() -> None:
     assert large["rss_mb"] < memory.BUDGET_MB
 
 
-def test_a_job_into_parquet_files_stays_in_bounded_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    assert memory.main(["--rows", "100000", "--parquet"]) == 0
-    printed = capsys.readouterr().out
-    assert "parquet files: 100,000 rows, 0.10 GB" in printed
-    assert printed.rstrip().endswith("hit")
-
-
 def test_lost_records_are_a_wrong_result() -> None:
     told = {"rows": 9.0, "bytes": 9.0 * memory.RECORD_BYTES, "seconds": 1.0, "rss_mb": 1.0}
     with pytest.raises(timing.WrongResult, match="9 rows with 8793 bytes came through of 10"):
         memory.report("sink", told, 10)
-
-
-def test_the_spikes_run_and_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    assert spikes.main(["--n", "3000", "--reps", "1"]) == 0
-    printed = capsys.readouterr().out
-    assert [letter for letter in "abcdefg" if f"({letter})" not in printed] == []
-    assert "extend(map(fn)) kept 3 of 1000 rows" in printed
 
 
 def test_chains_of_columns_compute_what_polars_does(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,26 +117,3 @@ def test_chains_of_columns_compute_what_polars_does(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert all(name in said for name in columns.PAIRS)
     assert "over four times the rows" in said
-
-
-def test_how_soon_a_slow_sink_is_passed_is_told_with_a_verdict_for_each_budget() -> None:
-    command = [sys.executable, "-m", "bench.macro.pace", "--row-ms", "0", "2", "--warm-s", "1"]
-    command += ["--snapshots", "1", "--sizes", "2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    for name in (r"^0 ms a row: [\d,]+ rows/s;", r"^2 ms a row: [\d,]+ rows/s, at work for \d\.\d\d of the time .*"):
-        times = r" a snapshot .* s \(budget .*(?:hit|MISS)\); a rescale .*(?:hit|MISS)\); stop .*(?:hit|MISS)\)$"
-        assert re.search(name + times, done.stdout, re.MULTILINE)
-
-
-def test_what_snapshots_cost_is_told_with_a_verdict_for_each_budget(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.macro.snapshot", "--folder", str(tmp_path)]
-    command += ["--keys", "1000", "--reps", "1", "--run-s", "2", "--interval-s", "0.5"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"snapshots every 0\.5 s of 1,000 keys of which 1% change cost .* (?:hit|MISS)\)", done.stdout)
-    assert len(re.findall(r"keys, \d+ change: a pause of \d+\.\d .* ms in full", done.stdout)) == 4
-    assert re.search(r"1,000 keys, 10 change: .* budget 50: (?:hit|MISS);", done.stdout)
-    assert re.search(r"to local disk .* MB/s.* (?:hit|MISS)\)", done.stdout)
-    assert re.search(r"in process \d+\.\d\d s \(budget 3 s: (?:hit|MISS)\)", done.stdout)
-    assert list(tmp_path.iterdir()) == []

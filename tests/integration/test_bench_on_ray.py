@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from bench.macro.arrivals import BUCKET_NS, Arrivals, Seen
 from bench.macro.feeding import PARTS, Paced
 from bench.macro.keeping import SLOTS, OnShelf, Shelf, payload_of, read_states
-from bench.macro.rescale import SIZES
-from bench.macro.throughput import LAYOUTS
 from malstrom_py.data.batch import Batch
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.slots import slot_of
 from malstrom_py.sources import Part
 from malstrom_py.worker_context import WorkerId, WorkerInfo
-from tests.tree import ROOT
-
-
-def run(benchmark: str, out: Path) -> str:
-    command = [sys.executable, "-m", f"bench.macro.{benchmark}", "--quick", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=480)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_each_rescale_has_every_figure_with_a_verdict(tmp_path: Path) -> None:
-    said = run("rescale", tmp_path)
-    for before, after in pairwise(SIZES):
-        lines = [line for line in said.splitlines() if line.startswith(f"{before} -> {after}: ")]
-        judged = [line for line in lines if line.endswith(("hit", "MISS"))]
-        assert len(judged) == (8 if after > before else 7)
-        assert len(lines) == len(judged) + 1
-    assert "cold: first record on a new worker after" in said
-    assert "load" in said
-    for name in ("rescale", "restart"):
-        assert ET.parse(tmp_path / f"{name}.svg").getroot().findall("{*}polyline")
-
-
-def test_throughput_is_told_for_every_layout_beside_latency_and_routing(tmp_path: Path) -> None:
-    said = run("throughput", tmp_path)
-    for name in ("W1 ", "W1 with 5 µs of work"):
-        assert all(any(line.startswith(name) and layout in line for line in said.splitlines()) for layout in LAYOUTS)
-    budgets = [line for line in said.splitlines() if line.endswith(("hit", "MISS"))]
-    assert [line.split(",")[0].split(" ")[0] for line in budgets] == [*["W1"] * 2, *["latency"] * 2, *["routing"] * 2]
-    assert len(list(tmp_path.glob("*.svg"))) == 2
 
 
 def test_a_paced_part_gives_every_key_first_and_goes_on_from_where_it_was(tmp_path: Path) -> None:

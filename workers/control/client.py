@@ -1,7 +1,7 @@
-"""Finds running jobs by their names, and commands them through their control sockets.
+"""Finds running jobs of this machine by name, and commands them through their control sockets.
 
-Rule: one connection per command. Every wait for an answer has a deadline, which each sign of life from the other side
-renews, so a job that takes its time is waited for and one that is frozen or gone is not.
+Rule: one connection per command. Every wait for an answer has a deadline, which each message of the other side extends:
+a slow job is waited for, a frozen or lost one is not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from malstrom_py.workers.control.remote_job import RemoteJob
 from malstrom_py.workers.reports.job_status import still_running
 
 ANSWER_S: Final = 10.0
-"""How long the other side may be silent; it says something every two seconds."""
+"""The timeout of a silent server, which sends a message every two seconds."""
 
 _CONNECT_S: Final = 5.0
 _AGAIN_S: Final = 0.05
@@ -39,7 +39,7 @@ A = TypeVar("A")
 
 
 class SocketJob(RemoteJob):
-    """A job that another process runs, or this one: commands it by its socket at ``path``, with ``token``."""
+    """A job of any process, commanded through its socket at ``path`` with ``token``."""
 
     def __init__(self, name: str, path: Path, token: str) -> None:
         super().__init__(name)
@@ -48,14 +48,14 @@ class SocketJob(RemoteJob):
         self._clock = SystemClock()
 
     def ask(self, ask: Command, what: str) -> Answer:
-        """The answer to ``ask``; ``what`` is what the job is to be, for the error that it has ended."""
+        """Send a command and return its answer. ``what`` completes the error "cannot be ...: it has ended"."""
         try:
             with _connected(self._path) as connection:
                 connection.settimeout(ANSWER_S)
-                with suppress(BrokenPipeError, ConnectionResetError):  # what it said before it closed is told
+                with suppress(BrokenPipeError, ConnectionResetError):  # an answer may precede the close
                     connection.sendall(encode_request(ControlRequest(self._token, ask)))
                 while isinstance(answer := self._next(connection), Waiting):
-                    """It lives, and works on it."""
+                    """The job is alive and executes the command."""
                 return answer
         except KeyboardInterrupt as error:
             error.add_note(still_running(self.name))
@@ -68,10 +68,12 @@ class SocketJob(RemoteJob):
             ) from None
         except OSError as error:
             if _listens(self._path):
-                raise ControlError(f"job {self.name!r} hung up before it answered: try again", job=self.name) from None
+                raise ControlError(
+                    f"job {self.name!r} closed the connection before it answered: try again", job=self.name
+                ) from None
             raise JobEnded(
-                f"job {self.name!r} cannot be {what}: it has ended, or its process has ({type(error).__name__}); how, "
-                f"only that process knows",
+                f"job {self.name!r} cannot be {what}: it has ended, or its process has ({type(error).__name__}); "
+                f"only that process knows how",
                 job=self.name,
             ) from None
 
@@ -96,12 +98,12 @@ class SocketJob(RemoteJob):
 
 
 def find(name: str) -> SocketJob:
-    """The running job of that name.
+    """Return the running job of that name.
 
     Raises:
-        PlanError: this cannot be the name of a job.
-        JobNotFound: there is none.
-        ControlError: where it would be is a folder that others have their hands in.
+        PlanError: the name is invalid.
+        JobNotFound: there is no such job.
+        ControlError: other users can write to the folder of control files.
     """
     check_name(name, "job")
     unsafe: ControlError | None = None
@@ -129,7 +131,7 @@ def find(name: str) -> SocketJob:
 
 
 def running_jobs() -> list[str]:
-    """The names of this user's jobs that can be reached from here."""
+    """Return the names of this user's running jobs on this machine."""
     found: set[str] = set()
     for directory in places():
         with suppress(ControlError):
@@ -143,7 +145,7 @@ def _listens(path: Path) -> bool:
         with _connected(path):
             return True
     except (TimeoutError, BlockingIOError):
-        return True  # it is stopped, or very busy, but there
+        return True  # the process is stopped or very busy, but exists
     except OSError:
         return False
 
@@ -158,7 +160,7 @@ def _connected(path: Path) -> socket.socket:
             try:
                 connection.connect(str(path))
                 return connection
-            except BlockingIOError:  # too many wait to be let in
+            except BlockingIOError:  # the queue of connections is full
                 if clock.monotonic_s() >= until_s:
                     raise
                 clock.sleep_s(_AGAIN_S)

@@ -1,8 +1,8 @@
-"""What goes through a control socket: a frame is its length in four bytes, then a msgpack map.
+"""The messages of a control socket. A frame is its length in four bytes, then a msgpack map.
 
-Rule: nothing is taken on trust. A frame has a limit that is looked at before a byte of it is read, only plain types are
-decoded, every field is checked against the type it has here, and whatever does not fit is a `ControlError`. A client
-sends one request; the answers are any number of `Waiting` and then one that is not.
+Rule: no input is trusted. The length of a frame is checked before its content is read, only plain types are decoded,
+every field is checked against its type here, and a mismatch is a `ControlError`. A client sends one request; the
+answers are any number of `Waiting` and then the actual one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StatusCommand:
-    """How does the job stand? What was last known is the answer if its thread says nothing for ``timeout_s``."""
+    """Return the status: the last known one if the job's thread does not answer within ``timeout_s``."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class RescaleCommand:
-    """Have ``size`` workers. The answer comes when that is done, or without ``wait`` when it has begun."""
+    """Rescale to ``size`` workers. The answer follows when that is complete, or without ``wait`` when it starts."""
 
     size: int
     wait: bool
@@ -51,7 +51,7 @@ class RescaleCommand:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCommand:
-    """Make a snapshot; with ``uri`` a savepoint there. The answer comes when it is committed."""
+    """Make a snapshot, or with ``uri`` a savepoint there. The answer follows when it is committed."""
 
     uri: str | None
     timeout_s: float
@@ -59,8 +59,8 @@ class SnapshotCommand:
 
 @dataclass(frozen=True, slots=True)
 class StopCommand:
-    """End, with ``drain`` or without; None: as suits the job. The answer comes when that is done, or without ``wait``
-    at once: `SnapshotMade` if it has ended with a snapshot, else `Accepted`.
+    """Stop, with ``drain`` or without; None: the job's default. The answer follows when the job has ended, or without
+    ``wait`` immediately: `SnapshotMade` if the job ended with a snapshot, else `Accepted`.
     """
 
     drain: bool | None
@@ -70,7 +70,7 @@ class StopCommand:
 
 @dataclass(frozen=True, slots=True)
 class WaitCommand:
-    """What is the result of the run? For ever, if ``timeout_s`` is None."""
+    """Wait for the result of the run, without limit if ``timeout_s`` is None."""
 
     timeout_s: float | None
 
@@ -80,7 +80,7 @@ Command = StatusCommand | RescaleCommand | SnapshotCommand | StopCommand | WaitC
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """What a client asks, with the token that says it may."""
+    """A client's command, with the token that authorizes it."""
 
     token: str
     ask: Command
@@ -88,12 +88,12 @@ class ControlRequest:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The answer is yet to come. Sent now and then, so that a client can tell slow from gone."""
+    """The answer follows later. Sent at intervals, so that a client can distinguish a slow job from a lost one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """It was done, and there is nothing to tell of it."""
+    """The command was executed and has no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +120,21 @@ _ANSWERS: Final[Mapping[str, type[Any]]] = {
     "report": RescaleReport,
     "result": RunResult,
 }
-_TOLD: Final = (
+_ERROR_ATTRIBUTES: Final = (
     *("step", "function", "rule", "type_name", "wait", "deadline_s", "node", "reason"),
     *("job", "how", "snapshot", "running", "operation"),
 )
-"""Attributes of errors that are no data of users."""
+"""Attributes of errors that hold no user data."""
 
 
 def encode_request(request: ControlRequest) -> bytes:
-    """A request as a frame."""
+    """Encode a request as a frame."""
     name = next(name for name, kind in _ASKS.items() if isinstance(request.ask, kind))
     return _frame({"protocol": PROTOCOL, "token": request.token, "ask": name, "with": asdict(request.ask)})
 
 
 def decode_request(payload: bytes) -> ControlRequest:
-    """The request of a frame without its length; else `ControlError`.
+    """Decode the request of a frame without its length; else `ControlError`.
 
     >>> decode_request(encode_request(ControlRequest("secret", WaitCommand(None)))[LENGTH_BYTES:])
     ControlRequest(token='secret', ask=WaitCommand(timeout_s=None))
@@ -142,7 +142,7 @@ def decode_request(payload: bytes) -> ControlRequest:
     message = _unpacked(payload)
     if message.get("protocol") != PROTOCOL:
         raise ControlError(
-            f"the other side speaks another version of this protocol, not {PROTOCOL}: run the command with the "
+            f"the other side uses another version of this protocol, not {PROTOCOL}: run the command with the "
             f"malstrom-py that runs the job"
         )
     token, name = message.get("token"), message.get("ask")
@@ -157,9 +157,9 @@ def decode_request(payload: bytes) -> ControlRequest:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """An answer as a frame. One that is too large becomes the error that says so."""
+    """Encode an answer as a frame. An answer that is too large becomes an error."""
     if isinstance(answer, MalstromError):
-        return _frame({"error": _told(answer)})
+        return _frame({"error": _describe_error(answer)})
     name = next(name for name, kind in _ANSWERS.items() if isinstance(answer, kind))
     frame = _frame({name: asdict(answer)})
     if len(frame) > ANSWER_BYTES_MAX:
@@ -168,7 +168,7 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def decode_answer(payload: bytes) -> Answer:
-    """The answer of a frame without its length; else `ControlError`.
+    """Decode the answer of a frame without its length; else `ControlError`.
 
     >>> decode_answer(encode_answer(errors.JobEnded("it has", how="failed"))[LENGTH_BYTES:])
     JobEnded('it has')
@@ -184,7 +184,7 @@ def decode_answer(payload: bytes) -> Answer:
 
 
 def length_of(head: bytes, bytes_max: int) -> int:
-    """The length that a frame says it has, if that is at most ``bytes_max``; else `ControlError`."""
+    """Return the length in a frame's head if it is at most ``bytes_max``; else `ControlError`."""
     length = int.from_bytes(head, "big")
     if not 0 < length <= bytes_max:
         raise ControlError(f"a message of {length:,} bytes, where 1 to {bytes_max:,} are allowed")
@@ -192,7 +192,7 @@ def length_of(head: bytes, bytes_max: int) -> int:
 
 
 def _frame(message: Mapping[str, object]) -> bytes:
-    # A path in an error may have bytes that are no text.
+    # A path in an error may have bytes that are not text.
     payload: bytes = msgpack.Packer(unicode_errors="replace").pack(message) or b""
     return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
 
@@ -208,7 +208,7 @@ def _unpacked(payload: bytes) -> dict[str, Any]:
 
 
 def _made(kind: type[T], given: object) -> T:
-    """An instance of the dataclass ``kind``. What it has no field for is left: it is from a later version."""
+    """Build an instance of the dataclass ``kind``. Unknown fields, of a later version, are ignored."""
     if not isinstance(given, dict):
         raise ControlError(f"{kind.__name__} comes as a map, got {type(given).__name__}")
     fields_of: Any = kind
@@ -218,7 +218,7 @@ def _made(kind: type[T], given: object) -> T:
     try:
         return kind(**arguments)
     except TypeError as error:
-        raise ControlError(f"{kind.__name__} has not all it needs") from error
+        raise ControlError(f"{kind.__name__} lacks a field") from error
 
 
 @cache
@@ -227,7 +227,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _checked(hint: Any, value: Any, what: str) -> Any:
-    """``value`` as a field of type ``hint`` takes it."""
+    """Return ``value`` converted for a field of type ``hint``."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, types.UnionType}:
         inner = next(argument for argument in arguments if argument is not type(None))
@@ -254,14 +254,14 @@ def _of(holds: bool, value: T, what: str) -> T:
     return value
 
 
-def _told(error: MalstromError) -> dict[str, object]:
+def _describe_error(error: MalstromError) -> dict[str, object]:
     notes = [str(note)[:_TEXT_MAX] for note in getattr(error, "__notes__", ())]
-    attributes = {name: value for name, value in vars(error).items() if name in _TOLD}
+    attributes = {name: value for name, value in vars(error).items() if name in _ERROR_ATTRIBUTES}
     return {"type": type(error).__name__, "text": str(error)[:_TEXT_MAX], "notes": notes[:10], "attributes": attributes}
 
 
 def _error(given: object) -> MalstromError:
-    """An error of ours as it was, without its cause, and without what may be data of users."""
+    """Rebuild an error of ours, without its cause and without attributes that may hold user data."""
     if not isinstance(given, dict) or not isinstance(given.get("text"), str):
         raise ControlError("an error comes as a map with a text")
     kind = getattr(errors, given["type"], None) if isinstance(given.get("type"), str) else None
@@ -270,7 +270,7 @@ def _error(given: object) -> MalstromError:
     attributes, notes = given.get("attributes"), given.get("notes")
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         own = tuple(value) if isinstance(value, list) else value
-        if name in _TOLD and type(own) is type(vars(error).get(name)):
+        if name in _ERROR_ATTRIBUTES and type(own) is type(vars(error).get(name)):
             setattr(error, name, own)
     for note in notes if isinstance(notes, list) else ():
         if isinstance(note, str):

@@ -1,4 +1,4 @@
-"""The handle's side of a job that runs elsewhere: each method asks, and makes of the answer what a handle returns."""
+"""A job of another process as a handle calls it: each method sends a command and converts the answer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ A = TypeVar("A")
 
 
 class RemoteJob(ABC):
-    """Job ``name``, which runs elsewhere. Whoever knows how it is reached says how it is asked."""
+    """Job ``name`` of another process. Subclasses define the transport of commands."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @abstractmethod
     def ask(self, ask: Command, what: str) -> Answer:
-        """The answer to ``ask``; ``what`` is what the job is to be, for the error that it has ended."""
+        """Send a command and return its answer. ``what`` completes the error "cannot be ...: it has ended"."""
 
     def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None:
         """See `JobHandle.rescale`."""

@@ -1,12 +1,8 @@
 """The control socket of a running job: other processes of the same user command the job through it.
 
-What a running job answers to those who command it from elsewhere, however they reach it.
-
-Rule: it touches the run through `CommandQueue` alone, and whatever happens there is an answer, never an exception.
-
-Rule: it never holds the run up. It is served by a thread of its own, which touches the run through `CommandQueue`
-alone; each wait has a deadline, each message a limit, and a client that is slow, silent, wrong or gone costs its own
-connection and nothing else.
+Rule: commands touch the run through `CommandQueue` alone, and their outcome is always an answer, never an exception. The
+socket never delays the run: it has its own thread, each wait has a deadline, each message a limit, and a slow, silent,
+faulty or lost client costs only its own connection.
 """
 
 from __future__ import annotations
@@ -48,12 +44,12 @@ from malstrom_py.workers.reports.job_status import RescaleReport, in_progress
 
 
 def answering(controls: CommandQueue) -> Callable[[Command], Awaitable[Answer]]:
-    """Whoever answers for the run behind ``controls``."""
+    """Return a function that executes commands on the run of ``controls``."""
     return lambda ask: answer_to(ask, controls)
 
 
 async def answer_to(ask: Command, controls: CommandQueue) -> Answer:
-    """The answer to ``ask``, once there is one, or once its ``timeout_s`` is over."""
+    """Execute the command ``ask``, and return its answer, at the latest after its ``timeout_s``."""
     try:
         match ask:
             case StatusCommand():
@@ -70,7 +66,7 @@ async def answer_to(ask: Command, controls: CommandQueue) -> Answer:
     except MalstromError as error:
         return error
     except Exception as error:
-        return InternalError(f"whoever answers for job {controls.job!r} met {type(error).__name__}")
+        return InternalError(f"the control server of job {controls.job!r} failed with {type(error).__name__}")
 
 
 async def _rescaled(ask: RescaleCommand, controls: CommandQueue) -> Answer:
@@ -95,7 +91,7 @@ async def _stopped(ask: StopCommand, controls: CommandQueue) -> Answer:
     if ended.done():
         ending = ended.result()
         if ending.how == "failed":
-            return ending.told() or Accepted()
+            return ending.public_error() or Accepted()
         last = ending.stopped(drain=ask.drain, kept=controls.kept)
         return Accepted() if last is None else SnapshotMade(last)
     return Accepted()
@@ -105,20 +101,20 @@ async def _waited(ask: WaitCommand, controls: CommandQueue) -> Answer:
     if not await _settled(controls.ended, ask.timeout_s):
         return in_progress(controls.job, "run", ask.timeout_s or 0.0)
     ending = controls.ended.result()
-    return ending.told() or ending.counts
+    return ending.public_error() or ending.counts
 
 
 async def _settled(future: Future[Any], timeout_s: float | None) -> bool:
-    """Whether ``future`` is answered, be it by an error, within ``timeout_s``. Who gives up cancels nothing."""
+    """Return whether ``future`` is done, maybe with an error, within ``timeout_s``. A timeout cancels nothing."""
     loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
-    def tell(_: Future[Any]) -> None:
+    def wake(_: Future[Any]) -> None:
         try:
             loop.call_soon_threadsafe(settled.set)
         except RuntimeError:
-            """The loop has been closed, and nobody waits any more."""
+            """The loop is closed: no client waits."""
 
-    future.add_done_callback(tell)
+    future.add_done_callback(wake)
     try:
         async with asyncio.timeout(timeout_s):
             await settled.wait()
@@ -129,30 +125,30 @@ async def _settled(future: Future[Any], timeout_s: float | None) -> bool:
 
 CONNECTIONS_MAX: Final = 32
 _CROWD_MAX: Final = 4 * CONNECTIONS_MAX
-"""How many may be told at once that there are too many; whoever else comes is told nothing."""
+"""The number of connections that may get the "too many" answer at the same time; others are disconnected."""
 
 REQUEST_S: Final = 5.0
 """How long a client may take to send its request, and to take an answer."""
 
 WAITING_S: Final = 2.0
-"""How often a client that waits is told that its answer is yet to come."""
+"""How often a waiting client gets a `Waiting`."""
 
 _END_S: Final = 2.0
-"""How long the end of the run waits for its last answers to be taken."""
+"""How long the end of the run waits for clients to read their answers."""
 
 _LATE_S: Final = 0.1
-"""How long it waits for requests of those who are connected."""
+"""How long it waits for the requests of connected clients."""
 
 _AGAIN_S: Final = 1.0
-"""How long nobody is let in where there are no descriptors left."""
+"""How long no connection is accepted after the process ran out of file descriptors."""
 
 
 class ControlSocket:
-    """Listens for commands for job ``job``, which ``answer`` answers, until `release` and `close`.
+    """Listens for commands for job ``job``, which ``answer`` executes, until `release` and `close`.
 
     Raises:
         JobRunning: a job of that name runs already.
-        ControlError: there is no folder for it that is this user's alone.
+        ControlError: there is no folder for it that belongs to this user alone.
     """
 
     def __init__(self, job: str, answer: Callable[[Command], Awaitable[Answer]]) -> None:
@@ -172,8 +168,8 @@ class ControlSocket:
             self.release()
             self.close()
             raise ControlError(
-                f"the control socket {self._claim.socket_path} cannot be opened ({error.strerror}): mend that, or run "
-                f"without control (control=False, on the command line --no-control)",
+                f"the control socket {self._claim.socket_path} cannot be opened ({error.strerror}): correct that, or "
+                f"run without control (control=False, on the command line --no-control)",
                 job=job,
             ) from error
         except BaseException:
@@ -182,15 +178,15 @@ class ControlSocket:
             raise
 
     def release(self) -> None:
-        """Give the name back, with the files: nobody new comes in. Who is there already is answered yet."""
+        """Release the name and its files. Connected clients still get their answers."""
         self._claim.release()
 
     def close(self) -> None:
-        """Let who is waiting take the answer, for a while, then end. `release` comes first."""
+        """Give waiting clients a while to read their answers, then end. Call `release` first."""
         _OPEN.discard(self)
         loop, self._loop = self._loop, None
         if loop is not None:
-            with contextlib.suppress(MalstromError):  # its thread is a daemon: no job fails for it
+            with contextlib.suppress(MalstromError):  # its thread is a daemon, and no job fails because of it
                 loop.run(self._end(), timeout_s=_END_S + REQUEST_S, what="closing the control socket")
             with contextlib.suppress(MalstromError):
                 loop.close()
@@ -198,7 +194,7 @@ class ControlSocket:
             self._listener.close()
 
     def forget(self) -> None:
-        """In a forked process: let go of what is its parent's, so that it ends when the parent does."""
+        """Close the parent's descriptors in a forked process, so that the socket ends with the parent."""
         self._claim.forget()
         if self._listener is not None:
             with contextlib.suppress(OSError):
@@ -209,7 +205,7 @@ class ControlSocket:
         try:
             listener.bind(str(self._claim.socket_path))
             self._claim.socket_path.chmod(0o600)
-            self._claim.publish()  # before it can be connected to, so that who can is let in
+            self._claim.publish()  # before a client can connect, so that its token is known
             listener.setblocking(False)
             listener.listen(_CROWD_MAX)
         except BaseException:
@@ -217,10 +213,10 @@ class ControlSocket:
             raise
         return listener
 
-    # All below runs in the thread of the socket.
+    # Executed by the thread of the socket.
 
     async def _open(self, listener: socket.socket) -> None:
-        # Not asyncio's own server: one that is closed in the wrong moment forgets connections without closing them.
+        # Not asyncio's own server: closing it at the wrong moment leaks connections.
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def _end(self) -> None:
@@ -229,7 +225,7 @@ class ControlSocket:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
         if silent := self._connections - self._answering:
-            await asyncio.wait(silent, timeout=_LATE_S)  # their requests may be on their way
+            await asyncio.wait(silent, timeout=_LATE_S)  # their requests may be in flight
             for task in self._connections - self._answering:
                 task.cancel()
         if self._connections:
@@ -245,7 +241,7 @@ class ControlSocket:
                 connection, _address = listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # there are no descriptors left, most likely: who waits, waits
+            except OSError:  # most likely no descriptors are left: retry later
                 loop.remove_reader(listener)
                 loop.call_later(_AGAIN_S, self._accept_again, listener)
                 return
@@ -279,7 +275,7 @@ class ControlSocket:
             with contextlib.suppress(OSError, TimeoutError):
                 await _send(writer, error, last=True)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            """The client is gone, or too slow, or the run has ended: nothing is owed to it."""
+            """The client is gone or too slow, or the run has ended: it gets no answer."""
         finally:
             self._answering.discard(task)
             writer.transport.abort()
@@ -290,12 +286,12 @@ class ControlSocket:
             request = decode_request(await reader.readexactly(length))
         if not hmac.compare_digest(request.token.encode(errors="replace"), self._claim.token.encode()):
             raise ControlError(
-                f"this is not the token of job {self._job!r} that runs now: it may have been started anew"
+                f"this is not the token of job {self._job!r} that runs now: the job may have been restarted"
             )
         return request
 
     async def _reply(self, ask: Command, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer, and say now and then that the answer is yet to come; until the client goes away."""
+        """Send the answer, and a `Waiting` at intervals before it, unless the client disconnects."""
         answer = asyncio.ensure_future(self._answer(ask))
         gone = asyncio.ensure_future(reader.read(1))
         try:
@@ -316,7 +312,7 @@ async def _send(writer: asyncio.StreamWriter, answer: Answer, *, last: bool = Fa
     writer.write(encode_answer(answer))
     async with asyncio.timeout(REQUEST_S):
         await writer.drain()
-        if last:  # until all of it is out
+        if last:  # wait until everything is sent
             writer.close()
             await writer.wait_closed()
 

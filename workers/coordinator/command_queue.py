@@ -439,7 +439,7 @@ class CommandQueue:
         self._known_at_s = self._clock.monotonic_s()
 
     def _known(self, *, fresh: bool = False) -> JobStatus:
-        error = self.ended.result().told() if self.ended.done() else None
+        error = self.ended.result().public_error() if self.ended.done() else None
         fresh = fresh or not self._answering or self.ended.done()
         age_s = 0.0 if fresh else self._clock.monotonic_s() - self._known_at_s
         return JobStatus(

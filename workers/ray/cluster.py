@@ -1,4 +1,4 @@
-"""The Ray cluster that a job runs on: join_cluster or started, looked at, and asked how many workers it has room for."""
+"""The Ray cluster of a job: joins or starts it, and computes how many workers it has room for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Final
 from malstrom_py.errors import ControlError, PlanError, pip_install
 
 RAY_MIN: Final = (2, 52)
-"""The first Ray whose cluster can ask for a token of whoever comes."""
+"""The first Ray version whose clusters can require a token."""
 
 NAMESPACE: Final = "malstrom"
-"""Where the coordinators of jobs are named."""
+"""The Ray namespace of coordinators."""
 
 HEAD: Final = "node:__internal_head__"
-"""The resource that the node with the head of a cluster has one of."""
+"""The resource that only the head node has."""
 
 REACH_S: Final = 2.0
 """How long the head of a cluster may take to answer."""
@@ -29,12 +29,12 @@ LOOPBACK: Final = "127.0.0.1"
 _AT_HAND: Final = "auto"
 
 _BROUGHT: Final[list[tuple[dict[str, Any], str]]] = []
-"""What Ray was started with here, and the id by which it knows this program since."""
+"""The runtime environment that this program started Ray with, and its worker id since then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``is_local``: this program has started it on this machine, for itself, and it ends with the program."""
+    """``is_local``: this program has started the cluster on this machine, and the cluster ends with the program."""
 
     is_local: bool
 
@@ -45,13 +45,14 @@ def join_cluster(
     *,
     on_sigterm: Callable[[Any], None] | None = None,
 ) -> Cluster:
-    """Join the cluster at ``address``; the one that is there already, or one of this program's own, if None. ``env``:
-    what Ray is to bring wherever this program runs something. ``on_sigterm`` is given the handler that Ray would set
-    for SIGTERM, and Ray sets none.
+    """Join the cluster at ``address``; None: the one this program is connected to, or a new one on this machine.
+
+    ``env``: the runtime environment of the whole program. ``on_sigterm`` gets the SIGTERM handler that Ray would
+    install; Ray then installs none.
 
     Raises:
-        PlanError: Ray is missing, too old, or used through its client; or it is connected to another cluster, or runs
-            here without ``env``.
+        PlanError: Ray is missing, too old, or used through its client; or it is connected to another cluster, or was
+            started here without ``env``.
         ControlError: there is no cluster at that address.
     """
     ray = imported_ray()
@@ -70,7 +71,7 @@ def join_cluster(
 
 
 def imported_ray() -> Any:
-    """Ray, if it is there and new enough; else `PlanError`."""
+    """Import Ray. `PlanError` if it is missing or too old."""
     try:
         import ray
     except ImportError as error:
@@ -80,12 +81,12 @@ def imported_ray() -> Any:
 
 
 def check_fields(env: Mapping[str, Any]) -> None:
-    """`PlanError` for a field of ``env`` that Ray does not know: it takes no notice of one, and says nothing."""
+    """Raise `PlanError` for a field of ``env`` that Ray does not know and would silently ignore."""
     from ray.runtime_env import RuntimeEnv
 
     known: set[str] = set(getattr(RuntimeEnv, "known_fields", ()))
     unknown = sorted(set(env) - known)
-    if known and unknown and not os.environ.get("RAY_RUNTIME_ENV_PLUGINS"):  # which bring fields of their own
+    if known and unknown and not os.environ.get("RAY_RUNTIME_ENV_PLUGINS"):  # plugins add fields
         fields = sorted(name for name in known if not name.startswith("_"))
         raise PlanError(
             f"RayRuntime: runtime_env has {', '.join(unknown)}, which Ray does not know: it knows {', '.join(fields)}"
@@ -93,7 +94,7 @@ def check_fields(env: Mapping[str, Any]) -> None:
 
 
 def check_version(version: str) -> None:
-    """`PlanError` if this version of Ray is too old to be safe.
+    """Raise `PlanError` if this version of Ray is too old to be safe.
 
     >>> check_version("2.60.0")
     """
@@ -101,19 +102,19 @@ def check_version(version: str) -> None:
     if found is None or (int(found[1]), int(found[2])) < RAY_MIN:
         least = ".".join(map(str, RAY_MIN))
         raise PlanError(
-            f"Ray {version} is too old: its clusters let in whoever reaches them. Install ray>={least} "
+            f"Ray {version} is too old: its clusters accept any client that can reach them. Install ray>={least} "
             f"(pip install 'ray>={least}'), on every node"
         )
 
 
 def started_here(ray: Any) -> bool:
-    """Whether this process has started the cluster."""
-    node = getattr(ray._private.worker, "_global_node", None)  # Ray has no other word for it
+    """Return whether this process has started the cluster."""
+    node = getattr(ray._private.worker, "_global_node", None)  # Ray has no public way to ask
     return bool(node is not None and node.head)
 
 
 def is_reachable(address: str) -> bool:
-    """Whether anybody listens at ``address``, of the head of a cluster.
+    """Return whether the head of a cluster listens at ``address``.
 
     >>> is_reachable("127.0.0.1:1")
     False
@@ -121,14 +122,15 @@ def is_reachable(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
-    except (OSError, ValueError):  # nobody there, or no address
+    except (OSError, ValueError):  # no listener, or an invalid address
         return False
     return True
 
 
 def summarize_error(error: BaseException, *, end: bool = False) -> str:
-    r"""What Ray says of ``error``, without its guesses at causes, in one line: how it begins, or its ``end``, which is
-    where a traceback says what was raised.
+    r"""Return Ray's message of ``error`` in one line, without Ray's guesses at causes.
+
+    The line has the start of the message, or its ``end``, where a traceback names the exception.
 
     >>> summarize_error(RuntimeError("The actor died\n  pid: 7\n. Some common causes include: (1) many"))
     'The actor died; pid: 7'
@@ -139,7 +141,7 @@ def summarize_error(error: BaseException, *, end: bool = False) -> str:
 
 
 def check_room(workers: int, needs: Mapping[str, float], *, but: Collection[str] = ()) -> None:
-    """`PlanError` if the cluster, ``but`` these nodes of it, has no room for ``workers`` that need this much each."""
+    """Raise `PlanError` if the cluster, without the nodes ``but``, cannot hold ``workers`` with these ``needs``."""
     nodes = _nodes(but)
     room = room_in(nodes, needs)
     if room < workers:
@@ -157,26 +159,26 @@ def check_room(workers: int, needs: Mapping[str, float], *, but: Collection[str]
 
 
 def describe_needs(needs: Mapping[str, float]) -> str:
-    """What a worker needs.
+    """Return what a worker needs as text.
 
     >>> describe_needs({"CPU": 0.5, "GPU": 0.0, "memory": 2e9})
     '0.5 CPU, 2 GB memory'
     """
-    told = [
+    parts = [
         f"{amount / 1e9:g} GB {name}" if name == "memory" else f"{amount:g} {name}"
         for name, amount in needs.items()
         if amount
     ]
-    return ", ".join(told) or "nothing"
+    return ", ".join(parts) or "nothing"
 
 
 def room_now(needs: Mapping[str, float], *, but: Collection[str] = ()) -> int:
-    """How many workers that need this much each the cluster has room for, if nobody else uses it, ``but`` on these."""
+    """Return the number of workers with these ``needs`` that the cluster, without the nodes ``but``, can hold."""
     return room_in(_nodes(but), needs)
 
 
 def room_in(nodes: list[dict[str, float]], needs: Mapping[str, float]) -> int:
-    """How many workers with these ``needs`` nodes with these resources can hold, if nobody else uses them.
+    """Return the number of workers with these ``needs`` that empty nodes with these resources can hold.
 
     >>> room_in([{"CPU": 4.0}, {"CPU": 1.5}], {"CPU": 0.5})
     11
@@ -188,17 +190,17 @@ def room_in(nodes: list[dict[str, float]], needs: Mapping[str, float]) -> int:
 
 
 def has_head() -> bool:
-    """Whether Ray says which node has the head of the cluster."""
+    """Return whether Ray says which node is the head."""
     return any(HEAD in node for node in _nodes())
 
 
 def _nodes(but: Collection[str] = ()) -> list[dict[str, float]]:
-    """What the nodes have that are there, ``but`` these."""
+    """Return the resources of the nodes that are alive, without the nodes ``but``."""
     return [node["Resources"] for node in imported_ray().nodes() if node["Alive"] and node["NodeID"] not in but]
 
 
 def _check_brought(ray: Any, env: Mapping[str, Any]) -> None:
-    """`PlanError` if Ray runs in this program, and does not bring ``env`` with it."""
+    """Raise `PlanError` if Ray runs in this program without ``env``."""
     if not env or (dict(env), ray.get_runtime_context().get_worker_id()) in _BROUGHT:
         return
     names = " and ".join(name for name in env if name != "excludes")
@@ -211,7 +213,7 @@ def _check_brought(ray: Any, env: Mapping[str, Any]) -> None:
 
 def _initialise(ray: Any, address: str | None, env: Mapping[str, Any]) -> None:
     _show_token()
-    # Without an address Ray would also join what some earlier program has left behind on this machine.
+    # Without an address Ray would also join a cluster that an earlier program has left running on this machine.
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
     brings = {"runtime_env": dict(env)} if env else {}
     try:
@@ -230,7 +232,7 @@ def _initialise(ray: Any, address: str | None, env: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _sigterm_left(ray: Any, on_sigterm: Callable[[Any], None] | None) -> Iterator[None]:
-    """Have Ray give its handler to ``on_sigterm``: it would take the signal from whoever has it, without asking."""
+    """Pass Ray's SIGTERM handler to ``on_sigterm``. Ray would otherwise replace the handler of the program."""
     utils = ray._private.utils  # Ray has no option for it
     theirs = getattr(utils, "set_sigterm_handler", None)
     if on_sigterm is None or theirs is None:
@@ -244,11 +246,11 @@ def _sigterm_left(ray: Any, on_sigterm: Callable[[Any], None] | None) -> Iterato
 
 
 def _show_token() -> None:
-    """Have Ray show the token of this user where there is one: a cluster of `ray start` asks for it, and a program that
-    joins shows none unless ``RAY_AUTH_MODE`` says so.
+    """Make Ray send this user's token if there is one. A cluster of `ray start` requires it; a program that joins sends
+    none unless ``RAY_AUTH_MODE`` is set.
     """
     try:
         from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
     except ImportError:
-        return  # an older Ray, which asks only if told to
+        return  # an older Ray, which requires a token only if configured
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)

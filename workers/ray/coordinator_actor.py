@@ -1,8 +1,8 @@
-"""The actor of a job's coordinator, found by the job's name. A thin shell around the runs in a thread of its own.
+"""The actor of a job's coordinator, found on the cluster by the job's name: it runs the job in its own thread.
 
-Whoever wants something of the job asks here, in the words of `control_messages`. The actor ends itself once its job has
-ended and its owner knows, or nobody has asked for a while. Rule: a job with snapshots outlives it (S6): Ray starts it
-again, under its name, and it goes on from the store and from what it has noted.
+Clients send commands here in the format of `control.messages`. The actor exits once its job has ended and the driver
+knows, or after a while without a client. Rule: a job with snapshots survives its coordinator (S6): Ray restarts the
+actor under its name, and the job resumes from the store and the journal.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from malstrom_py.workers.runtime.supervisor import Supervisor, wait_out
 from malstrom_py.workers.transport.calls import RayCallTransport
 
 ANSWERS: Final = 64
-"""How many may wait for an answer at once; more wait for their turn."""
+"""The number of commands answered at the same time; others queue."""
 
 STAY_S: Final = 60.0
-"""How long the coordinator of a job that has ended waits to be asked how."""
+"""How long the coordinator of an ended job waits for clients that ask for the outcome."""
 
 TOLD_S: Final = 0.2
-"""How long it waits for answers to go out before it leaves."""
+"""How long the coordinator waits for answers to go out before it exits."""
 
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 @dataclass(frozen=True, slots=True)
 class PackedEnding:
-    """How a job ended, for the program that started it: what its own sinks are to commit, and under which id, unless
-    they have already. ``is_stopped``: it was asked to stop, so sources may be in the middle of what they have pinned.
+    """The outcome of a job for the driver. ``delivery``: the pre-commits for the driver's sinks and their snapshot id,
+    unless they are committed already. ``is_stopped``: a stop was requested, so pinned input may be partly read.
     """
 
     status: JobStatus
@@ -79,7 +79,7 @@ class CoordinatorActor:
         context = ray.get_runtime_context()
         self._journal = CoordinatorJournal(str(context.get_actor_id()), kept=setup.keeping is not None)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's own, of how it finds out
+            warnings.simplefilter("ignore")  # Ray warns about its own implementation
             self._follows = bool(context.was_current_actor_reconstructed)
         if self._follows:
             self._begun.set()
@@ -90,7 +90,7 @@ class CoordinatorActor:
 
     @ray.method(concurrency_group="answers", max_task_retries=-1)
     def ask(self, request: bytes) -> bytes:
-        """The answer to a request, both as frames of a control socket without their length."""
+        """Answer a command. Both are frames of a control socket without their length."""
         try:
             answer = asyncio.run(answer_to(decode_request(request).ask, self._controls))
         except MalstromError as error:
@@ -99,7 +99,7 @@ class CoordinatorActor:
 
     @ray.method(concurrency_group="ending", max_task_retries=-1)
     def ending(self) -> PackedEnding:
-        """How the job ended, once it has."""
+        """Return the outcome once the job has ended."""
         ending = self._controls.ended.result()
         error = None if ending.error is None else pack_error(ending.error)
         has_committed = self._setup.keeping is not None  # by tasks, with each snapshot
@@ -109,37 +109,37 @@ class CoordinatorActor:
 
     @ray.method(max_task_retries=-1)
     def heard(self) -> None:
-        """The program that started the job has heard how it ended. One that has gone by then never says so."""
+        """Note that the driver has the outcome. A driver that is gone never calls this."""
         self._known.set()
 
     @ray.method(concurrency_group="tasks", max_task_retries=-1)
     def task(self) -> DriverTask | None:
-        """What the program that started the job is to do next, if anything comes up for a while."""
+        """Return the driver's next task, or None after a while without one."""
         return self._tasks.next()
 
     @ray.method(concurrency_group="tasks", max_task_retries=-1)
     def task_done(self, number: str, error: bytes | None) -> None:
-        """An task is done, or has failed."""
+        """Record that the driver has finished a task."""
         self._tasks.done(number, error)
 
     @ray.method(max_task_retries=-1)
     def is_up(self) -> bool:
-        """Answers once the coordinator is up."""
+        """Answer as soon as the coordinator is up."""
         return True
 
     @ray.method(max_task_retries=-1)
     def begin(self) -> None:
-        """Begin with the job: who starts it has all it needs."""
+        """Begin the job: the driver is ready."""
         self._begun.set()
 
     @ray.method(max_task_retries=-1)
     def has_ended(self) -> bool:
-        """Whether the job has."""
+        """Return whether the job has ended."""
         return self._controls.ended.done()
 
     @ray.method(concurrency_group="deliver")
     def deliver(self, data: bytes) -> None:
-        """What a worker sends, where the streams go through Ray."""
+        """Receive a worker's message where the streams are Ray calls."""
         transport = None if self._crew is None else self._crew.transport
         if isinstance(transport, RayCallTransport):
             transport.deliver(data)
@@ -156,8 +156,8 @@ class CoordinatorActor:
         except BaseException as error:
             controls.end(JobOutcome.of(RunResult(setup.job, {}, 0.0), error))
         else:
-            self._conduct(runs)
-        _LOG.info("the job has %s", controls.ended.result().how)
+            self._run_to_end(runs)
+        _LOG.info("the job has ended: %s", controls.ended.result().how)
         self._node_watch.close()
         self._tasks.close()
         if self._known.wait(STAY_S):
@@ -166,7 +166,7 @@ class CoordinatorActor:
         ray.kill(handle, no_restart=True)
 
     def _runs(self, clock: SystemClock) -> Supervisor[JobRun[RayWorkers]]:
-        """The runs of the job, of which the coordinator before this one may have begun some."""
+        """Return the supervisor of the job, which continues after the runs of an earlier coordinator."""
         setup, journal, failures = self._setup, self._journal, RestartBudget(self._setup.restart)
         if self._follows:
             self._follow(failures, clock)
@@ -192,18 +192,18 @@ class CoordinatorActor:
         return Supervisor(make, self._controls, setup.restart, clock, failures)
 
     def _follow(self, failures: RestartBudget, clock: SystemClock) -> None:
-        """Go on where the coordinator before this one has died. `PeerError`: too many have."""
+        """Continue after the death of an earlier coordinator. `PeerError` if too many have died."""
         setup, journal, controls = self._setup, self._journal, self._controls
         now_s = clock.now_s()
         journal.restarted(died_at_s=now_s)
         pause_s: float | None = 0.0
         for at_s in journal.entry.died_at_s:
             pause_s = failures.pause_s(clock.monotonic_s() - (now_s - at_s))
-        _LOG.warning("the coordinator has died, and is started again")
+        _LOG.warning("the previous coordinator died; this one replaces it")
         if pause_s is None:
             raise PeerError(
-                f"the coordinator of job {setup.job!r} died {len(journal.entry.died_at_s)} times, which is more than it "
-                f"may (restart=mp.Restart(max_restarts={setup.restart.max_restarts})). Ray's logs on its node may say "
+                f"the coordinator of job {setup.job!r} died {len(journal.entry.died_at_s)} times, more often than "
+                f"restart=mp.Restart(max_restarts={setup.restart.max_restarts}) allows. Ray's logs on its node may say "
                 f"why (killed, out of memory, its node gone)"
             )
         if (stood := journal.entry.stood) is not None:
@@ -219,24 +219,24 @@ class CoordinatorActor:
         self._journal.stopping(drain=drain)
 
     def _with_room(self, wanted: int) -> int:
-        """As many workers as were wanted, or as there is room for: a node may be gone (S6)."""
+        """Return the wanted number of workers, or fewer if a node is gone and there is less room (S6)."""
         if self._setup.autoscaling:
             return wanted
         size = max(1, min(wanted, room_now(self._setup.options.needs, but=self._node_watch.silent)))
         if size < wanted:
-            _LOG.warning("there is room for %d workers only, of %d", size, wanted)
+            _LOG.warning("the cluster has room for %d of %d workers", size, wanted)
         return size
 
-    def _conduct(self, runs: Supervisor[JobRun[RayWorkers]]) -> None:
+    def _run_to_end(self, runs: Supervisor[JobRun[RayWorkers]]) -> None:
         try:
             run_to_end(runs, self._controls, None)
         except BaseException as error:
-            if not (isinstance(error, JobEnded) and error.how == "stopped"):  # that was asked for
+            if not (isinstance(error, JobEnded) and error.how == "stopped"):  # the user requested it
                 _LOG.error("the job failed: %s", error if isinstance(error, MalstromError) else type(error).__name__)
 
 
 def coordinator_class(*, restarts: bool) -> Any:
-    """The actor class. ``restarts``: whether Ray starts it again when it has died."""
+    """Return the actor class. ``restarts``: whether Ray restarts the actor after its death."""
     groups = {"answers": ANSWERS, "ending": 4, "deliver": 1, "tasks": 2}
     remote: Any = ray.remote  # its types do not know concurrency groups
     most = -1 if restarts else 0

@@ -1,8 +1,8 @@
-"""What the coordinator of a job on Ray journal down for the one that follows it, should it die: in Ray's own store.
+"""The journal of a coordinator on Ray, in Ray's key-value store: facts for the coordinator that replaces it.
 
-Rule: a note says what no snapshot tells, and the next coordinator must not get wrong. It belongs to one start of the
-job, and goes with its end. It is lost with the head of a cluster that does not keep what it knows; then a coordinator
-that is started again goes by its setup and by the snapshots.
+Rule: the journal holds only facts that no snapshot holds. It belongs to one start of the job and is deleted at its end.
+It is lost with the head of a cluster that does not persist its store; a restarted coordinator then uses its setup and
+the snapshots.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _NAMESPACE: Final = b"malstrom"
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """``has_begun``: the job was claimed, and ``began_from``: to go on from this snapshot. ``workers``: how many there
-    are to be, 0 if nobody has said otherwise. ``restarts``: how often it went back to a snapshot. ``died_at_s``: when
-    coordinators were found dead, in seconds since 1970. ``drain``: how it is to be stopped, if it is. ``stood``: the
-    last snapshot that stood.
+    """The facts. ``has_begun``: the job was claimed, to resume from the snapshot ``began_from``. ``workers``: the last
+    requested number of workers, 0 without a request. ``restarts``: the number of restarts. ``died_at_s``: when dead
+    coordinators were replaced, in seconds since 1970. ``drain``: how the job is being stopped, if it is. ``stood``: the
+    last complete snapshot.
     """
 
     has_begun: bool = False
@@ -34,7 +34,7 @@ class JournalEntry:
 
 
 class CoordinatorJournal:
-    """The note of the coordinator whose actor is ``actor``. Without ``kept`` nothing is noted: nobody follows it."""
+    """The journal of the coordinator in ``actor``. Without ``kept`` nothing is stored: no coordinator replaces it."""
 
     def __init__(self, actor: str, *, kept: bool) -> None:
         self._key = f"coordinator-{actor}".encode()
@@ -43,30 +43,30 @@ class CoordinatorJournal:
         self.entry = self._read() if kept else JournalEntry()
 
     def has_begun(self, began_from: str | None = None) -> None:
-        """The job was claimed, to go on from this snapshot. What was noted first stays."""
+        """Record that the job was claimed, to resume from this snapshot. The first call counts."""
         if not self.entry.has_begun:
             self._write(has_begun=True, began_from=began_from)
 
     def wanted(self, workers: int) -> None:
-        """So many workers were asked for."""
+        """Record the requested number of workers."""
         self._write(workers=workers)
 
-    def stands(self, snapshot: str) -> None:
-        """A snapshot is there that was not."""
+    def completed(self, snapshot: str) -> None:
+        """Record the last complete snapshot."""
         if snapshot != self.entry.stood:
             self._write(stood=snapshot)
 
     def stopping(self, *, drain: bool) -> None:
-        """It is to be stopped."""
+        """Record that the job is being stopped."""
         self._write(drain=drain)
 
     def restarted(self, *, died_at_s: float | None = None) -> None:
-        """It goes back to a snapshot, at ``died_at_s`` because its coordinator has died."""
+        """Record a restart; ``died_at_s``: because the coordinator was found dead then."""
         died = self.entry.died_at_s if died_at_s is None else (*self.entry.died_at_s, died_at_s)
         self._write(restarts=self.entry.restarts + 1, died_at_s=died)
 
     def forget(self) -> None:
-        """The job has ended."""
+        """Delete the journal: the job has ended."""
         if self._kept:
             _store()._internal_kv_del(self._key, namespace=_NAMESPACE)
 

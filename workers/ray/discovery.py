@@ -1,4 +1,7 @@
-"""Finds running jobs on a Ray cluster by their names: on the one that is asked for, or on one that is at handle."""
+"""Finds running jobs by name on a Ray cluster: at a given address, or nearby.
+
+A nearby cluster is the one this program is connected to, that ``RAY_ADDRESS`` names, or that runs on this machine.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from malstrom_py.validation import check_name
 from malstrom_py.workers.control.remote_job import RemoteJob
 from malstrom_py.workers.ray.cluster import NAMESPACE, imported_ray, is_reachable, join_cluster
 
-_AT_HAND: Final = "auto"
-"""The address by which Ray finds one, ``RAY_ADDRESS`` first."""
+_NEARBY: Final = "auto"
+"""The address with which Ray finds a nearby cluster, ``RAY_ADDRESS`` first."""
 
 _CURRENT: Final = "ray_current_cluster"
-"""The file in which Ray notes the cluster that was started on this machine last."""
+"""The file in which Ray records the last cluster that was started on this machine."""
 
 
 def attach(name: str, address: str) -> RemoteJob:
-    """The running job of that name on the cluster at ``address``.
+    """Return the running job of that name on the cluster at ``address``.
 
     Raises:
-        PlanError: this cannot be the name of a job; or Ray is missing, too old, or connected to another cluster.
+        PlanError: the name is invalid; or Ray is missing, too old, or connected to another cluster.
         ControlError: there is no such cluster.
         JobNotFound: there is no such job on it.
     """
@@ -34,33 +37,31 @@ def attach(name: str, address: str) -> RemoteJob:
 
 
 def attach_nearby(name: str) -> RemoteJob | None:
-    """The same on a cluster that is at hand: the one this program is connected to, that ``RAY_ADDRESS`` names, or that
-    runs on this machine. None if there is none, or not this job on it.
-    """
-    if not _is_at_hand():
+    """Return the running job of that name on a nearby cluster; None if there is no such cluster or job."""
+    if not _is_nearby():
         return None
     try:
-        join_cluster(_AT_HAND)
+        join_cluster(_NEARBY)
         return _found(name)
     except (ControlError, JobNotFound):
         return None
 
 
 def running_nearby(address: str | None = None) -> list[str]:
-    """The names of the jobs on the cluster at ``address``, or on one that is at handle."""
+    """Return the names of the jobs on the cluster at ``address``, or on a nearby one."""
     if address is not None:
         join_cluster(address)
         return _running()
-    if not _is_at_hand():
+    if not _is_nearby():
         return []
     try:
-        join_cluster(_AT_HAND)
+        join_cluster(_NEARBY)
         return _running()
     except MalstromError:
         return []
 
 
-def _is_at_hand() -> bool:
+def _is_nearby() -> bool:
     if find_spec("ray") is None:
         return False
     if "RAY_ADDRESS" in os.environ:
@@ -70,7 +71,7 @@ def _is_at_hand() -> bool:
         return True
     noted = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / _CURRENT
     try:
-        return is_reachable(noted.read_text().strip())  # the note outlives a cluster that was killed
+        return is_reachable(noted.read_text().strip())  # the file outlives a cluster that was killed
     except OSError:
         return False
 

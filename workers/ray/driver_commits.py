@@ -1,8 +1,8 @@
-"""What the program that started a job on Ray does for its coordinator: commit the sinks that show rows there.
+"""Commits in the driver, the program that started a job on Ray: some sinks show their rows there.
 
-Rule: the coordinator waits until it is done, so a snapshot is complete only then (S3). An task is done once, though
-it may be handed out again when an answer was lost; a coordinator that is started again gives new ones, by what stands
-in the manifest. One that goes on without its program does not wait for it.
+Rule: the coordinator waits for each task, so a snapshot is complete only after the driver has committed (S3). The
+driver executes a task once, even if a lost answer makes the coordinator hand it out again; a restarted coordinator
+creates new tasks from the manifest. A job that may outlive its driver does not wait for a driver that is gone.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from malstrom_py.workers.coordinator.sink_commits import commits_in_driver
 from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
 
 POLL_S: Final = 2.0
-"""How long whoever asks for an task waits for one."""
+"""The longest wait of one poll for a task."""
 
 GONE_S: Final = 10.0
-"""A program that has not asked for so long is gone, if the job may go on without it."""
+"""A driver that has not polled for so long counts as gone, if the job may continue without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverTask:
-    """Have the sink of ``context.step`` commit ``payloads``, or recover, when ``snapshots`` stand; or "end": there will
-    be no more.
+    """Commit ``payloads`` with the sink of ``context.step``, or recover it given the complete ``snapshots``, or "end": there
+    are no more tasks.
     """
 
     number: str
@@ -42,7 +42,7 @@ class DriverTask:
 
 
 class DriverTasks:
-    """The tasks of one coordinator, one at a time. ``outlives``: the job goes on when the program has ended."""
+    """The queue of one coordinator's tasks, one at a time. ``outlives``: the job may outlive the driver."""
 
     def __init__(self, *, outlives: bool) -> None:
         self._outlives = outlives
@@ -52,34 +52,34 @@ class DriverTasks:
         self._task: DriverTask | None = None
         self._done: Future[bytes | None] = Future()
 
-    # The thread of the run.
+    # Called by the thread of the run.
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Have it committed. What goes wrong there is raised here."""
+        """Commit in the driver, and raise its error here."""
         self._do(DriverTask(secrets.token_hex(8), "commit", context, tuple(payloads)))
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """Have it made ready."""
+        """Recover the sink in the driver, and raise its error here."""
         self._do(DriverTask(secrets.token_hex(8), "recover", context, snapshots=tuple(committed)))
 
-    # Any thread.
+    # Called by any thread.
 
     def next(self, timeout_s: float = POLL_S) -> DriverTask | None:
-        """The task to be done, once there is one within ``timeout_s``."""
+        """Return the current task, waiting up to ``timeout_s`` for one."""
         with self._changed:
             self._asked_at_s = self._clock.monotonic_s()
             self._changed.wait_for(lambda: self._task is not None, timeout_s)
             return self._task
 
     def done(self, number: str, error: bytes | None) -> None:
-        """DriverTask ``number`` is done, or has come to ``error``."""
+        """Note that task ``number`` is done, or has failed with ``error``."""
         with self._changed:
             if self._task is not None and self._task.number == number:
                 self._task = None
                 self._done.set_result(error)
 
     def close(self) -> None:
-        """There will be no more."""
+        """Answer every later poll with "end": there are no more tasks."""
         with self._changed:
             self._task = DriverTask("", "end", CommitContext("", "", SnapshotId(""), 0))
             self._changed.notify_all()
@@ -101,9 +101,7 @@ class DriverTasks:
 
 
 class DriverSink:
-    """A sink in the coordinator of which the original, in the program that started the job, is to commit. Discarding
-    what waits for that is done here, by the copy.
-    """
+    """The coordinator's copy of a sink whose original, in the driver, commits. The copy itself discards."""
 
     def __init__(self, sink: TransactionalSink, tasks: DriverTasks) -> None:
         self._sink = sink
@@ -113,12 +111,12 @@ class DriverSink:
         self.hold: Callable[[CommitContext, Sequence[bytes]], Callable[[], None]] | None = getattr(sink, "hold", None)
 
     def open(self, worker: WorkerInfo) -> Any:
-        """Nothing is written here."""
+        """Open a writer of the copy."""
         return self._sink.open(worker)
 
 
 def commit_in_driver(sinks: Sequence[WriteSink], tasks: DriverTasks) -> list[WriteSink]:
-    """The same sinks; those that show rows in the program that started the job have it commit."""
+    """Return ``sinks``; those that show rows in the driver are replaced by a `DriverSink`."""
     for step in sinks:
         if commits_in_driver(step) and isinstance(step.sink, TransactionalSink):
             step.sink = DriverSink(step.sink, tasks)
@@ -126,14 +124,14 @@ def commit_in_driver(sinks: Sequence[WriteSink], tasks: DriverTasks) -> list[Wri
 
 
 class DriverTaskRunner:
-    """Does tasks for the ``sinks`` that are committed in this program, each once."""
+    """Executes tasks in the driver, each once, on the ``sinks`` that are committed there."""
 
     def __init__(self, sinks: Sequence[WriteSink]) -> None:
         self._sinks = {sink.context.step: sink.sink for sink in sinks if isinstance(sink.sink, TransactionalSink)}
         self._last: tuple[str, bytes | None] = ("", None)
 
     def do(self, task: DriverTask) -> bytes | None:
-        """Do ``task``, if it is not the last one again: what went wrong, packed."""
+        """Execute ``task``, unless it repeats the last one, and return its error, packed."""
         number, error = self._last
         if number != task.number:
             error = self._done(task)
@@ -147,6 +145,6 @@ class DriverTaskRunner:
                 sink.commit(task.context, task.payloads)
             else:
                 sink.recover(task.context, task.snapshots)
-        except BaseException as error:  # whatever it is, the coordinator is not left to wait
+        except BaseException as error:  # the coordinator waits for the result
             return pack_error(error)
         return None

@@ -1,10 +1,6 @@
-"""What a job on Ray is started with, as its actors get it: settings, the plan, the log.
+"""The configuration of a job on Ray as its actors get it: settings, the packed plan, and the format of the log.
 
-The log of an actor: one line per event, with the job and who speaks. Ray carries it to the driver and its files.
-
-A plan on its way to other processes: functions and classes by cloudpickle, those of ``__main__`` by value.
-
-What a job on Ray is started with, as its actors are told it.
+Rule: a plan is packed by cloudpickle; functions and classes of ``__main__`` travel by value.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s job={job} {who}: %(message)s"
 
 
 def log_as(job: str, who: str) -> None:
-    """From now on what this process logs under ``malstrom_py`` says that it is ``who``, of ``job``."""
+    """Log under ``malstrom_py`` in this process as ``who`` of ``job``. Ray sends the log to the driver and to files."""
     logger = logging.getLogger("malstrom_py")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_FORMAT.format(job=job, who=who)))
@@ -41,7 +37,7 @@ def log_as(job: str, who: str) -> None:
 
 
 def pack_plan(plan: Plan) -> bytes:
-    """``plan`` as bytes; `PlanError` naming the step whose function, source or sink cannot be taken elsewhere."""
+    """Pack ``plan``. `PlanError` names the step whose function, source or sink cannot be pickled."""
     try:
         packed: bytes = cloudpickle.dumps(plan, protocol=5)
     except Exception as error:
@@ -50,7 +46,7 @@ def pack_plan(plan: Plan) -> bytes:
 
 
 def unpack_plan(packed: bytes, job: str) -> Plan:
-    """The plan again; `PlanError` if it needs a module that is not here."""
+    """Unpack a plan. `PlanError` if it needs a module that this process lacks."""
     try:
         plan: Plan = pickle.loads(packed)
     except ImportError as error:
@@ -82,16 +78,16 @@ def _unpicklable(plan: Plan, error: Exception) -> PlanError:
 
 
 Streams = Literal["direct", "ray"]
-"""How batches go from worker to worker: over sockets of their own, or in calls of Ray where no port can be opened."""
+"""How batches travel between workers: over direct sockets, or in Ray calls where no port can be opened."""
 
 
 Placement = Literal["spread", "pack"]
-"""Which nodes workers go to: as many as there are, or as few as Ray thinks right."""
+"""How workers are placed: over many nodes, or by Ray's default on few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """How the ends of the streams are made. ``on_loopback``: all of them are on one machine."""
+    """How streams are opened. ``on_loopback``: all workers are on one machine."""
 
     streams: Streams
     on_loopback: bool
@@ -99,7 +95,7 @@ class Wiring:
     secret: JobSecret
 
     def end(self, peer: int, *, incarnation: int) -> Transport:
-        """The end of ``peer``, made inside its actor."""
+        """Open the end of ``peer`` inside its actor."""
         import ray
 
         if self.streams == "ray":
@@ -115,8 +111,8 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What each worker needs of Ray. ``memory`` in bytes. ``for_program``: of the ``runtime_env``, what a whole program
-    has.
+    """The Ray options of each worker. ``memory`` in bytes. ``for_program``: the fields of ``runtime_env`` that Ray sets
+    only for a whole program.
     """
 
     num_cpus: float
@@ -129,17 +125,17 @@ class WorkerOptions:
 
     @property
     def needs(self) -> dict[str, float]:
-        """What Ray counts: resource -> how much of it."""
+        """The resources that Ray schedules by: name -> amount."""
         return {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": self.memory, **self.resources}
 
 
 @dataclass(frozen=True, slots=True)
 class JobSetup:
-    """A job with everything that its coordinator must know to start it. ``plan`` is packed.
+    """All that a coordinator needs to start a job. ``plan`` is packed.
 
-    ``keeping``: how it is snapshotted, None if it is not; ``restart``: how it is begun again then. ``incarnation``:
-    which start of the job this is, where snapshots do not tell. ``outlives``: it goes on when its program ends.
-    ``watched``: workers note what they are at work on, for when they die.
+    ``keeping``: how the job keeps snapshots, None without; ``restart``: the restart policy. ``incarnation``: the number
+    of this start, for a job without snapshots. ``outlives``: the job outlives its driver. ``watched``: workers keep
+    black boxes.
     """
 
     job: str

@@ -1,10 +1,9 @@
-"""Sees which nodes of a Ray cluster have fallen silent: cut off or stopped, long before Ray says that they are lost.
+"""Heartbeats to the nodes of a Ray cluster: detects a node that is cut off or stopped, long before Ray does.
 
-Ray asks a node five times before it gives it up, which takes a minute where no answer comes at all; until then it
-places actors there. Here a bare connection is opened to each raylet, once a second. What counts is that its process
-reacts, not what it says. A user's function never runs in that process, so a busy worker is never taken for a lost node.
-Rule: a node is silent after `MISSES` questions in a row, and no longer once it has reacted. Where no node has ever
-reacted, the way is barred for such questions, and nothing is said of any.
+Ray needs a minute to declare a node dead that does not answer, and places actors there until then. This module opens a
+plain connection to each raylet once a second. Any reaction counts as a heartbeat. User functions never run in the
+raylet, so a busy worker never makes a node look dead. Rule: a node is silent after `MISSES` missed heartbeats in a row,
+until it reacts again. While no node has ever reacted (a firewall, say), no node counts as silent.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ import ray
 from malstrom_py.clock import SystemClock
 
 LOOK_S: Final = 1.0
-"""How often nodes are asked, up to a hundred of them; more are asked less often."""
+"""The heartbeat interval for up to a hundred nodes; it grows with more nodes."""
 
 REACT_S: Final = 2.0
-"""How long a node may take to react: long enough for a first packet to be lost on the way."""
+"""The timeout of a heartbeat: long enough for one lost packet."""
 
 MISSES: Final = 3
-"""A node is silent when it has not reacted to so many questions in a row, about seven seconds after it was cut off. A
-raylet that gets no CPU for five seconds, on an overloaded machine, is not silent."""
+"""Missed heartbeats in a row after which a node is silent: about seven seconds. A raylet that gets no CPU for five
+seconds, on an overloaded machine, is not silent."""
 
 _HELD_UP_S: Final = 1.0
 _PER_NODE_S: Final = 0.01
 
 _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""How a client of gRPC begins: what serves it answers at once, and what wants TLS hangs up, which is a reaction too."""
+"""The start of a gRPC connection. A server answers it; one that wants TLS hangs up, which is a reaction too."""
 
 Address = tuple[str, int]
 
 
 class SilentNodes:
-    """Which nodes are silent, by how they reacted to what they were asked. Pure.
+    """The set of silent nodes, computed from missed heartbeats. Pure.
 
     >>> silence = SilentNodes()
     >>> silence.note(["a", "b"], {"a", "b"})
@@ -56,7 +55,7 @@ class SilentNodes:
         self._answered = False
 
     def note(self, asked: Collection[str], reacted: Collection[str]) -> None:
-        """These were asked, being all that there are, and these of them have reacted."""
+        """Count one heartbeat: all nodes were ``asked``, and these have ``reacted``."""
         self._answered = self._answered or bool(reacted)
         self._misses = {node: 0 if node in reacted else self._misses.get(node, 0) + 1 for node in asked}
         silent = {node for node, misses in self._misses.items() if misses >= MISSES}
@@ -64,7 +63,7 @@ class SilentNodes:
 
 
 class NodeWatch:
-    """Looks, in a thread of its own from `start` to `close`."""
+    """Sends heartbeats from its own thread, from `start` to `close`."""
 
     def __init__(self) -> None:
         self._silence = SilentNodes()
@@ -73,26 +72,26 @@ class NodeWatch:
 
     @property
     def silent(self) -> frozenset[str]:
-        """The ids of the nodes that do not react."""
+        """The ids of the silent nodes."""
         return self._silence.nodes
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         threading.Thread(target=self._look, name="malstrom-node-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Look no more."""
+        """End the thread."""
         self._closed.set()
 
     def _look(self) -> None:
         pause_s = 0.0
         while not self._closed.wait(pause_s):
             pause_s = LOOK_S
-            with suppress(Exception):  # Ray's head may be away for a while, and is asked again
-                pause_s = self._asked()
+            with suppress(Exception):  # Ray's head may be down for a while
+                pause_s = self._heartbeat()
 
-    def _asked(self) -> float:
-        """Ask all nodes but this one: how long to pause."""
+    def _heartbeat(self) -> float:
+        """Send a heartbeat to every other node, and return how long to pause."""
         clock = SystemClock()
         nodes = {
             str(node["NodeID"]): (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
@@ -103,15 +102,15 @@ class NodeWatch:
         reacted = reacting(nodes, REACT_S)
         took_s = clock.monotonic_s() - began_s
         if took_s > REACT_S + _HELD_UP_S:
-            return 0.0  # this process was held up itself: it proves nothing
+            return 0.0  # this process got no CPU itself, so a missed heartbeat proves nothing
         self._silence.note(nodes, reacted)
         return max(0.0, max(LOOK_S, _PER_NODE_S * len(nodes)) - took_s)
 
 
 def reacting(nodes: Mapping[str, Address], within_s: float) -> set[str]:
-    """Those of ``nodes`` (id -> host, port) that react to a connection in any way within ``within_s`` seconds.
+    """Return those of ``nodes`` (id -> host, port) that react to a connection within ``within_s`` seconds.
 
-    >>> reacting({"nobody": ("127.0.0.1", 1)}, 1.0)
+    >>> reacting({"closed": ("127.0.0.1", 1)}, 1.0)
     set()
     """
     reacted, clock = set[str](), SystemClock()
@@ -122,7 +121,7 @@ def reacting(nodes: Mapping[str, Address], within_s: float) -> set[str]:
                 selector.register(_connecting(address), selectors.EVENT_WRITE, node)
         while selector.get_map() and (left_s := until_s - clock.monotonic_s()) > 0:
             for key, _ in selector.select(left_s):
-                if _went_on(selector, key):
+                if _advance(selector, key):
                     reacted.add(key.data)
         for key in list(selector.get_map().values()):
             _end(selector, key.fileobj)
@@ -136,8 +135,8 @@ def _connecting(address: Address) -> socket.socket:
     return made
 
 
-def _went_on(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> bool:
-    """Go on with a connection that is ready. Whether its other side has reacted."""
+def _advance(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> bool:
+    """Advance a connection that is ready, and return whether its other side has reacted."""
     end: Any = key.fileobj
     if key.events == selectors.EVENT_WRITE:
         try:
@@ -146,7 +145,7 @@ def _went_on(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> bo
                 selector.modify(end, selectors.EVENT_READ, key.data)
                 return False
         except OSError:
-            pass  # it has hung up before it was greeted: nobody serves there
+            pass  # refused: no server
         _end(selector, end)
         return False
     with suppress(OSError):

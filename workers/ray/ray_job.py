@@ -1,6 +1,6 @@
-"""The handle's side of a job on Ray: asks its coordinator; and, where the job was started, sees how it ends.
+"""A job on Ray as a handle sees it: sends commands to the coordinator; in the driver also commits and gets the outcome.
 
-Rule: an end is known at once, whoever brought it about: the coordinator's answer, or Ray's word that it is gone.
+Rule: the driver learns the end of the job immediately, from the coordinator's answer or from Ray's report of its death.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from malstrom_py.workers.runtime.job_thread import print_notice
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 
 ANSWER_S: Final = 10.0
-"""How long an answer may take beyond what it was asked to wait for."""
+"""The timeout of an answer, in addition to the command's own."""
 
 RESTART_S: Final = 60.0
-"""The same of a job whose coordinator may be starting again meanwhile."""
+"""The same for a job whose coordinator may be restarting."""
 
 _FREE_S: Final = 10.0
 _LOOK_S: Final = 2.0
@@ -83,7 +83,7 @@ class RayJob(RemoteJob):
             ) from None
         except RayActorError:
             raise JobEnded(
-                f"job {self.name!r} cannot be {what}: it has ended; how, only the program that started it knows",
+                f"job {self.name!r} cannot be {what}: it has ended; only the program that started it knows how",
                 job=self.name,
             ) from None
         except RayError as error:
@@ -94,7 +94,7 @@ class RayJob(RemoteJob):
 
 
 class OwnRayJob(RayJob):
-    """A job on Ray in the program that started it: knows how it ended, and commits what is shown here."""
+    """A job on Ray in its driver, which gets the outcome and commits the sinks that show rows there."""
 
     def __init__(
         self, plan: Plan, actor: Any, pins: SourcePins, *, outlives: bool, control: bool, kept: bool = False
@@ -122,7 +122,7 @@ class OwnRayJob(RayJob):
             self._watching.start()
             if kept and here:
                 threading.Thread(target=self._run_tasks, name=f"malstrom-ray-sinks-{plan.job}", daemon=True).start()
-        except BaseException:  # there are too many threads, print_notice
+        except BaseException:  # such as too many threads
             _OWN.discard(self)
             if self._control is not None:
                 self._control.release()
@@ -130,7 +130,7 @@ class OwnRayJob(RayJob):
             raise
 
     def ask(self, ask: Command, what: str) -> Answer:
-        """See `RemoteJob.ask`; a job that has ended is not asked any more."""
+        """See `RemoteJob.ask`; for a job that has ended the driver itself answers."""
         if not self._ended.done():
             try:
                 return super().ask(ask, what)
@@ -138,7 +138,7 @@ class OwnRayJob(RayJob):
                 self._awaited(ANSWER_S, "run")
         ending = self._ended.result()
         if isinstance(ask, StatusCommand):
-            told = ending.told()
+            told = ending.public_error()
             error = None if told is None else str(told)
             return replace(self._last, state=ending.how, phase="ended", counts=ending.counts, error=error)
         return ending.refusal(what)
@@ -157,13 +157,13 @@ class OwnRayJob(RayJob):
         return self._awaited(timeout_s, "run").result()
 
     def abandon(self) -> None:
-        """The program ends: have the job end too. No answer is waited for: its coordinator may be stopped."""
+        """Stop the job because the program exits, without waiting for an answer."""
         if ray.is_initialized():
             with contextlib.suppress(RayError):
                 self._asked(StopCommand(drain=False, wait=False, timeout_s=_EXIT_S))
 
     def leave(self, until_s: float) -> None:
-        """Wait until it has ended, or until ``until_s``; then give its name back, and print_notice that it did not."""
+        """Wait until the job has ended, or until ``until_s``; then release the name and print a notice."""
         try:
             self._ended.result(max(0.0, until_s - SystemClock().monotonic_s()) if ray.is_initialized() else 0.0)
         except TimeoutError:
@@ -183,11 +183,11 @@ class OwnRayJob(RayJob):
     def _watch(self, asked: Any) -> None:
         try:
             packed = self._known_end(asked.future())
-            with contextlib.suppress(Exception):  # if this is not heard, the coordinator leaves later
+            with contextlib.suppress(Exception):  # without this call the coordinator exits later
                 self._actor.heard.remote()
             ending = self._as_ending(packed)
             self._pins.keep_unread = self._kept and packed.is_stopped
-        except PeerError as error:  # there is nobody left who could be told that the name is free
+        except PeerError as error:  # the cluster is gone, so there is no name to release
             ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
             self._end(ending)
             return
@@ -195,7 +195,7 @@ class OwnRayJob(RayJob):
             known = RunResult(self.name, {}, 0.0)
             ending = JobOutcome(self.name, "failed", known, _gone(self.name, error))
             with contextlib.suppress(Exception):
-                ray.kill(self._actor, no_restart=True)  # Ray keeps the name of the dead for those who hold on to them
+                ray.kill(self._actor, no_restart=True)  # Ray keeps a dead actor's name while handles exist
         except BaseException as error:
             ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
         with contextlib.suppress(Exception):  # the cluster may be gone
@@ -203,7 +203,7 @@ class OwnRayJob(RayJob):
         self._end(ending)
 
     def _run_tasks(self) -> None:
-        """Have the sinks of this program commit what the coordinator says, until the job has ended."""
+        """Execute the coordinator's tasks until the job has ended."""
         clock = SystemClock()
         while not self._ended.done() and ray.is_initialized():
             try:
@@ -214,11 +214,11 @@ class OwnRayJob(RayJob):
                     ray.get(self._actor.task_done.remote(task.number, self._runner.do(task)))
             except RayActorError:
                 return  # the job has ended
-            except Exception:  # it is asked again as long as the job has not ended
+            except Exception:  # retried until the job has ended
                 clock.sleep_s(_AGAIN_S)
 
     def _known_end(self, asked: Future[PackedEnding]) -> PackedEnding:
-        """How the job has ended, once it has. `PeerError` if its cluster is gone: Ray says so late."""
+        """Return the outcome once the job has ended. `PeerError` if the cluster is gone, which Ray reports late."""
         while True:
             try:
                 return asked.result(_LOOK_S)
@@ -226,13 +226,13 @@ class OwnRayJob(RayJob):
                 if not is_reachable(self._cluster) and not self._is_up():
                     raise PeerError(
                         f"the coordinator of job {self.name!r} is gone, and so is its Ray cluster ({self._cluster}): "
-                        f"look there for why; start the cluster, then the job, afresh"
+                        f"see its logs for why; start the cluster again, then the job"
                     ) from None
 
     def _is_up(self) -> bool:
-        """Whether the coordinator answers: it may, while the head of its cluster is started afresh."""
+        """Return whether the coordinator answers. It may while the head of its cluster restarts."""
         if not ray.is_initialized():
-            return False  # Ray would start anew to ask it
+            return False  # a call would start a new Ray
         try:
             self._actor.is_up.remote().future().result(_UP_S)
         except (TimeoutError, RayError):
@@ -243,14 +243,14 @@ class OwnRayJob(RayJob):
         if self._control is not None:
             self._control.release()
         _OWN.discard(self)
-        with contextlib.suppress(Exception):  # how the job ended is what is to be told
-            self._pins.unpin(keep=self._kept and ending.how != "finished")  # it may be gone on with
+        with contextlib.suppress(Exception):  # the outcome of the job matters more
+            self._pins.unpin(keep=self._kept and ending.how != "finished")  # the job may resume
         self._ended.set_result(ending)
         if self._control is not None:
             self._control.close()
 
     async def _answer(self, ask: Command) -> Answer:
-        """What others of this machine ask is passed on, each in a thread of its own: there are not many."""
+        """Forward a command of the control socket to the coordinator, in its own thread."""
         try:
             return await asyncio.to_thread(self.ask, ask, "asked")
         except MalstromError as error:
@@ -270,7 +270,7 @@ class OwnRayJob(RayJob):
         return JobOutcome.of(packed.status.counts, error)
 
     def _free_name(self) -> None:
-        """Until another job may have this one's name: before anybody is told that it has ended."""
+        """Wait until the job's name is free. This comes before the outcome is published."""
         clock = SystemClock()
         until_s = clock.monotonic_s() + _FREE_S
         while _named(self.name) is not None:
@@ -282,7 +282,7 @@ class OwnRayJob(RayJob):
 
 def _named(job: str) -> Any:
     if not ray.is_initialized():
-        return None  # Ray would start anew to look for it
+        return None  # a look-up would start a new Ray
     try:
         return ray.get_actor(job, namespace=NAMESPACE)
     except ValueError:
@@ -291,13 +291,13 @@ def _named(job: str) -> Any:
 
 def _gone(job: str, error: RayError) -> PeerError:
     return PeerError(
-        f"the coordinator of job {job!r} is gone: {summarize_error(error)}. Without snapshots the job ends with it (S6), and "
-        f"is to be started afresh; with them, it goes on from the last when it is started again"
+        f"the coordinator of job {job!r} is gone: {summarize_error(error)}. Without snapshots the job fails (S6), and "
+        f"its next start is from the beginning; with snapshots its next start resumes from the last"
     )
 
 
 _OWN: Final = weakref.WeakSet[OwnRayJob]()
-"""The jobs that this program has started, that have not ended, and that end with it."""
+"""Running jobs that this program has started and that end with it."""
 
 
 @atexit.register
@@ -311,7 +311,7 @@ def _leave_all() -> None:
 
 
 def check_detached(plan: Plan) -> None:
-    """`PlanError` if a sink of ``plan`` is committed in the program that starts it, which may end before."""
+    """Raise `PlanError` if the driver, which may end before the job, commits a sink of ``plan``."""
     for step in sinks_here(plan):
         in_memory = isinstance(step.sink, Memory)
         raise PlanError(
@@ -322,13 +322,14 @@ def check_detached(plan: Plan) -> None:
 
 
 def make_ready(plan: Plan, *, every_sink: bool) -> None:
-    """Before the job begins: have the sinks that are committed in this program clear or finish what an earlier run left
-    half done. ``every_sink``: the others too, which do it again where they are committed. `SinkError` if one cannot.
+    """Recover the sinks that the driver commits, before the job begins: they finish or discard an earlier run's output.
+
+    ``every_sink``: also the other sinks, which recover again where they are committed. `SinkError` if one cannot.
     """
     clock = SystemClock()
     SinkCommits(plan.job, build_sinks(plan, clock) if every_sink else sinks_here(plan), clock.now_s()).recover()
 
 
 def sinks_here(plan: Plan) -> list[WriteSink]:
-    """The sinks of ``plan`` that are committed in this program."""
+    """Return the sinks of ``plan`` that the driver commits."""
     return [sink for sink in build_sinks(plan, SystemClock()) if commits_in_driver(sink)]

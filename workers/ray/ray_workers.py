@@ -1,7 +1,7 @@
-"""The workers of a job on Ray, as the run in its coordinator drives them: hired, connected, told, asked, let go.
+"""The workers of a job on Ray as the run in the coordinator drives them: start, connect, command, release.
 
-Rule: batches go from worker to worker, and orders and reports over the same streams; the rest are calls of actors. Each
-run has streams of its own incarnation, so nothing of the one before is taken for something of this.
+Rule: batches, orders and reports travel over the streams between the actors; everything else is an actor call. Each run
+has streams with its own incarnation number, so messages of an earlier run are dropped.
 """
 
 from __future__ import annotations
@@ -47,30 +47,28 @@ from malstrom_py.workers.transport.messages import (
 )
 
 TURN_S: Final = 0.5
-"""How long the coordinator waits at most before it looks around; whatever happens ends the wait."""
+"""The longest wait of the coordinator between two checks; any event ends the wait."""
 
 FINISH_S: Final = 600.0
-"""How long sinks may take to make durable what they were given."""
+"""The timeout of pre-commits."""
 
 BUILD_S: Final = 600.0
-"""How long a worker may take to open its sinks, and to read the state that it goes on from."""
+"""The timeout for opening sinks and restoring state."""
 
 CLOSE_S: Final = 60.0
-"""How long workers that have finished may take to close, before their processes are ended."""
+"""How long finished workers may take to close before their processes are killed."""
 
 GIVE_UP_S: Final = 3.0
-"""The same where the job has failed: everyone is to know of it within ten seconds."""
+"""The same after a failure, which every caller sees within ten seconds."""
 
 GO_BACK_S: Final = 1.0
-"""The same where others are to go on from the last snapshot, within ten seconds."""
+"""The same before a restart from the last snapshot, which begins within ten seconds."""
 
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 class RayWorkers(WorkerGroup):
-    """The workers of ``plan``, started as ``setup`` says. ``tasks``: what the driver does for it; ``journal``: for the
-    next coordinator; ``node_watch``: on the cluster's nodes.
-    """
+    """The workers of ``plan``, configured by ``setup``. ``tasks``: for the driver; ``journal``: for the next coordinator; ``node_watch``: knows the silent nodes."""
 
     def __init__(
         self,
@@ -102,7 +100,7 @@ class RayWorkers(WorkerGroup):
         self._is_ending = False
 
     def begin(self) -> RunStart | None:
-        """Before anything else: claim the job and choose where it goes on from; have the sinks made ready."""
+        """Claim the job, choose the snapshot to resume from, and recover the sinks. Call this first."""
         if self._setup.keeping is None:
             self.commit.recover()
         else:
@@ -116,9 +114,9 @@ class RayWorkers(WorkerGroup):
         return self._begun
 
     def open(self, pins: Mapping[str, Any]) -> None:
-        """Deal the parts, start_actors the first workers, open their sinks, connect all with all, and open the sources."""
+        """Assign the parts, start the first workers, open their sinks, connect all workers, and open the sources."""
         members = self.coordination.members
-        # Listed before the plan is copied, so that what a source learns by it, all workers know.
+        # Parts are listed before the plan is packed: all workers get what a source has cached.
         resumption = None if self._begun is None else self._begun.resumption
         known = None if resumption is None else resumption.known
         dealt = deal_parts(self._plan, members, self._clock, known)
@@ -137,8 +135,8 @@ class RayWorkers(WorkerGroup):
         startup.start_actors(members)
         for _ in startup.wait_until_up():
             self._streams.receive(TURN_S)
-        handles = startup.newcomers
-        self._registry.handles, startup.newcomers = {handle.worker: handle for handle in handles}, []
+        handles = startup.joiners
+        self._registry.handles, startup.joiners = {handle.worker: handle for handle in handles}, []
         table, incarnation = self.coordination.table, self._setup.incarnation
         how = ((), False, resumption, beginning)
         built = [
@@ -162,12 +160,12 @@ class RayWorkers(WorkerGroup):
         self._registry.ask_all(handles, "start")
 
     def step(self, *, until_s: float | None = None) -> None:
-        """Take what workers tell, do what follows from it; when nothing comes, wait for a while."""
+        """Handle the workers' reports and what follows from them; wait a while if there are none."""
         self.wake.clear()
         self._registry.check_ended()
-        if self._setup.wiring.streams == "ray":  # which wait for Ray to say that a node is lost
+        if self._setup.wiring.streams == "ray":  # calls fail only once Ray calls the node dead
             self._registry.check_nodes(self._registry.handles.values())
-        self._go_on_joining()
+        self._continue_joining()
         self._turn()
         if self._suspending and self.coordination.is_steady:
             self._suspending = False
@@ -181,10 +179,9 @@ class RayWorkers(WorkerGroup):
         self.coordination.check_deadline()
 
     def rescale(self, size: int, done: Done) -> None:
-        """Go to ``size`` workers while the job runs; ``done`` is told what came of it (R9).
+        """Rescale to ``size`` workers; ``done`` is called when the rescale has ended or was superseded (R9).
 
-        The youngest leave first. `PlanError` if the cluster has no room for so many, or one of those that would leave
-        cannot.
+        The youngest workers leave first. `PlanError` if the cluster has no room, or if a leaving worker has to stay.
         """
         check_size(size)
         if not self._setup.autoscaling:
@@ -195,58 +192,58 @@ class RayWorkers(WorkerGroup):
         self._send(self.coordination.request(members, done))
 
     def finish(self) -> None:
-        """All is read and written: have the last snapshot made, with the job's result in it."""
+        """Make the last snapshot, with the job's result: all input is read and written."""
         assert self.coordination.snapshotting is not None
         self.coordination.snapshotting.finish()
         self._is_ending = True
 
     def drain(self) -> None:
-        """Have the sources read nothing more."""
+        """Stop the sources, so that the job finishes."""
         self._draining = True
         self._registry.ask_all(list(self._registry.handles.values()), "drain")
 
     @property
     def all_suspended(self) -> bool:
-        """Whether every worker has stopped."""
+        """Whether every worker is suspended."""
         return self._all_stand(lambda standing: standing.suspended)
 
     @property
     def finished(self) -> bool:
-        """Whether every worker has, and nothing else is to be done first."""
+        """Whether every worker has finished, with no rescale or snapshot in progress."""
         return self.may_finish and self._all_stand(lambda standing: standing.finished)
 
     def counts(self) -> dict[str, StepCounts]:
-        """What each step has done, on all workers together, as far as they have told."""
+        """Return the last reported counts of each step, over all workers."""
         return self._registry.counts(self.members)
 
     def pre_commit(self) -> None:
-        """Have all workers end: pre-commit, and close all but the transactional writers."""
+        """Finish all workers: pre-commit, and close all but the transactional writers."""
         self._finish(list(self._registry.handles.values()))
         self._is_ending = True
 
     def close_before_commit(self) -> None:
-        """That was part of `pre_commit`."""
+        """Do nothing: `pre_commit` has closed them."""
 
     def close(self) -> None:
-        """Close every worker and end its process; the first error is raised when all have been ended."""
+        """Close every worker and kill its process, then raise the first error."""
         self.coordination.close()
-        newcomers = [] if self._startup is None else self._startup.newcomers
-        handles, self._registry.handles = [*self._registry.handles.values(), *newcomers], {}
+        joiners = [] if self._startup is None else self._startup.joiners
+        handles, self._registry.handles = [*self._registry.handles.values(), *joiners], {}
         self._startup, self._joining = None, None
         failed_s = GIVE_UP_S if self._setup.keeping is None else GO_BACK_S
         there = [handle for handle in handles if handle.is_up and not handle.has_ended]
         try:
-            self._let_go(there, timeout_s=CLOSE_S if self._is_ending else failed_s)
+            self._close_workers(there, timeout_s=CLOSE_S if self._is_ending else failed_s)
         finally:
             for handle in handles:
                 handle.kill()
             if self.transport is not None:
                 self.transport.close(linger_s=0.0)
 
-    # For the coordination.
+    # Called by the coordination.
 
     def start(self, start: events.StartWorkers) -> Sequence[Message]:
-        """R1: have joiners come up. What has to be waited for is gone on with in `step`."""
+        """Start the joining workers (R1); `step` continues the start-up."""
         assert self._startup is not None
         self._startup.start_actors(start.workers)
         self._joining = self._join(start, self._startup)
@@ -254,7 +251,7 @@ class RayWorkers(WorkerGroup):
         return []
 
     def remove_all_but(self, members: Sequence[int]) -> None:
-        """R8: let go those who have said Bye. What they have not committed waits for the next commit."""
+        """Release the workers that have sent Bye (R8). Their pre-commits wait for the next commit."""
         leavers = [handle for handle in self._registry.handles.values() if handle.worker not in members]
         if not leavers:
             return
@@ -264,22 +261,22 @@ class RayWorkers(WorkerGroup):
         for worker in numbers:
             self._streams.disconnect(worker)
         self._finish(leavers)
-        self._let_go(leavers, timeout_s=CLOSE_S)
+        self._close_workers(leavers, timeout_s=CLOSE_S)
         for handle in leavers:
             handle.kill()
-            self._registry.left(handle)
-        _LOG.info("workers %s have left", numbers)
+            self._registry.remove(handle)
+        _LOG.info("workers %s left", numbers)
 
-    # Inside.
+    # Internals.
 
     @property
     def _streams(self) -> Transport:
         if self.transport is None:
-            raise InternalError("a run has no streams before it has begun")
+            raise InternalError("a run has no streams before `begin`")
         return self.transport
 
     def _resumed(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, RestoredPart]]]:
-        """What workers go on from, without what is of no use to them; and where the parts stand."""
+        """Return what workers restore, without data they do not need, and the positions of the parts."""
         resumption = None if self._begun is None else self._begun.resumption
         if resumption is None:
             return None, {}
@@ -294,14 +291,14 @@ class RayWorkers(WorkerGroup):
             self.coordination.keep_snapshots(begun, keeping.snapshots, background, self.commit, pins, self._result)
 
     def _turn(self) -> None:
-        """Go on with the snapshots. What is committed elsewhere may take its time, in which nobody is listened to."""
+        """Advance the snapshots. A slow commit in the driver blocks this thread, and counts as progress."""
         began_s = self._clock.monotonic_s()
         self._send(self.coordination.turn())
         if self._clock.monotonic_s() - began_s > TURN_S:
             self.coordination.got_on()
         made = self.snapshots
         if made is not None and made.last is not None:
-            self._journal.stands(made.last)
+            self._journal.completed(made.last)
 
     def _wait_s(self) -> float:
         if (self.finished and not self._is_ending) or self.suspended:
@@ -310,36 +307,36 @@ class RayWorkers(WorkerGroup):
         return min([TURN_S, *(max(0.0, due_s - now_s) for due_s in self.coordination.due_s())])
 
     def _join(self, start: events.StartWorkers, startup: WorkerStartup) -> Iterator[None]:
-        """R1, step by step. What fails before anybody else knows of the joiners calls the rescale off."""
+        """Start and connect joining workers, step by step (R1). A failure before connecting cancels the rescale."""
         try:
             yield from startup.build(start, draining=self._draining, got_on=self.coordination.got_on)
         except MalstromError as error:
-            _LOG.warning("the rescale is called off: %s", error)
+            _LOG.warning("the rescale is cancelled: %s", error)
             self._joining = None
             startup.give_up()
             self._send(self.coordination.handle(events.RescaleCalledOff(error)))
             return
         yield from startup.connect()
-        _LOG.info("workers %s have joined", list(start.workers))
+        _LOG.info("workers %s joined", list(start.workers))
         for worker in start.workers:
             self._send(self.coordination.handle(Connected(worker)))
 
-    def _go_on_joining(self) -> None:
+    def _continue_joining(self) -> None:
         joining = self._joining
         if joining is None:
             return
         try:
             next(joining)
         except StopIteration:
-            if self._joining is joining:  # what waited behind it may have begun to join already
+            if self._joining is joining:  # the next request may already have replaced it
                 self._joining = None
 
     def _take(self, content: Content) -> None:
         match content:
             case WorkerStatus():
-                self._registry.told(content)
+                self._registry.record(content)
             case WorkerCounts():
-                self._registry.told(content)
+                self._registry.record(content)
                 self.coordination.got_on()
             case Saved():
                 self._was_saved(content)
@@ -348,7 +345,7 @@ class RayWorkers(WorkerGroup):
                 self._send(self.coordination.handle(events.ReportReceived(report)))
 
     def _was_saved(self, saved: Saved) -> None:
-        """A worker has written down what it held. One that leaves tells it once more, lest it be lost with it."""
+        """Note that a worker has saved its state. A leaving worker reports this twice: its stream may be lost."""
         if self._saved.get(saved.worker) != saved.snapshot and self.coordination.snapshotting is not None:
             self._saved[saved.worker] = saved.snapshot
             self.coordination.snapshotting.saved(saved)
@@ -368,6 +365,6 @@ class RayWorkers(WorkerGroup):
             self._was_saved(end.saved)
         self.commit.add(end.payloads)
 
-    def _let_go(self, handles: Sequence[WorkerHandle], *, timeout_s: float) -> None:
+    def _close_workers(self, handles: Sequence[WorkerHandle], *, timeout_s: float) -> None:
         asked = [(handle, handle.ask("close")) for handle in handles]
         await_answers(asked, "close", timeout_s=timeout_s, look=lambda: self._registry.check_nodes(handles))

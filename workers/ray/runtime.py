@@ -1,11 +1,7 @@
-"""The Ray runtime: each worker an actor, the coordinator an actor that is found by the job's name.
+"""The Ray runtime: checks the user's options, joins the cluster, and starts the coordinator under the job's name.
 
-What a worker on Ray needs, and what Ray is to bring to it, as a user says it.
-
-Rule: what Ray brings to a whole program only (a local ``working_dir``, ``py_modules``) is set where Ray is join_cluster; all
-else goes with each actor.
-
-Starts the coordinator of a job on Ray, under the job's name.
+Rule: what Ray sets only for a whole program (a local ``working_dir``, ``py_modules``) is set where the program joins
+Ray; all other options go with each actor.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ def worker_options(
     runtime_env: Mapping[str, Any] | None,
     placement: Placement,
 ) -> WorkerOptions:
-    """The options of a worker, checked. `PlanError` for one that cannot be."""
+    """Check the options of a worker and return them. `PlanError` for an invalid one."""
     for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
         if not is_amount(value):
             raise PlanError(f"RayRuntime: {name} is a number of at least 0, got {value!r}")
@@ -105,7 +101,7 @@ def split_env(env: object) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def is_amount(value: object) -> bool:
-    """Whether it is a number of at least 0."""
+    """Return whether this is a finite number of at least 0."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
@@ -114,7 +110,7 @@ def _is_local(what: object) -> bool:
 
 
 def _found(name: str, what: Any) -> Any:
-    """A local path in full; anything else as it is. `PlanError` if there is nothing at the path."""
+    """Return a local path as absolute, anything else unchanged. `PlanError` if the path does not exist."""
     if not isinstance(what, str | os.PathLike) or "://" in os.fspath(what):
         return what
     path = Path(what).expanduser().absolute()
@@ -126,17 +122,17 @@ def _found(name: str, what: Any) -> Any:
 
 
 NAME_S: Final = 5.0
-"""How long a job whose predecessor of the same name is just ending waits for the name."""
+"""How long a start waits for the name of a job that is just ending."""
 
 _LITTLE: Final = 0.001
-"""What a coordinator takes of the one head that there is: a thousand jobs find room there."""
+"""The share of the head resource that a coordinator takes: a thousand jobs fit."""
 
 
 def await_name(job: str) -> None:
-    """Wait until no job of that name runs on the cluster: nothing is done for one that cannot start.
+    """Wait until no job of that name runs on the cluster, before anything else is done.
 
     Raises:
-        JobRunning: one does.
+        JobRunning: such a job still runs.
     """
     until_s = SystemClock().monotonic_s() + NAME_S
     while _is_taken(job):
@@ -144,7 +140,7 @@ def await_name(job: str) -> None:
 
 
 def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
-    """The coordinator's actor, once it is up.
+    """Start the coordinator's actor, and return it once it is up.
 
     Raises:
         JobRunning: a job of that name runs already.
@@ -164,8 +160,8 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
         ) from None
     except RayError as error:
         raise PlanError(
-            f"the coordinator of job {setup.job!r} could not be started: {summarize_error(error, end=True)}. See that every "
-            f"node has malstrom-py with what its extra ray brings, and what runtime_env asks for"
+            f"the coordinator of job {setup.job!r} could not be started: {summarize_error(error, end=True)}. See that "
+            f"every node has malstrom-py with what its extra ray brings, and what runtime_env asks for"
         ) from error
     except BaseException:
         ray.kill(actor, no_restart=True)
@@ -174,7 +170,7 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
 
 
 def _created(setup: JobSetup, *, detached: bool) -> Any:
-    # Beside the head, without which no job gets far anyway: so none depends on a second node.
+    # On the head node, which every job depends on anyway, so that no job depends on a second node.
     beside = {HEAD: _LITTLE} if has_head() else None
     until_s = SystemClock().monotonic_s() + NAME_S
     while True:
@@ -205,10 +201,10 @@ def _is_taken(job: str) -> bool:
 
 
 def _make_way(job: str, until_s: float) -> None:
-    """Forget who has the name, if dead, or wait a little; `JobRunning` from ``until_s`` on."""
+    """Remove a dead actor that holds the name, or wait a little; `JobRunning` from ``until_s`` on."""
     clock = SystemClock()
     is_late = clock.monotonic_s() >= until_s
-    if _buried(job, idle=is_late):
+    if _removed(job, idle=is_late):
         return
     if is_late:
         raise JobRunning(
@@ -219,31 +215,31 @@ def _make_way(job: str, until_s: float) -> None:
     clock.sleep_s(0.1)
 
 
-def _buried(job: str, *, idle: bool) -> bool:
-    """Whether who has the name was dead, and is now forgotten: Ray keeps its name for those who hold on to it.
+def _removed(job: str, *, idle: bool) -> bool:
+    """Remove a dead actor that holds the name, and return whether it did. Ray keeps the name while handles exist.
 
-    ``idle``: also one that lives, and whose job has ended: it waits for somebody who asks how.
+    ``idle``: also a live one whose job has ended and that waits for clients.
     """
     try:
         actor = ray.get_actor(job, namespace=NAMESPACE)
     except ValueError:
         return False
     try:
-        buried = bool(ray.get(actor.has_ended.remote(), timeout=NAME_S)) and idle
+        removed = bool(ray.get(actor.has_ended.remote(), timeout=NAME_S)) and idle
     except RayActorError:
-        buried = True
+        removed = True
     except RayError:
         return False
-    if buried:
+    if removed:
         ray.kill(actor, no_restart=True)
-    return buried
+    return removed
 
 
 _SHOWN_S: Final = 0.5
-"""How often progress is shown: workers tell of it about so often."""
+"""How often progress is shown: about as often as workers report."""
 
 START_S: Final = 60.0
-"""How long workers and coordinator may take to come up."""
+"""The timeout for starting workers and the coordinator."""
 
 
 class RayRuntime:
@@ -253,19 +249,18 @@ class RayRuntime:
     that ``RAY_ADDRESS`` names, or else one of its own on this machine. ``num_cpus``, ``num_gpus``, ``memory`` (bytes),
     ``resources`` and ``runtime_env``: what each worker needs, as for any actor of Ray. Its ``working_dir`` and
     ``py_modules`` are set for the whole program, where this connects it to Ray. ``placement``: "spread" over as many
-    nodes as there are, or "pack" as Ray does by itself, onto few. ``batch``, ``checks`` and ``progress``: as in
-    `InProcess`.
+    nodes as there are, or "pack", Ray's default, onto few. ``batch``, ``checks`` and ``progress``: as in `InProcess`.
     ``streams``: "direct" for connections between the actors, "ray" to send batches in calls of Ray, where no ports can
     be opened: slower by far. ``ports``: the first and the last port that actors may listen on; any that is free if
     None. ``start_timeout_s``: how long workers may take to come up, at the start and in a rescale. ``detached``: the
-    job goes on when the program that started it ends; only on a cluster that was started by ``ray start``.
-    ``autoscaling``: ask for workers that the cluster has no room for now, for it grows.
+    job continues when the program that started it ends; only on a cluster that was started by ``ray start``.
+    ``autoscaling``: request workers that the cluster has no room for yet, because it grows.
 
     ``snapshots``, ``resume``, ``restart`` and ``allow_dropped_state``: as in `InProcess`; the store must be one that
-    all nodes reach. With them the job outlives workers, nodes and its coordinator: it goes on from its last snapshot,
-    with as many workers as were wanted, or as there is room for then.
+    all nodes reach. With them the job survives the loss of workers, nodes and its coordinator: it restarts from its
+    last snapshot, with the wanted number of workers, or as many as there is room for.
 
-    The user's functions, sources and sinks are copied to the workers. What is in files must be there for all of them.
+    The user's functions, sources and sinks are copied to the workers. Files must be accessible to all workers.
     """
 
     def __init__(
@@ -344,15 +339,14 @@ class RayRuntime:
                 raise
 
     def start(self, job: Job, *, control: bool = True) -> JobHandle:
-        """Start ``job``, and return a handle on it once its coordinator is up; its workers come up meanwhile.
+        """Start ``job``, and return a handle on it once its coordinator is up; its workers still start then.
 
-        It is found by its name on the cluster, and, with ``control``, on this machine as long as this program runs.
+        Other programs find the job by name on the cluster, and with ``control`` on this machine while this program
+        runs.
 
-        Raises:
-            PlanError: the job is wrong, cannot be taken to other processes, or the cluster has no room for it; Ray is
-                missing or too old.
-            JobRunning: a job of that name runs there already.
-            ControlError: there is no such cluster.
+        Raises: PlanError: the job is invalid or cannot be sent to other processes, or the cluster has no room for it;
+        Ray is missing or too old. JobRunning: a job of that name runs there already. ControlError: there is no such
+        cluster.
         """
         return self._start(job, "RayRuntime.start", control=control, stopping=None)
 
@@ -371,7 +365,7 @@ class RayRuntime:
         from malstrom_py.workers.ray.ray_job import check_detached, make_ready
 
         plan = job.plan()
-        packed = pack_plan(plan)  # what cannot be copied is told before anything is begun
+        packed = pack_plan(plan)  # raises before the job begins
         if self._detached:
             check_detached(plan)
         own = None if stopping is None else stopping.come_first
@@ -393,17 +387,17 @@ class RayRuntime:
         with ExitStack() as on_failure:
             pins = on_failure.enter_context(SourcePins(plan, SystemClock()))
             if self._keeping is None:
-                make_ready(plan, every_sink=pins.any)  # what is pinned may be what a sink has left half done
+                make_ready(plan, every_sink=pins.any)  # a source may pin a sink's unfinished output
             self._pin(plan, pins)
             begun = self._begun(plan, pack_plan(plan) if pins.any else packed, pins, cluster.is_local, control=control)
-            on_failure.pop_all()  # from now on the job sees to it
+            on_failure.pop_all()  # from now on the job unpins
             return begun
 
     def _pin(self, plan: Plan, pins: SourcePins) -> None:
-        """Pin what the job is to read: nothing, if it has finished, for it may not be there any more."""
+        """Pin the input, unless the job has finished: its input may be gone."""
         known = None if self._keeping is None or not pins.any else pinned(plan, self._keeping, SystemClock())
         if known is None or not known.finished:
-            pins.keep = known is not None and bool(known.records)  # if it cannot start now, it may the next time
+            pins.keep = known is not None and bool(known.records)  # a later start may succeed
             pins.pin(known)
 
     def _begun(self, plan: Plan, packed: bytes, pins: SourcePins, is_local: bool, *, control: bool) -> RunningJob:
@@ -417,7 +411,7 @@ class RayRuntime:
             batching=self._batching,
             checks=self._checks,
             wiring=Wiring(self._streams, is_local, self._ports, JobSecret.new()),
-            options=replace(self._options, for_program={}),  # which Ray has by now
+            options=replace(self._options, for_program={}),  # set when the program joined Ray
             start_timeout_s=self._start_timeout_s,
             autoscaling=self._autoscaling,
             keeping=self._keeping,
@@ -429,7 +423,7 @@ class RayRuntime:
             return OwnRayJob(
                 plan, actor, pins, outlives=self._detached, control=control, kept=self._keeping is not None
             )
-        except BaseException:  # its name is held on this machine, say: it has not begun, and must not
+        except BaseException:  # such as a name that another job of this machine holds
             imported_ray().kill(actor, no_restart=True)
             raise
 
@@ -449,7 +443,7 @@ def _seen_to_its_end(handle: JobHandle, progress: Progress | None) -> RunResult:
 
 
 def _everywhere(snapshots: Snapshots) -> Snapshots:
-    """The same for other processes, which have folders of their own to begin from."""
+    """Return ``snapshots`` for other processes, with an absolute path."""
     if not snapshots.is_in_store:
         import cloudpickle
 
@@ -467,7 +461,7 @@ def _everywhere(snapshots: Snapshots) -> Snapshots:
 
 
 def _check(ports: object, streams: object, start_timeout_s: object) -> None:
-    """`PlanError` for an option that cannot be."""
+    """Raise `PlanError` for an invalid option."""
     if not is_amount(start_timeout_s):
         raise PlanError(f"RayRuntime: start_timeout_s is a number of at least 0, got {start_timeout_s!r}")
     if streams not in get_args(Streams):

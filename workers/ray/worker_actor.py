@@ -1,4 +1,4 @@
-"""The actor of one worker. A thin shell: Ray's calls in, a `WorkerServer` behind, answers and failures as values out."""
+"""The actor of one worker: passes Ray's calls to a `WorkerServer`, and returns answers and failures as values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LOG: Final = logging.getLogger("malstrom_py.worker")
 
 
 class PackedFailure:
-    """What a call comes to that has failed: the error, packed."""
+    """The result of a failed call: the packed error."""
 
     def __init__(self, error: BaseException) -> None:
         self.packed = pack_error(error)
 
 
 class WorkerActor:
-    """Worker ``worker`` of job ``job``. The loop runs in ``run``, whose end tells the coordinator how it ended."""
+    """Worker ``worker`` of job ``job``. The loop runs in ``run``, which returns when the loop has ended."""
 
     def __init__(
         self,
@@ -54,22 +54,22 @@ class WorkerActor:
                 unpack_plan(plan, job), self._transport, batching=batching, checks=checks, keeping=keeping, box=box
             )
         except MalstromError as error:
-            self._failed = PackedFailure(error)  # an error of ours that Ray would wrap
+            self._failed = PackedFailure(error)  # Ray would wrap an error
 
     def __repr__(self) -> str:
         return self._name
 
     def address(self) -> Any:
-        """Where the others reach it; once this is known, the worker is up."""
+        """Return the address for the peers. The first answer means that the worker is up."""
         return self._failed or self._transport.address
 
     def node(self) -> str:
-        """Where it runs."""
+        """Return the id of the worker's node."""
         return str(ray.get_runtime_context().get_node_id())
 
     @ray.method(concurrency_group="run")
     def run(self) -> PackedFailure | None:
-        """The worker's loop, from its start to its end."""
+        """Run the worker's loop to its end."""
         if self._host is None:
             return self._failed
         try:
@@ -80,7 +80,7 @@ class WorkerActor:
         return None
 
     def do(self, what: str, arguments: tuple[Any, ...]) -> Any:
-        """Have the worker do what the coordinator asks."""
+        """Execute a request of the coordinator."""
         if self._host is None:
             return self._failed
         try:
@@ -90,13 +90,13 @@ class WorkerActor:
 
     @ray.method(concurrency_group="deliver")
     def deliver(self, data: bytes) -> None:
-        """What another end of the streams sends, where these go through Ray."""
+        """Receive a peer's message where the streams are Ray calls."""
         if isinstance(self._transport, RayCallTransport):
             self._transport.deliver(data)
 
 
 def worker_class(options: Mapping[str, Any]) -> Any:
-    """The actor class, with these options of Ray."""
+    """Return the actor class with these Ray options."""
     remote: Any = ray.remote  # its types do not know concurrency groups
     groups = {"run": 1, "deliver": 1}
     return remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(WorkerActor).options(**options)

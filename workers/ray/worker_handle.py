@@ -1,6 +1,6 @@
-"""The workers of a job as its coordinator has them: actors, hired, asked and let go.
+"""The coordinator's handle on one worker actor: starts it, sends it requests, kills it.
 
-Rule: an answer is a value or one of our errors, whatever Ray made of it; and each wait for one has a deadline.
+Rule: an answer is a value or one of our errors, never an error of Ray; every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from malstrom_py.workers.ray.worker_server import box_path, read_black_box
 from malstrom_py.workers.reports.error_transfer import unpack_error
 
 ANSWER_S: Final = 120.0
-"""How long a worker may take to come by between two steps, in which a function of the user may run."""
+"""The timeout of an answer, which waits for the end of the worker's current step and its user functions."""
 
 
 WORDS_S: Final = 10.0
-"""How long it may take to read on another machine what a worker was at work on."""
+"""The timeout for reading a black box on another machine."""
 
 LOOK_S: Final = 0.5
-"""How often one who waits for answers looks around."""
+"""How often a wait for answers makes its other checks."""
 
 
 class WorkerHandle:
-    """Worker ``worker``: its actor, on any node ``but`` these. ``told`` is called, in any thread, when it has come up,
-    answered or ended.
+    """The actor of ``worker``, on any node except ``but``. ``notify`` is called, in any thread, when it is up, has
+    answered or has ended.
     """
 
     def __init__(
-        self, setup: JobSetup, worker: int, plan: Any, told: Callable[[], None], but: Collection[str] = ()
+        self, setup: JobSetup, worker: int, plan: Any, notify: Callable[[], None], but: Collection[str] = ()
     ) -> None:
         self.worker = worker
-        self._notify = told
+        self._notify = notify
         options = setup.options
         self.actor = worker_class(
             {
@@ -71,33 +71,33 @@ class WorkerHandle:
         self._node = self.actor.node.remote().future()
         self._up = self.actor.address.remote().future()
         self._run = self.actor.run.remote().future()
-        self._run.add_done_callback(lambda _: told())
-        self._up.add_done_callback(lambda _: told())
+        self._run.add_done_callback(lambda _: notify())
+        self._up.add_done_callback(lambda _: notify())
 
     @property
     def is_up(self) -> bool:
-        """Whether the actor has told its address, or has failed to come up: `wait_until_up` tells which."""
+        """Whether the actor is up or has failed to start; `wait_until_up` raises the failure."""
         return bool(self._up.done())
 
     @property
     def node(self) -> str | None:
-        """The id of the node it is on, once that is known."""
+        """The id of the worker's node, once it is known."""
         if not self._node.done() or self._node.exception() is not None:
             return None
         return str(self._node.result())
 
     def wait_until_up(self) -> None:
-        """Note the address; the error, if there is none."""
+        """Store the address, or raise the error of the start."""
         self.address = result_of(self._up, self.worker)
 
     @property
     def has_ended(self) -> bool:
-        """Whether its loop has, one way or another."""
+        """Whether the worker's loop has ended."""
         return bool(self._run.done())
 
     def ended_by(self) -> tuple[int, MalstromError] | None:
-        """How its loop has ended, with how far that is from the root of a failure: 0 an error of its own, 1 its death,
-        2 the loss of another. None while it runs.
+        """Return the error that ended the loop and its distance from the root: 0 an error of its own, 1 its death, 2
+        the loss of a peer. None while the loop runs.
         """
         if not self._run.done():
             return None
@@ -107,37 +107,37 @@ class WorkerHandle:
             return (1 if error.peer == self.worker else 2), error
         except MalstromError as error:
             return 0, error
-        return 2, PeerError(f"worker {self.worker} has ended before the job did", peer=self.worker)
+        return 2, PeerError(f"worker {self.worker} ended before the job did", peer=self.worker)
 
     def ask(self, what: str, *arguments: Any) -> Future[Any]:
-        """Ask for one of `worker_host.ORDERS`. `await_answers` gives what comes of it."""
+        """Request one of `worker_server.ORDERS`; `await_answers` waits for the answer."""
         future: Future[Any] = self.actor.do.remote(what, arguments).future()
         future.add_done_callback(lambda _: self._notify())
         return future
 
     def read_black_box(self) -> str:
-        """What the process was at work on when it died, as far as it has noted it down."""
+        """Return the content of the dead worker's black box, or ""."""
         if self._box is None:
             return ""
         if self._box.exists():
             return read_black_box(self._box)
         try:
             here = NodeAffinitySchedulingStrategy(self._node.result(0.0), soft=False)
-            remote: Any = ray.remote  # its types do not know where a task is to run
+            remote: Any = ray.remote  # its types lack the scheduling strategy
             read = remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(read_black_box)
             return str(ray.get(read.remote(self._box), timeout=WORDS_S))
         except (RayError, TimeoutError):
-            return ""  # its node is gone as well
+            return ""  # the node is gone too
 
     def kill(self) -> None:
-        """Have the process end now."""
+        """Kill the worker's process."""
         ray.kill(self.actor, no_restart=True)
         if self._box is not None:
             self._box.unlink(missing_ok=True)
 
 
 PendingAnswers = Sequence[tuple[WorkerHandle, Future[Any]]]
-"""Workers that were asked for something, and what they will answer."""
+"""Requests in flight: each worker with its future answer."""
 
 
 def await_answers(
@@ -148,10 +148,9 @@ def await_answers(
     waited_s: float = 0.0,
     look: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """What the workers have answered, in order. The first error is raised, whoever else has not answered yet.
+    """Return the workers' answers in order; the first error is raised immediately.
 
-    They have been waited for for ``waited_s`` already. ``look`` is called now and then while they are waited for, and
-    may raise what it sees.
+    ``waited_s``: how long the caller has waited already. ``look`` is called every `LOOK_S` and may raise.
 
     Raises:
         DeadlineError: one of them has not answered within ``timeout_s``.
@@ -169,8 +168,8 @@ def await_answers(
     if len(values) < len(asked):
         silent = [str(handle.worker) for handle, future in asked if future not in done]
         raise DeadlineError(
-            f"worker {', '.join(silent)} did not {what} within {waited_s + timeout_s:g} s: see its log, and what keeps "
-            f"its functions so long",
+            f"worker {', '.join(silent)} did not {what} within {waited_s + timeout_s:g} s: see its log for "
+            f"the function that takes so long",
             wait=what,
             deadline_s=waited_s + timeout_s,
         )
@@ -178,7 +177,7 @@ def await_answers(
 
 
 def result_of(future: Future[Any], worker: int) -> Any:
-    """What a call of an actor came to: a value, or the error raised."""
+    """Return the value of an actor call, or raise its error as one of ours."""
     try:
         value = future.result(timeout=0)
     except RayActorError as error:
@@ -194,10 +193,10 @@ def result_of(future: Future[Any], worker: int) -> Any:
 
 
 def worker_died(worker: int, error: RayActorError) -> PeerError:
-    """That a worker's process is gone, and what Ray knows of it."""
+    """Return the error for a dead worker process, with what Ray knows about it."""
     return PeerError(
         f"worker {worker} died: {summarize_error(error)}. Its log, and Ray's on its node, may say why (killed, out of "
-        f"memory, its node gone). Without snapshots the job ends by it; with them it goes back to the last, as often "
-        f"as restart= says (S6)",
+        f"memory, its node gone). Without snapshots the job fails; with them it restarts from the last, as often as "
+        f"restart= allows (S6)",
         peer=worker,
     )

@@ -1,14 +1,10 @@
-"""What a process does that hosts one worker: builds it, runs its loop, answers its coordinator.
+"""The server of one worker on Ray: builds the worker, runs its loop, executes the coordinator's requests.
 
-What a worker was at work on, where others find it when its process has died: a small file, mapped into memory.
+Every request runs in the thread of the loop, between two steps; the server does not know how requests arrive.
 
-Rule: it says which step, of which part and up to where, never a value of a record. What is written to the map stands in
-the file, however the process ends. It is kept from the second run of a job on, for a first death may be no record's
-fault; it costs a write per batch and step.
-
-What a process does that hosts one worker: builds it, runs its loop, and does for the coordinator what it asks.
-
-Rule: every question is answered in the thread of the loop, between two steps. Nothing here knows how questions come.
+The black box is a small memory-mapped file in which the worker notes its current step, part and position, never a value
+of a record; it survives the process however that ends. It is kept from the second run of a job on, because a first
+death may not be caused by a record, and costs one write per batch and step.
 """
 
 from __future__ import annotations
@@ -46,12 +42,12 @@ _BYTES: Final = 2048
 
 
 def box_path(token: str, incarnation: int, worker: int) -> Path:
-    """Where the box of a worker lies on its machine. ``token``: of this start of the job."""
+    """Return the path of a worker's black box. ``token``: of this start of the job."""
     return Path(tempfile.gettempdir()) / f"malstrom-box-{token}-{incarnation}-{worker}"
 
 
 def clear_before(token: str, incarnation: int) -> None:
-    """Take away on this machine what incarnations before this one have left: nobody asks for it any more.
+    """Delete the black boxes of earlier incarnations on this machine.
 
     >>> BlackBox(box_path("docs", 1, 7)).note("")
     >>> clear_before("docs", 2)
@@ -64,7 +60,7 @@ def clear_before(token: str, incarnation: int) -> None:
 
 
 class BlackBox:
-    """The box at ``path``, which is made anew.
+    """The black box at ``path``, a new file.
 
     >>> path = box_path("docs", 1, 0)
     >>> box = BlackBox(path)
@@ -85,19 +81,19 @@ class BlackBox:
         finally:
             os.close(descriptor)
 
-    def note(self, said: str) -> None:
-        """From now on this is what was being done; nothing if empty."""
-        data = said.encode()[: _BYTES - 1]
+    def note(self, text: str) -> None:
+        """Replace the content with ``text``."""
+        data = text.encode()[: _BYTES - 1]
         self._map[: len(data) + 1] = data + b"\0"
 
     def close(self) -> None:
-        """The worker has ended well: take it away."""
+        """Delete the file: the worker has ended without an error."""
         self._map.close()
         self._path.unlink(missing_ok=True)
 
 
 def read_black_box(path: Path) -> str:
-    """What the box at ``path`` says; empty where there is none."""
+    """Return the content of the black box at ``path``, "" without one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -107,13 +103,13 @@ def read_black_box(path: Path) -> str:
 
 
 def watch(operators: Mapping[str, Operator], box: BlackBox) -> None:
-    """From now on each step journal in ``box`` what it is at work on, while it is."""
+    """Make each step note its current work in ``box``."""
     sources = [source for source in operators.values() if isinstance(source, ReadSource)]
     stack: list[str] = []
 
     def noting(step: str, work: Callable[[Batch, Outlet], None]) -> Callable[[Batch, Outlet], None]:
         def on_batch(batch: Batch, out: Outlet) -> None:
-            stack.append(_said(step, batch, sources))
+            stack.append(_describe_work(step, batch, sources))
             box.note(stack[-1])
             work(batch, out)
             stack.pop()
@@ -122,11 +118,11 @@ def watch(operators: Mapping[str, Operator], box: BlackBox) -> None:
         return on_batch
 
     for step, operator in operators.items():
-        watched: Any = operator  # its method is taken over for this one object
+        watched: Any = operator  # replaces the method of this one object
         watched.on_batch = noting(step, operator.on_batch)
 
 
-def _said(step: str, batch: Batch, sources: list[ReadSource]) -> str:
+def _describe_work(step: str, batch: Batch, sources: list[ReadSource]) -> str:
     source = None if batch.part is None else batch.part.partition("/")[0]
     read = [last for one in sources if source in {None, one.context.step} and (last := one.last_read())]
     came = ", read from " if batch.part is not None else " that had come by an exchange; what was read here last is of "
@@ -134,20 +130,20 @@ def _said(step: str, batch: Batch, sources: list[ReadSource]) -> str:
 
 
 LINGER_S: Final = 5.0
-"""How long the end of a worker waits for what it has sent to go out."""
+"""How long an ending worker waits for sent messages to go out."""
 
 SETTLE_S: Final = 300.0
-"""How long a worker that leaves may take to write down what it held at the last barrier."""
+"""How long a leaving worker may take to save its state of the last barrier."""
 
 _LOG: Final = logging.getLogger("malstrom_py.worker")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutcome:
-    """What a worker leaves: what its sinks have pre-committed, by step, and its last counts.
+    """What a finished worker leaves: the pre-commits of its sinks, by step, and its last counts.
 
-    ``error`` is what went wrong on the way, packed; what was pre-committed before that is named all the same, to be
-    discarded. ``saved``: what it has written down at its last barrier, told again: nobody waits for its streams.
+    ``error``: the packed error of finishing; earlier pre-commits are listed to be discarded. ``saved``: the last report
+    of saved state again, because the worker's stream may be closed before it arrives.
     """
 
     payloads: tuple[tuple[str, bytes], ...]
@@ -157,8 +153,8 @@ class WorkerOutcome:
 
 
 class WorkerServer:
-    """Hosts a worker of ``plan`` behind ``transport``. ``keeping``: how the job is snapshotted, if it is. ``box``:
-    where it journal what it is at work on, None: nowhere.
+    """The server of a worker of ``plan`` at ``transport``. ``keeping``: how the job keeps snapshots, if any; ``box``:
+    the black box, if any.
     """
 
     def __init__(
@@ -180,7 +176,7 @@ class WorkerServer:
         self._loop = WorkerLoop(transport, self._clock)
 
     def run(self) -> None:
-        """Run the loop until `stop`, then close what is left open. Whatever fails is raised."""
+        """Run the loop until `close`, then close what is still open. Errors are raised."""
         transport = self._loop.transport
         try:
             self._loop.run()
@@ -191,10 +187,10 @@ class WorkerServer:
             transport.close(linger_s=LINGER_S)
 
     def do(self, what: str, *arguments: Any) -> Future[Any]:
-        """Have the loop do what the coordinator asks, one of the methods named in `ORDERS`."""
+        """Execute a request of the coordinator, one of `ORDERS`, in the thread of the loop."""
         return self._loop.ask(lambda: ORDERS[what](self, *arguments))
 
-    # What the coordinator asks. All below runs in the thread of the loop.
+    # Requests of the coordinator, executed by the thread of the loop.
 
     def build(
         self,
@@ -204,8 +200,9 @@ class WorkerServer:
         resumption: RestorePoint | None = None,
         beginning: Collection[str] = (),
     ) -> None:
-        """Build the worker, with channels to ``others`` that are no members yet (R1), and open its sinks. Have it take
-        over what it owns of ``resumption`` (S5). ``beginning``: the steps that begin with their initial state.
+        """Build the worker with channels also to ``others``, which join with it (R1), and open its sinks.
+
+        It restores its own slots of ``resumption`` (S5). ``beginning``: the steps that start with their initial state.
         """
         worker = Worker(
             self._plan,
@@ -238,13 +235,13 @@ class WorkerServer:
             self._loop.transport.connect(peer, address)
 
     def welcome(self, addresses: Mapping[int, Any]) -> None:
-        """Open the streams, and the channels, to workers that join (R1)."""
+        """Open streams and channels to joining workers (R1)."""
         self.reach(addresses)
         for joiner in addresses:
             self._loop.worker.connect(joiner)
 
     def part_with(self, leavers: Sequence[int]) -> None:
-        """Drop the channels, and the streams, to workers that have left (R8)."""
+        """Close channels and streams to workers that have left (R8)."""
         for leaver in leavers:
             self._loop.worker.disconnect(leaver)
             self._loop.transport.disconnect(leaver)
@@ -252,28 +249,26 @@ class WorkerServer:
     def open_sources(
         self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]] = NOTHING
     ) -> str:
-        """Open the sources, where they stood as ``begun`` says: which of them cannot be read on elsewhere; empty if
-        there is none.
-        """
+        """Open the sources at the positions ``begun``, and name a source that cannot move to another worker, if any."""
         worker = self._loop.worker
         self._loop.send(worker.open_sources(parts, begun))
         return worker.reading.fixed
 
     def start(self) -> None:
-        """Begin to work."""
-        _LOG.info("at work")
+        """Start processing."""
+        _LOG.info("started")
         self._loop.start()
 
     def drain(self) -> None:
-        """Read nothing more."""
+        """Stop the sources."""
         self._loop.worker.reading.stop()
 
     def suspend(self) -> None:
-        """Stop behind all that is on its way."""
+        """Suspend the worker after all messages in flight."""
         self._loop.send(self._loop.worker.suspend())
 
     def finish(self, contexts: Contexts) -> WorkerOutcome:
-        """Do nothing any more; once all is written down, pre-commit, and close all but the transactional writers."""
+        """Stop processing; once all state is saved, pre-commit, and close all but the transactional writers."""
         self._loop.rest()
         worker, payloads, error = self._loop.worker, list[tuple[str, bytes]](), None
         try:
@@ -318,4 +313,4 @@ ORDERS: Final[Mapping[str, Callable[..., Any]]] = {
         WorkerServer.close,
     )
 }
-"""What can be asked of a host."""
+"""The requests that a server executes, by name."""

@@ -34,7 +34,7 @@ def check_size(workers: object) -> None:
         raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
 
 
-_TOLD: Final[Mapping[str, str]] = {
+_OPERATIONS: Final[Mapping[str, str]] = {
     "run": "has not ended within {} s; it goes on",
     "rescale": "has not been rescaled within {} s; the rescale goes on",
     "snapshot": "has not completed a snapshot within {} s; the snapshot goes on",
@@ -49,7 +49,7 @@ def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgre
     >>> print(in_progress("flights", "rescale", 5))
     job 'flights' has not been rescaled within 5 s; the rescale goes on: see status(), or allow more with timeout_s=
     """
-    told = _TOLD[operation].format(f"{timeout_s:g}")
+    told = _OPERATIONS[operation].format(f"{timeout_s:g}")
     return OperationInProgress(
         f"job {job!r} {told}: see status(), or allow more with timeout_s=", job=job, operation=operation
     )
@@ -115,10 +115,10 @@ State = Literal["running", "rescaling", "recovering", "stopping", "finished", "f
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatus:
-    """How it stands with the snapshots of a job that makes them.
+    """The snapshots of a running job.
 
-    ``last``: the id of the last one, from which the job would go on, and ``at_s``: when it was made, in seconds since
-    1970; both None if there is none yet. ``made``: how many this run has completed.
+    ``last``: the id of the last one, from which the job would resume, and ``at_s``: its time in seconds since 1970;
+    both None if there is none yet. ``made``: how many this run has completed.
 
     >>> print(SnapshotStatus("20261122T042242123456Z-1a2b3c4d", 1795321362.1, 3))
     3 snapshots, the last one is 20261122T042242123456Z-1a2b3c4d of 2026-11-22 04:22:42 UTC
@@ -138,21 +138,21 @@ class SnapshotStatus:
     def __str__(self) -> str:
         made = f"{self.made:,} snapshot{'' if self.made == 1 else 's'}"
         if self.last is None or self.at_s is None:
-            return f"{made}, none to go on from yet"
+            return f"{made}, none to resume from yet"
         at = datetime.fromtimestamp(self.at_s, UTC)
         return f"{made}, the last one is {self.last} of {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How a job stands, as `JobHandle.status` tells it.
+    """The status of a job, from `JobHandle.status`.
 
-    ``state``: "running", "rescaling", "recovering" (it goes back to its last snapshot, for a worker was lost) or
+    ``state``: "running", "rescaling", "recovering" (it restarts from its last snapshot) or
     "stopping"; once it has ended "finished" (its sinks have committed), "failed" or "stopped" (without drain: nothing
     was committed but what stands in its last snapshot). ``workers``: how many there are. ``phase``: what the run is
     at, "opening", "steady", "joining", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
     ``counts``: the rows so far. ``error``: what it failed of, else None. ``age_s``: how old the figures are, in
-    seconds; above 0 only if a function of the job has kept its thread from telling newer ones. ``moving``: how far a
+    seconds; above 0 only if a function of the job has kept its thread from reporting newer ones. ``moving``: how far a
     rescale has come that moves slots, else None. ``restarts``: how often it went back to a snapshot. ``snapshots``: how
     it stands with them, None if it runs without.
 
@@ -185,14 +185,14 @@ class JobStatus:
             lines.append(f"error: {self.error}")
         if self.age_s:
             lines.append(
-                f"these figures are {self.age_s:.1f} s old: a function of the job keeps it from telling newer ones"
+                f"these figures are {self.age_s:.1f} s old: a function of the job keeps it from reporting newer ones"
             )
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """How a job ended. ``error`` is what it failed of, or what stopped it; None only where it is finished."""
+    """The outcome of a job. ``error``: what failed or stopped it; None if it finished."""
 
     job: str
     how: How
@@ -222,21 +222,21 @@ class JobOutcome:
             raise outermost(error) from error.__cause__
         raise error
 
-    def told(self) -> MalstromError | None:
-        """``error`` as others may know it, who have neither the user's exception nor a right to its text."""
+    def public_error(self) -> MalstromError | None:
+        """Return ``error`` for other processes, without the text of a user's exception."""
         error = self.error
         if error is None or isinstance(error, MalstromError):
             return error
-        told: MalstromError
+        public: MalstromError
         if isinstance(error, KeyboardInterrupt):
-            told = JobEnded(f"job {self.job!r} was stopped by Ctrl-C", job=self.job, how=self.how)
+            public = JobEnded(f"job {self.job!r} was stopped by Ctrl-C", job=self.job, how=self.how)
         elif isinstance(error, SystemExit):
-            told = JobEnded(f"a function of job {self.job!r} ended the program", job=self.job, how=self.how)
+            public = JobEnded(f"a function of job {self.job!r} ended the program", job=self.job, how=self.how)
         else:
-            told = InternalError(f"job {self.job!r} failed by an unexpected {type(error).__name__}")
+            public = InternalError(f"job {self.job!r} failed by an unexpected {type(error).__name__}")
         for note in getattr(error, "__notes__", ()):
-            told.add_note(note)
-        return told
+            public.add_note(note)
+        return public
 
     @property
     def snapshot(self) -> SnapshotId | None:
@@ -266,7 +266,7 @@ class JobOutcome:
         """
         ended = {
             "finished": "finished, and its sinks have committed",
-            "failed": f"failed ({self.told()})",
+            "failed": f"failed ({self.public_error()})",
             "stopped": "been stopped",
         }
         return JobEnded(f"job {self.job!r} cannot be {what}: it has {ended[self.how]}", job=self.job, how=self.how)

@@ -1,4 +1,4 @@
-"""The in-process runtime: workers in the calling thread. A thin shell: it owns the clock, the loop and the end."""
+"""The in-process runtime: all workers of a job in one thread of this process."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class InProcess:
     value or state that is changed in place, what cannot be encoded at an exchange or as state, and a partitioner that
     would fail on several workers are errors.
 
-    ``snapshots``: where snapshots of the job are kept, and how often they are made; None: there are none. ``resume``:
-    from which of them it goes on: "latest", the newest, if there is one; "none": it starts afresh; or an id.
-    ``restart``: how it goes on from the last one when a function fails, `Restart`, or "never". ``allow_dropped_state``:
-    state of steps that the job does not have any more may be left behind.
+    ``snapshots``: where the job keeps its snapshots and how often it makes them; None: no snapshots. ``resume``: the
+    snapshot that the job resumes from: "latest", the newest if there is one; "none": a start from the beginning; or an
+    id. ``restart``: the restart policy after a failure, a `Restart` or "never". ``allow_dropped_state``: state of steps
+    that the job no longer has may be dropped.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -87,13 +87,13 @@ class InProcess:
     def run(self, job: Job, *, control: bool = False, stop_on_sigterm: bool = False) -> RunResult:
         """Run ``job`` to its end, then commit its sinks.
 
-        On an error or Ctrl-C the sinks discard what is not committed and the error is raised; a Ctrl-C
-        (`KeyboardInterrupt`) bears the counts so far as a note, which is shown with it. ``control``: as in `start`.
+        On an error or Ctrl-C the sinks discard uncommitted rows and the error is raised; a Ctrl-C (`KeyboardInterrupt`)
+        has the counts so far as a note. ``control``: as in `start`.
         ``stop_on_sigterm``: SIGTERM stops the job as `JobHandle.stop` does; that is for the main thread of a program.
 
         Raises:
             PlanError: the job is wrong, or this is called in a coroutine, whose event loop it would block: see `start`.
-            JobEnded: the job was stopped without drain; its ``snapshot`` is the one to go on from.
+            JobEnded: the job was stopped without drain; it can resume from ``snapshot``.
         """
         try:
             refuse_in_coroutine("InProcess.run")
@@ -108,7 +108,7 @@ class InProcess:
             raise outermost(error) from error.__cause__
 
     def start(self, job: Job, *, control: bool = True) -> JobHandle:
-        """Run ``job`` in a thread of its own, and return a handle on it at once.
+        """Run ``job`` in its own thread, and return a handle on it immediately.
 
         While it runs its name is taken in this process and, with ``control``, for all processes of this user, which
         find it by that name: `JobHandle.attach`, ``malstrom status``, ``rescale`` and ``stop``. Progress is shown only
@@ -127,7 +127,7 @@ class InProcess:
         Raises:
             PlanError: the job is wrong.
             JobRunning: a job of that name runs already.
-            ControlError: ``control`` has no folder that is this user's alone.
+            ControlError: there is no folder for control files that belongs to this user alone.
         """
         try:
             plan = check_job(job, "InProcess.start").plan()

@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM while a job runs. Rule: neither is lost, and neither cuts a commit in two.
+"""Ctrl-C and SIGTERM while a job runs. Rule: no signal is lost, and none interrupts a commit.
 
-Python raises `KeyboardInterrupt` wherever the program happens to be, and code that swallows it there (a bare
-``except:``, some native libraries) would let the job run on. So it is noted as well, and raised again after the step.
-What to make of it stays with the handler that the program had: Python's own, that of a library (Spark stops what runs
-in a session), or the user's, which need not raise at all. SIGTERM is a planned stop, where a runtime is asked for that.
+Python raises `KeyboardInterrupt` at an arbitrary point, and code there may swallow it (a bare ``except:``, some native
+libraries). So the signal is also recorded, and raised again after the step. The handler that the program had before
+still decides what a signal does: Python's own, a library's (Spark cancels what runs in a session), or the user's, which
+need not raise. SIGTERM is a planned stop where the runtime was asked for that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, OperationInProgress
 
 _AGAIN_S: Final = 0.1
-"""How often a stop is asked for that a savepoint is in the way of, or that was not answered."""
+"""How often a stop is retried that a savepoint delays or that was not answered."""
 
 
 class Interrupts:
@@ -52,7 +52,7 @@ class Interrupts:
         self._former = None
 
     def check(self) -> None:
-        """Raise `KeyboardInterrupt` if there was a Ctrl-C that came to nothing, or had to wait."""
+        """Raise `KeyboardInterrupt` if a Ctrl-C was swallowed or postponed."""
         if self._waiting:
             self._waiting = False
             self._hand_on(signal.SIGINT, None)
@@ -61,7 +61,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let the block end before a Ctrl-C is raised. A second one is raised at once."""
+        """Postpone a Ctrl-C until the block has ended. A second one is raised immediately."""
         self._held = True
         try:
             yield
@@ -87,9 +87,9 @@ class Interrupts:
 class PlannedStop:
     """Has SIGTERM call ``stop``, as a context. Does nothing outside the main thread, or where SIGTERM is ignored.
 
-    ``stop`` is called by a thread of its own, for a signal comes wherever the main thread happens to be, which may hold
-    a lock that ``stop`` takes. Another SIGTERM changes nothing: supervisors send one to the group and one to the
-    process. In a forked process SIGTERM ends that process, as ever.
+    A separate thread calls ``stop``, because the main thread may hold a lock that ``stop`` takes when the signal
+    arrives. Another SIGTERM changes nothing: process supervisors send one to the group and one to the process. In a
+    forked process SIGTERM ends that process, as usual.
 
     >>> with PlannedStop(lambda: None):
     ...     pass
@@ -121,7 +121,7 @@ class PlannedStop:
         self._former = None
 
     def come_first(self, handler: Any) -> None:
-        """Have ``handler``, which would take SIGTERM from now on, get it once this context has ended.
+        """Install ``handler`` for SIGTERM after this context has ended.
 
         Ray, which asks for it, then puts a C handler in front of Python's: that one calls ours, and aborts the process
         three seconds later by an alarm.
@@ -157,10 +157,10 @@ class PlannedStop:
                 self._stop()
                 return
             except OperationInProgress as error:
-                if error.operation == "stop":  # it is being stopped already, in the other way
+                if error.operation == "stop":  # another stop is in progress, with the other drain
                     return
             except (DeadlineError, ControlError):
-                """Its coordinator may be starting again."""
-            except Exception:  # the job has ended, or fails: whoever runs it learns that
+                """The coordinator may be restarting."""
+            except Exception:  # the job has ended or failed, which its caller sees
                 return
             clock.sleep_s(_AGAIN_S)

@@ -1,4 +1,4 @@
-"""What a user holds of a job that runs: the same methods, whether it runs in this process or in another one."""
+"""The user's handle on a running job, with the same methods for a job of this process and of another one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from malstrom_py.workers.reports.result import RunResult
 TIMEOUT_S: Final = 120.0
 
 URI_MAX: Final = 2_000
-"""How many characters where a savepoint is to be may take."""
+"""The largest number of characters in the URI of a savepoint."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class RunningJob(Protocol):
-    """A job in some process, behind a handle. Arguments have been checked."""
+    """A running job of any process, as `JobHandle` calls it. The handle has checked the arguments."""
 
     @property
     def name(self) -> str: ...
@@ -42,9 +42,9 @@ class RunningJob(Protocol):
 class JobHandle:
     """A running job. Runtimes return one from ``start``; `attach` gives one on a job of another process.
 
-    The methods may be called from any thread; functions of the job itself may ask for its status and stop it without
-    waiting. Ctrl-C during one stops the waiting, never the job. A job that still runs when its program ends is stopped
-    without drain.
+    Any thread may call the methods; functions of the job itself may call `status`, and `stop` without waiting. Ctrl-C
+    during a method stops the waiting, never the job. A job that still runs when its program exits is stopped without
+    drain.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -68,16 +68,16 @@ class JobHandle:
 
     @classmethod
     def attach(cls, name: str, *, address: str | None = None) -> JobHandle:
-        """A handle on the job ``name``, wherever it was started.
+        """Return a handle on the job ``name``, which any program may have started.
 
-        Without ``address`` that is a job of this machine, started by the same user with ``control``; or else one on the
-        Ray cluster that this program is connected to, that ``RAY_ADDRESS`` names, or that runs on this machine. With
-        it, a job on the Ray cluster there. What the methods raise has no ``__cause__``, which stays in the job's own
-        process.
+        Without ``address`` this finds a job of this machine that the same user started with ``control``, or else a job
+        on the Ray cluster that this program is connected to, that ``RAY_ADDRESS`` names, or that runs on this machine.
+        With ``address`` it finds a job on that Ray cluster. Errors of the methods have no ``__cause__``: the cause
+        stays in the job's process.
 
         Raises:
-            JobNotFound: there is none; the message has the names of those that can be reached.
-            ControlError: where it would be found is a folder that others can write to; or there is no such cluster.
+            JobNotFound: there is no such job; the message lists the jobs that can be reached.
+            ControlError: other users can write to the folder of control files; or there is no such cluster.
         """
         try:
             return cls(_found(name, address))
@@ -91,16 +91,16 @@ class JobHandle:
     def rescale(self, workers: int, *, wait: bool, timeout_s: float = TIMEOUT_S) -> RescaleReport | None: ...
 
     def rescale(self, workers: int, *, wait: bool = True, timeout_s: float = TIMEOUT_S) -> RescaleReport | None:
-        """Have the job run on ``workers`` workers, while it goes on.
+        """Change the number of workers to ``workers`` while the job runs.
 
-        Blocks until that is done. If another request has overtaken this one meanwhile (the last one wins), it returns
-        with that one, and ``superseded_by`` of the report is set. Without ``wait`` it returns None once the job has
-        begun with it.
+        Blocks until the rescale is complete. A later request supersedes this one: then both return when the later one
+        is complete, and ``superseded_by`` of this report is set. Without ``wait`` it returns None as soon as the job
+        has started the rescale.
 
         Raises:
-            PlanError: the job cannot run on so many; nothing has changed.
-            OperationInProgress: it has taken longer than ``timeout_s``, and goes on.
-            JobEnded: the job has, maybe meanwhile.
+            PlanError: the job cannot run on that many workers; nothing has changed.
+            OperationInProgress: the rescale takes longer than ``timeout_s`` and continues.
+            JobEnded: the job has ended, before or during the call.
         """
         _checked(wait, "wait")
         timeout_s = _seconds(timeout_s)
@@ -110,27 +110,24 @@ class JobHandle:
             raise outermost(error) from error.__cause__
 
     def snapshot(self, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
-        """Have the job make a snapshot, besides those that it makes by interval: its id, once it is committed.
+        """Make a snapshot now, in addition to those by interval, and return its id once it is committed.
 
-        Raises:
-            SnapshotError: the job runs without ``snapshots=``, or the snapshot could not be made.
-            OperationInProgress: it has taken longer than ``timeout_s``, and goes on; or the job is being stopped.
-            JobEnded: the job has, maybe meanwhile.
+        Raises: SnapshotError: the job runs without ``snapshots=``, or the snapshot could not be made.
+        OperationInProgress: the snapshot takes longer than ``timeout_s`` and continues; or the job is being stopped.
+        JobEnded: the job has ended, before or during the call.
         """
         return self._saved(None, timeout_s)
 
     def savepoint(self, uri: str, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
-        """Have the job make a snapshot that stands alone, in the store ``uri``, and is never pruned: its id.
+        """Make a self-contained snapshot in the store ``uri``, which is never pruned, and return its id.
 
-        A job goes on from it that is started with ``snapshots=mp.Snapshots(uri)``. ``uri`` is as `Snapshots` takes it;
-        a path is one of the machine, or a folder that all machines share. For an object store of the same kind as that
-        of the job's snapshots the same ``options`` count.
+        A job started with ``snapshots=mp.Snapshots(uri)`` resumes from it. ``uri`` is as in `Snapshots`; a path is on
+        this machine, or in a folder that all machines share. An object store of the same kind as that of the job's
+        snapshots is opened with the same ``options``.
 
-        Raises:
-            SnapshotError: the job runs without ``snapshots=``, or the savepoint could not be made.
-            OperationInProgress: it has taken longer than ``timeout_s``, and goes on; or the job is being stopped, or
-                makes another savepoint.
-            JobEnded: the job has, maybe meanwhile.
+        Raises: SnapshotError: the job runs without ``snapshots=``, or the savepoint could not be made.
+        OperationInProgress: the savepoint takes longer than ``timeout_s`` and continues; or the job is being stopped,
+        or makes another savepoint. JobEnded: the job has ended, before or during the call.
         """
         if not isinstance(uri, str) or not 0 < len(uri) <= URI_MAX or "\0" in uri:
             raise PlanError(f"uri says where the savepoint is to be, in 1 to {URI_MAX:,} characters other than NUL")
@@ -138,10 +135,10 @@ class JobHandle:
         return self._saved(uri if _SCHEME.match(uri) else str(Path(uri).expanduser().resolve()), timeout_s)
 
     def status(self, *, timeout_s: float = 5.0) -> JobStatus:
-        """How the job stands: at once, unless a function of the job keeps its thread busy.
+        """Return the status of the job, immediately unless a function of the job keeps its thread busy.
 
-        Past ``timeout_s`` it tells what was last known, and by ``age_s`` how old that is. A job that has ended tells
-        how it did (of another process: `JobEnded`, for the job is no longer there to be asked).
+        After ``timeout_s`` it returns the last known status, with its age in ``age_s``. Of a job that has ended it
+        returns the final status, or raises `JobEnded` if another process ran the job.
         """
         timeout_s = _seconds(timeout_s)
         try:
@@ -150,26 +147,23 @@ class JobHandle:
             raise outermost(error) from error.__cause__
 
     def stop(self, *, drain: bool | None = None, wait: bool = True, timeout_s: float = TIMEOUT_S) -> SnapshotId | None:
-        """End the job before its sources do: one with ``snapshots=`` so that it can go on, any other for good.
+        """End the job before its sources do. A job with ``snapshots=`` can resume later; any other cannot.
 
-        ``drain=True``: the sources stop, what is in flight is finished, the maximum epoch is emitted, and the sinks
-        commit: the job is finished, and `wait` returns its result. That is what a job without snapshots does by itself.
-        ``drain=False``: all workers stop where they are and the sinks discard what is not committed; with
-        ``snapshots=``, whose default this is, a last snapshot comes first, from which the job goes on when it is
-        started again. `wait` raises `JobEnded` then, with the id of that snapshot.
+        ``drain=True``, the default without snapshots: the sources stop, records in flight are processed, the maximum
+        epoch (watermark) is emitted, and the sinks commit. The job is finished, and `wait` returns its result.
+        ``drain=False``, the default with ``snapshots=``: all workers stop immediately, and the sinks discard
+        uncommitted rows. With ``snapshots=`` the job first makes a last snapshot, from which its next start resumes.
+        `wait` then raises `JobEnded` with the id of that snapshot.
 
-        Blocks until the job has ended, unless ``wait`` is False. To ask again for the same is nothing new; nor is it if
-        the job has ended that way already, or, where ``drain`` is left out, by itself.
+        Blocks until the job has ended, unless ``wait`` is False. A repeated stop has no effect; neither has a stop of a
+        job that has ended in the same way, or, where ``drain`` is left out, by itself.
 
-        Returns:
-            The id of the snapshot that the job has ended with: of a job that was going back to one, that one. None if
-            it has none, if its last one could not be made, or if it has not ended yet.
+        Returns: The id of the job's last snapshot; of a job that was recovering, the snapshot that it was restoring.
+        None if there is none, if the last one could not be made, or if the job has not ended yet.
 
-        Raises:
-            OperationInProgress: it has taken longer than ``timeout_s``, and goes on; or the job is being stopped in the
-                other way, or makes a savepoint.
-            JobEnded: it had ended in another way before it could be stopped.
-            Exception: the job failed meanwhile; its own error.
+        Raises: OperationInProgress: the stop takes longer than ``timeout_s`` and continues; or the job is being stopped
+        with the other ``drain``, or makes a savepoint. JobEnded: the job had ended in another way before it could be
+        stopped. Exception: the error of the job, which failed during the stop.
         """
         if drain is not None:
             _checked(drain, "drain")
@@ -181,12 +175,12 @@ class JobHandle:
             raise outermost(error) from error.__cause__
 
     def wait(self, *, timeout_s: float | None = None) -> RunResult:
-        """Wait until the job has ended by itself or was stopped, for ever if ``timeout_s`` is None: its result.
+        """Wait until the job has ended or was stopped, and return its result. Without ``timeout_s`` there is no limit.
 
         Raises:
-            OperationInProgress: it has taken longer than ``timeout_s``; the job goes on.
+            OperationInProgress: the job still runs after ``timeout_s``.
             JobEnded: the job was stopped without drain.
-            Exception: the job failed; its own error.
+            Exception: the error of a job that failed.
         """
         timeout_s = None if timeout_s is None else _seconds(timeout_s)
         try:
@@ -203,14 +197,14 @@ class JobHandle:
 
 
 def _found(name: str, address: str | None) -> RunningJob:
-    from malstrom_py.workers.ray import discovery as attaching
+    from malstrom_py.workers.ray import discovery
 
     if address is not None:
-        return attaching.attach(name, address)
+        return discovery.attach(name, address)
     try:
         return find(name)
     except JobNotFound:
-        job = attaching.attach_nearby(name)
+        job = discovery.attach_nearby(name)
         if job is None:
             raise
         return job

@@ -1,6 +1,6 @@
-"""One run of a job, from opening to closing: has its workers go on, does what is commanded, commits.
+"""One run of a job: opens its workers, steps them, executes commands, and commits at the end.
 
-Rule: nothing is committed before all has been read and written; whatever fails on the way discards it.
+Rule: without snapshots, sinks commit only after all input is read and written; an earlier failure discards everything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from malstrom_py.workers.runtime.source_pinning import SourcePins
 
 
 class WorkerGroup(CommandedWorkers, Protocol):
-    """The workers of a run, in this process or elsewhere."""
+    """The workers of a run as the run drives them, in this process or in others."""
 
     @property
     def wake(self) -> threading.Event: ...
@@ -101,7 +101,7 @@ class JobRun(Generic[S]):
                     and (before := result_in(begun.finished)) is not None
                 ):
                     return replace(before, resumed_finished=begun.finished_before)
-                # What was staged for a job that has snapshots stays until it has finished: it may be gone on with.
+                # Staged input of a job with snapshots stays until the job has finished: a restart may read it.
                 self._pins.keep = begun is not None
                 known = None if begun is None or begun.resumption is None else begun.resumption.pinned
                 self._pins.pin(known)
@@ -145,7 +145,7 @@ class JobRun(Generic[S]):
         return kept
 
     def result(self) -> RunResult:
-        """What it has done so far."""
+        """Return the counts so far."""
         status = self._crew.snapshots
         made = 0 if status is None else status.made
         duration_s = self._clock.monotonic_s() - self._started_s
@@ -153,7 +153,7 @@ class JobRun(Generic[S]):
 
     @property
     def workers(self) -> int:
-        """How many there are, or will be once a rescale under way has ended."""
+        """The number of workers, after a rescale in progress."""
         return len(self._crew.target)
 
     def _enter(self, phase: str) -> None:
@@ -176,7 +176,7 @@ class JobRun(Generic[S]):
             progress.show(self.result())
 
     def _undo(self, error: BaseException) -> None:
-        """Close and discard. What goes wrong here is noted on ``error``, which is the one to be told."""
+        """Close the workers and discard uncommitted output; add failures of that as notes to ``error``."""
         for failure in self._commit.abort():
             error.add_note(str(failure))
         try:
@@ -189,7 +189,7 @@ class JobRun(Generic[S]):
             error.add_note(f"stopped by the user; {self._what_stays()}; so far {self.result()}")
 
     def _what_stays(self) -> str:
-        """What a run that is cut off leaves."""
+        """Describe what an interrupted run leaves."""
         status = self._crew.snapshots
         if status is not None and status.last is not None:
             committed = "its sinks have committed what is in its last snapshot; " if self._commit.any else ""

@@ -1,7 +1,7 @@
-"""A job that runs in a thread of its own, from its start to its end, also when the program ends first.
+"""A job that runs in its own thread of this process.
 
-Rule: whoever waits is told how it ended, whatever happened; a name is free again before anyone is told. The thread is a
-daemon, so no job holds up the end of the program: there a job that still runs is stopped without drain.
+Rule: every waiter gets the outcome of the job, and the job's name is released before the first one gets it. The thread
+is a daemon, so a job never delays the end of the program: a job that still runs then is stopped without drain.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from malstrom_py.workers.reports.result import RunResult
 T = TypeVar("T")
 
 _EXIT_S: Final = 5.0
-"""How long the end of the program waits for its jobs to stop."""
+"""How long the exiting program waits for its jobs to stop."""
 
 
 class Executable(Protocol):
-    """A run of a job, in the thread that calls it."""
+    """A run of a job, executed by the calling thread."""
 
     def execute(self) -> RunResult: ...
 
@@ -37,7 +37,7 @@ class Executable(Protocol):
 
 
 def run_to_end(run: Executable, controls: CommandQueue, control: ControlSocket | None) -> RunResult:
-    """Execute ``run`` in this thread; then free its name, and tell everyone how it ended."""
+    """Execute ``run`` in this thread, release the job's name, then publish the outcome."""
     error: BaseException | None = None
     result: RunResult | None = None
     try:
@@ -74,16 +74,16 @@ class LocalJob:
             _HERE[self.name] = self
         try:
             self._thread.start()
-        except BaseException as error:  # there are too many threads
+        except BaseException as error:  # such as too many threads
             self._free_name()
             controls.end(JobOutcome.of(run.result(), error))
-            self._told()
+            self._mark_seen()
             raise
 
     def rescale(self, size: int, *, wait: bool, timeout_s: float) -> RescaleReport | None:
         """See `JobHandle.rescale`."""
         self._refuse_elsewhere()
-        self._refuse_own_thread()  # it is the one that takes the command
+        self._refuse_own_thread()  # the job thread itself executes the command
         asked = self._controls.rescale(size)
         if wait:
             return self._awaited(asked.done, timeout_s, "rescale")
@@ -100,13 +100,13 @@ class LocalJob:
         """See `JobHandle.status`."""
         self._refuse_elsewhere()
         try:
-            # Its own thread is the one that would answer.
+            # A call from the job thread cannot wait for the job thread to answer.
             answer_s = 0.0 if self._is_own_thread else _bounded(timeout_s)
             status = self._controls.status().result(answer_s)
         except TimeoutError:
             status = self._controls.known()
         if status.phase == "ended":
-            self._told()
+            self._mark_seen()
         return status
 
     def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
@@ -118,7 +118,7 @@ class LocalJob:
         if wait:
             self._awaited(ended, timeout_s, "stop")
         if ended.done():
-            self._told()
+            self._mark_seen()
             return ended.result().stopped(drain=drain, kept=self._controls.kept)
         return None
 
@@ -127,27 +127,27 @@ class LocalJob:
         self._refuse_elsewhere()
         self._refuse_own_thread()
         ending = self._awaited(self._controls.ended, timeout_s, "run")
-        self._told()
+        self._mark_seen()
         return ending.result()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has."""
+        """Whether the run has ended."""
         return self._controls.ended.done()
 
     def abandon(self) -> None:
-        """The program ends: have the run end too."""
+        """Stop the run because the program exits."""
         if self._process == os.getpid():
             self._controls.abandon("the program that ran it has ended")
 
     def leave(self, until_s: float) -> None:
-        """The program ends: wait until the run has, or until ``until_s``; print_notice what nobody asked for."""
+        """Wait until the run has ended or until ``until_s``, and print an outcome that no caller has seen."""
         if self._process != os.getpid():
-            return  # a forked process has the handle, not the thread
+            return  # a forked process has a copy of the handle but not the thread
         self._thread.join(max(0.0, until_s - SystemClock().monotonic_s()))
         if self._thread.is_alive() and self._control is not None:
             self._control.release()
-        error = self._controls.ended.result().told() if self.has_ended else None
+        error = self._controls.ended.result().public_error() if self.has_ended else None
         if not self.has_ended:
             print_notice(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
         elif error is not None:
@@ -157,11 +157,11 @@ class LocalJob:
         try:
             run_to_end(self._run, self._controls, self._control)
         except MalstromError as error:
-            without_internals(error)  # which would keep the whole run alive
+            without_internals(error)  # their frames would keep the whole run alive
         except BaseException:
-            """As the other it is kept for those who ask, and told at the end of the program if nobody does."""
+            """The outcome holds the error; the exit of the program prints it if no caller asks."""
         else:
-            self._told()
+            self._mark_seen()
         finally:
             del self._run
 
@@ -190,8 +190,8 @@ class LocalJob:
             self._control.release()
             self._control.close()
 
-    def _told(self) -> None:
-        """How it ended is known, so the end of the program need not tell."""
+    def _mark_seen(self) -> None:
+        """Note that a caller has seen the outcome, so the exit of the program need not print it."""
         with _LOCK:
             if _HERE.get(self.name) is self:
                 del _HERE[self.name]
@@ -210,7 +210,7 @@ class LocalJob:
 
 _LOCK: Final = threading.Lock()
 _HERE: Final[dict[str, LocalJob]] = {}
-"""The jobs that run in this process, by name, and those that did not finish, until somebody has asked."""
+"""By name: the jobs that run in this process, and failed jobs whose outcome no caller has seen."""
 
 
 @atexit.register
@@ -227,7 +227,7 @@ def _counts(run: Executable, controls: CommandQueue) -> RunResult:
     try:
         return run.result()
     except Exception:
-        return controls.known().counts  # whatever broke the run must not keep anyone from being told
+        return controls.known().counts  # an error here must not keep the outcome from the waiters
 
 
 def _bounded(timeout_s: float | None) -> float | None:
@@ -235,8 +235,8 @@ def _bounded(timeout_s: float | None) -> float | None:
 
 
 def print_notice(what: str) -> None:
-    """Tell on standard error what the end of the program should not hide, if there is one yet."""
+    """Print a notice on standard error, if it is still open, while the program exits."""
     try:
         print(f"malstrom: {what}", file=sys.stderr)
     except (AttributeError, OSError, ValueError):
-        """There is no standard error any more."""
+        """Standard error is closed."""

@@ -1,8 +1,7 @@
-"""All workers of one run in one process, and their coordinator: steps them in turn and carries what they have for
-each other.
+"""All workers of one run and their coordinator in one thread: steps the workers in turn and delivers their messages.
 
-Deterministic: the same job, input, clock, number of workers and requests at the same steps give the same steps, unless
-a step awaits calls that take as long as they take. While it does, a clock other than the system's stands still.
+Deterministic: the same job, input, clock, number of workers, and requests at the same steps give the same run, unless a
+step awaits asynchronous calls. A clock other than the system's does not advance during such a call.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from malstrom_py.workers.reports.result import StepCounts, merged_counts
 from malstrom_py.workers.transport.messages import COORDINATOR, Connected, Content, Message
 
 WATCH_S: Final = 1.0
-"""How long nothing may come back before the workers are asked again: what they await has deadlines of its own."""
+"""The longest wait for awaited calls before the workers are stepped again. The calls have their own deadlines."""
 
 _NAP_S: Final = 0.01
-"""The same where the clock does not say how long nothing is due."""
+"""The same with a clock other than the system's."""
 
 
 class LocalWorkers(WorkerGroup):
-    """``workers`` workers over one plan, and those that join them. ``keeping``: how the job is snapshotted, if it is.
+    """``workers`` workers of one plan, and workers that join later. ``keeping``: how the job keeps snapshots, if any.
 
-    ``incarnation``: which start of the job this is, where no snapshot tells.
+    ``incarnation``: the number of this start of the job, for a job without snapshots.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class LocalWorkers(WorkerGroup):
         self.commit = SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
 
     def begin(self) -> RunStart | None:
-        """Before anything else: claim the job and choose where it goes on from; have sinks made ready."""
+        """Claim the job, choose the snapshot to resume from, and recover the sinks. Call this first."""
         if self._keeping is None:
             self.commit.recover()
             return None
@@ -86,7 +85,7 @@ class LocalWorkers(WorkerGroup):
         return self._begun
 
     def open(self, pins: Mapping[str, Any] | None = None) -> None:
-        """Build the workers and open their sinks, then deal the parts of the sources and open these."""
+        """Build the workers and open their sinks, then assign the parts of the sources and open the sources."""
         members = self.coordination.members
         table = first_table(self._plan.slots, members)
         self._workers = {worker: self._built(worker, members, table, 0) for worker in members}
@@ -110,13 +109,13 @@ class LocalWorkers(WorkerGroup):
             self._carry(worker.id, worker.open_sources(dealt[worker.id], begun))
 
     def step(self, *, until_s: float | None = None) -> None:
-        """Step every worker once; when none has anything to do, let the time pass until one has, or ``until_s``."""
+        """Step every worker once. When all are idle, wait until one has work, or until ``until_s``."""
         turned = self.coordination.turn()
         self._carry(COORDINATOR, turned)
         busy = self._suspend_when_steady() or bool(turned)
         for worker in list(self._workers.values()):
             if worker.id not in self._workers:
-                continue  # it has left by what the one before it has done
+                continue  # an earlier worker's step has removed this one
             done, outgoing = worker.step(len(self._workers))
             busy = busy or bool(done or outgoing)
             self._save_cut(worker)
@@ -126,57 +125,57 @@ class LocalWorkers(WorkerGroup):
             self._pass_time(until_s)
 
     def rescale(self, size: int, done: Done) -> None:
-        """Go to ``size`` workers while the job runs; ``done`` is told when that has ended, or was overtaken (R9).
+        """Rescale to ``size`` workers; ``done`` is called when the rescale has ended or was superseded (R9).
 
-        The youngest leave first. `PlanError` if so many cannot be, or one of those that would leave cannot.
+        The youngest workers leave first. `PlanError` for an invalid size, or if a leaving worker has to stay.
         """
         check_size(size)
         self.request(self.coordination.resized(size), done)
 
     def request(self, members: Sequence[int], done: Done) -> None:
-        """Go to just these ``members``, those that are there and new ones."""
+        """Rescale to exactly these ``members``, present or new."""
         fixed = {worker.id: worker.reading.fixed for worker in self._workers.values()}
         self.coordination.check_leavers(members, fixed)
         self._carry(COORDINATOR, self.coordination.request(members, done))
 
     def finish(self) -> None:
-        """All is read and written: have the last snapshot made, with the job's result in it."""
+        """Make the last snapshot, with the job's result: all input is read and written."""
         assert self.coordination.snapshotting is not None
         self.coordination.snapshotting.finish()
 
     def drain(self) -> None:
-        """Have the sources read nothing more, so that the job comes to its end."""
+        """Stop the sources, so that the job finishes."""
         for worker in self._workers.values():
             worker.reading.stop()
         self._draining = True
 
     @property
     def all_suspended(self) -> bool:
-        """Whether every worker has stopped."""
+        """Whether every worker is suspended."""
         return all(worker.suspended for worker in self._workers.values())
 
     @property
     def finished(self) -> bool:
-        """Whether every worker has, and nothing else is to be done first."""
+        """Whether every worker has finished, with no rescale or snapshot in progress."""
         return self.may_finish and all(worker.finished for worker in self._workers.values())
 
     @property
     def _is_over(self) -> bool:
-        """Whether the run ends after this step: a job that has stopped waits for no timer and no interval."""
+        """Whether the run ends after this step. A stopped job does not wait for timers or intervals."""
         return (self.finished and not self.coordination.is_saving) or self.suspended
 
     def counts(self) -> dict[str, StepCounts]:
-        """What each step has done so far, on all workers together, those that have left among them."""
+        """Return the counts of each step so far, over all workers, including those that have left."""
         here = [worker.counts() for worker in self._workers.values()]
         return merged_counts(here, self._left) if here else {}
 
     def rows_in(self, step: str) -> int:
-        """How many records a step has taken so far, on all workers together."""
+        """Return the number of records that a step has taken so far, over all workers."""
         here = sum(worker.rows_in(step) for worker in self._workers.values())
         return here + sum(counts[step].rows_in for counts in self._left)
 
     def pre_commit(self) -> None:
-        """Have all transactional writers make what they have durable but not visible."""
+        """Pre-commit all transactional writers: their rows become durable but not visible."""
         for worker in self._workers.values():
             self.commit.add(pre_committed(worker.sinks, self.commit.contexts))
 
@@ -185,7 +184,7 @@ class LocalWorkers(WorkerGroup):
         _each(worker.close_before_commit for worker in self._workers.values())
 
     def close(self) -> None:
-        """Close every worker; the first error is raised when all have been closed."""
+        """Close every worker, then raise the first error."""
         self.coordination.close()
         _each(worker.close for worker in self._workers.values())
 
@@ -203,27 +202,27 @@ class LocalWorkers(WorkerGroup):
         )
 
     def _carry(self, sender: int, messages: Iterable[Message]) -> None:
-        """Carry what ``sender`` has for others, at once, and all that comes of it."""
+        """Deliver messages of ``sender``, and all messages that follow from them."""
         queue: deque[Message] = deque(messages)
         while queue:
             receiver, message = queue.popleft()
             queue.extend(self._hand(receiver, message))
 
     def _hand(self, receiver: int, message: Content) -> Sequence[Message]:
-        """Give a message to its receiver: what it has to say to that."""
+        """Deliver a message, and return the receiver's messages in response."""
         if isinstance(message, Connected):
             return self.coordination.handle(message)
         if isinstance(message, Report):
             return self.coordination.handle(events.ReportReceived(message))
         worker = self._workers.get(receiver)
         if worker is not None:
-            return worker.receive(message)  # type: ignore[arg-type]  # news are for coordinators of other processes
+            return worker.receive(message)  # type: ignore[arg-type]  # only a coordinator in another process gets news
         if isinstance(message, Grant):
-            return []  # its sender has left, and needs no credit any more
-        raise InternalError(f"{type(message).__name__} is for worker {receiver}, which is not there")
+            return []  # the channel's sender has left and needs no credit
+        raise InternalError(f"{type(message).__name__} is for worker {receiver}, which does not exist")
 
     def start(self, start: events.StartWorkers) -> list[Message]:
-        """R1: joiners are built from the table of now and connected both ways."""
+        """Build the joining workers from the current table, and connect them in both directions (R1)."""
         for joiner in start.workers:
             worker = self._built(joiner, start.members, start.table, start.version)
             for other in self._workers.values():
@@ -237,9 +236,9 @@ class LocalWorkers(WorkerGroup):
         return [(COORDINATOR, Connected(joiner)) for joiner in start.workers]
 
     def remove_all_but(self, members: Sequence[int]) -> None:
-        """R8: what those that leave have not committed waits for the commit at the end."""
+        """Remove all other workers. What they have pre-committed waits for the commit at the end (R8)."""
         for leaver in [worker for worker in self._workers.values() if worker.id not in members]:
-            # Until it is closed it counts as one of the others, so that whatever fails here has it closed with them.
+            # The worker stays in `_workers` until it is closed: after a failure here it is closed with the others.
             leaver.close_before_commit()
             self.commit.add(pre_committed(leaver.sinks, self.commit.contexts))
             leaver.close()
@@ -271,17 +270,17 @@ class LocalWorkers(WorkerGroup):
             self.coordination.snapshotting.save(cut)
 
     def _watch(self, *, busy: bool) -> None:
-        """R7: what a step awaits has deadlines of its own, and may hold up what stands behind it for as long."""
+        """Check the deadline of a rescale (R7). Awaited calls count as progress: they have their own deadlines."""
         if busy or any(worker.awaiting for worker in self._workers.values()):
             self.coordination.got_on()
         self.coordination.check_deadline()
 
     def _pass_time(self, until_s: float | None) -> None:
-        """Nobody has anything to do: let the time pass until somebody has, or something has come back."""
+        """Wait until a worker has work or an awaited call has returned: all are idle."""
         now_s = self._clock.monotonic_s()
         due_s = [due for worker in self._workers.values() if (due := worker.due_s()) is not None]
         due_s += self.coordination.due_s()
-        # What is overdue and not done waits for a region that is full: it is nothing to wait for.
+        # Overdue work waits for credit, not for time.
         waits_s = [due - now_s for due in (*due_s, *(() if until_s is None else (until_s,))) if due > now_s]
         if self.coordination.is_saving or any(worker.awaiting for worker in self._workers.values()):
             self._await(waits_s)
@@ -297,7 +296,7 @@ class LocalWorkers(WorkerGroup):
             )
 
     def _await(self, waits_s: Iterable[float]) -> None:
-        """Wait until something has come back that a step awaits, or something else is due."""
+        """Wait until an awaited call has returned, or something else is due."""
         timeout_s = min([WATCH_S, *waits_s]) if isinstance(self._clock, SystemClock) else _NAP_S
         if self.wake.wait(timeout_s):
             self.wake.clear()

@@ -32,7 +32,7 @@ _OPTIONAL: Final = ("keys", "epoch (UTC)", "late", "skipped", "dead letters")
 
 
 def progress_for(plan: Plan, wanted: bool | None) -> Progress | None:
-    """A progress display, if ``wanted``, or if None where standard error is a terminal."""
+    """Return a progress display if ``wanted``; None means only where standard error is a terminal."""
     if wanted is False or (wanted is None and not (sys.stderr is not None and sys.stderr.isatty())):
         return None
     from rich.console import Console
@@ -41,7 +41,7 @@ def progress_for(plan: Plan, wanted: bool | None) -> Progress | None:
 
 
 class Progress:
-    """A table that is drawn anew four times a second. Used as a context, so that the terminal is left tidy.
+    """A table that is redrawn four times a second. Use it as a context, which leaves the terminal tidy.
 
     The last drawing stays on the screen, with the rates of the whole run.
     """
@@ -72,7 +72,7 @@ class Progress:
             live.__exit__(kind, error, trace)
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time to draw again."""
+        """Return whether the table is due to be redrawn."""
         if now_s < self._next_s:
             return False
         self._next_s = now_s + _EVERY_S
@@ -85,7 +85,7 @@ class Progress:
         self._shown.append(result)
 
     def table(self, result: RunResult, *, since: RunResult | None = None) -> Table:
-        """The table for ``result``, with rates since ``since`` or else the start, without columns that are empty."""
+        """Return the table for ``result``, without empty columns. Rates are since ``since``, or since the start."""
         from rich import box
         from rich.table import Table
 
@@ -123,7 +123,7 @@ class Progress:
 
 
 def epoch_text(epoch: int | None, unit: Unit | None) -> str:
-    """An epoch for people: a time in UTC, "end" for the maximum epoch, nothing on an untimed stream.
+    """Return an epoch as text: a time in UTC, "end" for the maximum epoch, "" on an untimed stream.
 
     >>> epoch_text(1357034400000, "ms")
     '2013-01-01 10:00:00'

@@ -1,9 +1,8 @@
-"""Refuses to run a job where that would block an event loop of the user's.
+"""Refuses to run a job where the call would block a user's event loop.
 
-Rule: in a coroutine, or a callback of a loop, it is refused at once: nothing else of that loop would go on until the
-job has ended, which may be never. A notebook runs its cells inside the loop of its kernel: a cell blocks nothing but
-the notebook, as any other work in it does, and goes ahead, with ``await`` in it or not. A coroutine function that a
-cell awaits is one like any other.
+Rule: a call from a coroutine or an event-loop callback is refused immediately, because the loop could do nothing else
+until the job ends. A notebook cell is allowed, with or without ``await`` in it: the kernel runs cells inside its own
+loop, and a cell blocks only the notebook. A coroutine function that a cell awaits is refused like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NOTEBOOKS: Final = frozenset({"IPython", "ipykernel", "marimo"})
 """Packages whose coroutines run the cells of a notebook."""
 
 _CELLS: Final = ("<module>", "<cell line")
-"""How the code of a cell is named, which is a coroutine itself where it awaits something."""
+"""Code names of notebook cells. A cell that awaits something is itself a coroutine."""
 
 _COROUTINE: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
@@ -42,8 +41,8 @@ def refuse_in_coroutine(function: str) -> None:
         return
     raise PlanError(
         f"{function} blocks the event loop that runs here until its job has ended: start it instead, handle = "
-        f"mp.InProcess(…).start(job), which returns at once, and await asyncio.to_thread(handle.wait); or call it in a "
-        f"thread, await asyncio.to_thread({function}, …)"
+        f"mp.InProcess(…).start(job), which returns immediately, and await asyncio.to_thread(handle.wait); or call it "
+        f"in a thread, await asyncio.to_thread({function}, …)"
     )
 
 

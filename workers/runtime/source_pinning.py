@@ -1,7 +1,7 @@
-"""Holds still what the sources of a job are to read, from its start to its end.
+"""Pins the input of a job's sources from its start to its end.
 
-Rule: what was pinned is unpinned once, however the job ends, and behind everything else that its end brings about. What
-a job that goes on reads is what stands in the manifest, and not what the sources would find now.
+Rule: each pinned source is unpinned once, however the job ends, and as the last act of that end. A job that resumes
+reads the input recorded in the manifest, not what its sources would find now.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from malstrom_py.workers.engine.graph_builder import build_sources
 
 
 class SourcePins:
-    """The sources of ``plan`` that are to be pinned, each once, however many steps read it. As a context: unpins them,
-    and has them keep what they staged if ``keep`` is set by then: the job has a snapshot, and has not finished.
+    """The sources of ``plan`` that need pinning, each once, however many steps read it. The end of the context unpins.
+
+    ``keep``, set before that, keeps their staged data: the job has a snapshot and has not finished.
 
     >>> from malstrom_py.clock import SystemClock
     >>> from malstrom_py.builder.plan import Plan
@@ -36,18 +37,18 @@ class SourcePins:
         self._pinned: list[ReadSource] = []
         self.keep = False
         self.keep_unread = False
-        """Whether those that read what is new keep it: the job was drained, and its next run reads the rest."""
+        """Whether sources of new files keep them: the job was drained, and its next run reads the rest."""
 
     @property
     def any(self) -> bool:
-        """Whether there is a source to be pinned."""
+        """Whether any source needs pinning."""
         return bool(self._steps)
 
     def pin(self, known: PinnedInputs | None = None) -> None:
-        """Pin them all, in the order of the steps. `SourceError` names the step whose source cannot be.
+        """Pin all sources in the order of the steps. `SourceError` names the step whose source cannot be pinned.
 
-        ``known``: of the manifest that the job goes on from. A source that has no record is new, and pinned anew,
-        behind the others: what it stages clears away what nobody holds. So does one that pins what is new since.
+        ``known``: the pins in the manifest that the job resumes from. A source without a record there, or one that pins
+        new input, comes last: its staging removes what no source has pinned.
         """
         known = known or PinnedInputs()
         records = {step: self._record(step, known.records) for step in self._steps}
@@ -57,14 +58,14 @@ class SourcePins:
             self._pinned.append(step)
 
     def records(self) -> dict[str, Any]:
-        """What is pinned, in plain types, by the names of all steps that read it."""
-        told = {id(step.source): step.pin_record() for step in self._pinned}
-        return {step.context.step: told[id(step.source)] for step in self._read if id(step.source) in told}
+        """Return the pin records in plain types, by the name of each step that reads the source."""
+        records = {id(step.source): step.pin_record() for step in self._pinned}
+        return {step.context.step: records[id(step.source)] for step in self._read if id(step.source) in records}
 
     def unpin(self, *, keep: bool = False) -> None:
-        """Unpin those that have been pinned; the first error is raised when all have been. Again at will.
+        """Unpin all pinned sources, then raise the first error. Another call does nothing.
 
-        ``keep``: what they staged stays, for the job is to be gone on with.
+        ``keep``: staged data stays, because the job will resume.
         """
         errors: list[Exception] = []
         while self._pinned:
@@ -90,11 +91,11 @@ class SourcePins:
             error.add_note(str(failure))
 
     def _was_read(self, step: ReadSource, known: PinnedInputs) -> bool:
-        """Whether all steps that read ``step``'s source, and were there, have read what it had pinned."""
+        """Return whether all earlier steps that read ``step``'s source have read its pinned input."""
         names = {reader.context.step for reader in self._read if reader.source is step.source}
         return names.intersection(known.records) <= known.read
 
     def _record(self, step: ReadSource, records: Mapping[str, Any]) -> Any:
-        """The record of ``step``'s source, by whichever of its steps it is known."""
+        """Return the record of ``step``'s source, from any step that reads it."""
         names = (reader.context.step for reader in self._read if reader.source is step.source)
         return next((records[name] for name in names if name in records), None)

@@ -1,8 +1,8 @@
-"""Runs a job until it has ended: run after run, each from the last snapshot, when the one before it has failed (S6).
+"""The supervisor of a job: restarts a failed run from its last snapshot, as the restart policy allows (S6).
 
-Rule: only what could go otherwise next time is begun again. An error that is ``lasting`` ends the job at once: one of
-the plan, a key or state that cannot be stored, snapshots that are gone or do not fit, another start of the job that has
-taken over, a user who stops it.
+Rule: only a failure that a restart may cure is retried. An error marked ``lasting`` ends the job immediately: an
+invalid plan, a key or state that cannot be stored, missing or incompatible snapshots, a newer start of the job, a
+user's stop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from malstrom_py.workers.coordinator.restart_policy import Restart, RestartBudge
 from malstrom_py.workers.reports.result import RunResult
 
 _NAP_S: Final = 0.05
-"""How often one looks around while a pause lasts."""
+"""How often a pause checks for a stop."""
 
 _LOG: Final = logging.getLogger("malstrom_py")
 
@@ -28,12 +28,12 @@ class SupervisedRun(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has taken over the job."""
+        """Whether the run has claimed the job."""
         ...
 
     @property
     def workers(self) -> int:
-        """How many workers it was to have in the end."""
+        """The number of workers that the run had, or was rescaling to."""
         ...
 
     def execute(self) -> RunResult: ...
@@ -45,9 +45,10 @@ R = TypeVar("R", bound=SupervisedRun)
 
 
 class Supervisor(Generic[R]):
-    """The runs of one job. ``make(again, workers)`` makes one: ``again``: it follows one that has taken over the job,
-    and goes on from its last snapshot; ``workers``: with how many, None: as the user said. ``failures``: those that
-    there were before.
+    """Executes the runs of one job, one after the other.
+
+    ``make(again, workers)`` makes a run. ``again``: an earlier run claimed the job, so this one resumes from its last
+    snapshot; ``workers``: the number of workers, None for the user's. ``failures``: earlier failures, which count.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Supervisor(Generic[R]):
         self.now = make(False, None)
 
     def execute(self) -> RunResult:
-        """To the end of the job."""
+        """Execute runs until the job ends, and return the result of the last one."""
         while True:
             try:
                 return self.now.execute()
@@ -78,7 +79,7 @@ class Supervisor(Generic[R]):
             self.now = self._make(self._again, self.now.workers)
 
     def result(self) -> RunResult:
-        """What the run of now has done so far."""
+        """Return the counts of the current run so far."""
         return self.now.result()
 
     def _wait_or_raise(self, error: Exception) -> None:
@@ -90,8 +91,8 @@ class Supervisor(Generic[R]):
         if pause_s is None:
             if self.restarts:
                 error.add_note(
-                    f"the job was begun again {self.restarts} time{'s' if self.restarts > 1 else ''}, and failed each "
-                    f"time: that is as often as it may (restart=mp.Restart(max_restarts={self._restart.max_restarts}))"
+                    f"the job was restarted {self.restarts} time{'s' if self.restarts > 1 else ''} and failed each "
+                    f"time; restart=mp.Restart(max_restarts={self._restart.max_restarts}) allows no more restarts"
                 )
             raise error
         # The text of a foreign error may hold values of records.
@@ -99,17 +100,15 @@ class Supervisor(Generic[R]):
         try:
             self._controls.refuse_if_stopped()
         except JobEnded as ended:
-            ended.add_note(f"it failed while it was being stopped: {why}")
+            ended.add_note(f"the job failed while it was being stopped: {why}")
             raise ended from error
-        _LOG.warning("job %s goes back to its last snapshot in %g s: %s", self._controls.job, pause_s, why)
+        _LOG.warning("job %s failed and restarts from its last snapshot in %g s: %s", self._controls.job, pause_s, why)
         self._controls.recover(run.result(), run.workers)
         wait_out(pause_s, self._controls, self._clock)
 
 
 def wait_out(pause_s: float, controls: CommandQueue, clock: Clock) -> None:
-    """The pause before a job begins again. A job that is stopped with drain has none, and one that is stopped without
-    ends here: `JobEnded`.
-    """
+    """Pause before a restart. A stop with drain ends the pause early; a stop without drain raises `JobEnded`."""
     until_s = clock.monotonic_s() + pause_s
     controls.refuse_if_stopped()
     while (left_s := until_s - clock.monotonic_s()) > 0 and not controls.is_stopping:

@@ -1,10 +1,10 @@
-"""Counts the hard cases that a simulated run has met, so that nobody takes an easy run for a proof."""
+"""Counts the hard cases that a simulated run has met: an easy run proves little."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.enrich.enrich import Enrich
@@ -17,9 +17,6 @@ from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.messages import Content
-
-if TYPE_CHECKING:
-    from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
 
 HARD_CASES: Final = (
     "slot held",
@@ -47,7 +44,7 @@ HARD_CASES: Final = (
     "stale frame dropped",
     "stale letter dropped",
 )
-"""What a large number of runs must have met, each at least once."""
+"""Cases that a large number of runs must meet, each at least once."""
 
 SNAPSHOT_CASES: Final = (
     "snapshot completed",
@@ -72,32 +69,45 @@ SNAPSHOT_CASES: Final = (
 """The same of runs with snapshots."""
 
 
+class RequestedWorkers(Protocol):
+    """The workers of a run that gets a rescale request."""
+
+    @property
+    def phase(self) -> str: ...
+
+    @property
+    def quiet(self) -> bool: ...
+
+    @property
+    def backlogged(self) -> bool: ...
+
+
 class Coverage:
     """``hits``: hard case -> how often it was met."""
 
     def __init__(self) -> None:
         self.hits: Counter[str] = Counter()
         self.known: str | None = None
-        """The last snapshot that the run before knew to stand."""
+        """The last snapshot that the previous run knew to be complete."""
         self._readers: dict[str, dict[tuple[str, str], int]] = {}
         self._idle: dict[str, bool] = {}
         self._from: str = ""
 
     def hit(self, case: str, times: int = 1) -> None:
-        """``case`` was met."""
+        """Count ``case``."""
         self.hits[case] += times
 
-    def asked(self, crew: SimulatedWorkers) -> None:
-        """A rescale is asked for."""
-        if crew.phase != "steady":
+    def asked(self, workers: RequestedWorkers) -> None:
+        """Count the cases of a rescale request."""
+        if workers.phase != "steady":
             self.hit("rescale coalesced")
-        if crew.quiet:
+        if workers.quiet:
             self.hit("request with nothing flowing")
-        if crew.backlogged:
+        if workers.backlogged:
             self.hit("request under back-pressure")
 
     def arrives(self, worker: Worker | None, content: Content) -> None:
-        """``content`` is about to be given to ``worker``, or to the coordinator."""
+        """Count the cases of a message that is delivered to ``worker``, or to the coordinator."""
         match content:
             case StateChunk():
                 self._parcel(worker, content)
@@ -111,7 +121,7 @@ class Coverage:
                 self.hit("Bye taken")
 
     def stepped(self, worker: Worker) -> None:
-        """``worker`` has been at work."""
+        """Count the cases of a step of ``worker``."""
         full = worker.backlogged
         if full:
             self.hit("credit at zero")
@@ -126,14 +136,14 @@ class Coverage:
                 self.hit("credit limited by time")
 
     def cut(self, worker: Worker, cut: CapturedState) -> None:
-        """``worker`` has made its image."""
+        """Count the cases of a state image of ``worker``."""
         readers = self._readers.setdefault(cut.snapshot, {})
         readers.update({(step, part): worker.id for step, parts in cut.sources.items() for part in parts})
         epochs = [step for step in worker.operators.values() if isinstance(step, GenerateEpochs)]
         self._idle[cut.snapshot] = self._idle.get(cut.snapshot, False) or any(step.idle for step in epochs)
 
     def resumed(self, manifest: Manifest, workers: int, *, again: bool) -> None:
-        """A run goes on from ``manifest`` with so many workers; ``again``: there was one before it."""
+        """Count the cases of a run that resumes from ``manifest``; ``again``: after an earlier run."""
         self._from = manifest.id
         if again and manifest.id != self.known:
             self.hit("manifest standing though its run had died")
@@ -147,7 +157,7 @@ class Coverage:
             self.hit("idle part restored")
 
     def opened(self, workers: Iterable[Worker], readers: Mapping[tuple[str, str], int]) -> None:
-        """The workers of a run have taken over what there was, and open their parts; ``readers``: who reads which."""
+        """Count the cases of restored workers; ``readers``: which worker reads which part."""
         before = self._readers.get(self._from, {})
         moved = sum(worker != before.get(part, worker) for part, worker in readers.items())
         self.hit("part restored on another worker", moved)

@@ -1,4 +1,4 @@
-"""What a seed decides: how a simulated job is run, who is slow, what is asked for and when, what breaks."""
+"""The decisions of a seed: batch sizes, speeds, requests and their moments, crashes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 _SPEEDS: Final = (1.0, 1.0, 1.0, 0.3, 0.05)
 _SIZE_MAX: Final = 5
 _TURNS: Final = (10, 40, 120, 400)
-"""Within how many turns the seed asks for things."""
+"""The latest turn of a request is one of these."""
 _STOPS: Final = 0.15
-"""How probable it is that a job is to stop behind a snapshot that somebody asks for."""
+"""The probability that the job is stopped with a requested snapshot."""
 _BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "recovering", "kept", "kept", "kept")
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRescale:
-    """A rescale to ``size`` workers, ``kept`` of those that are there; not before ``turn``, and then as ``when`` says.
+    """A rescale to ``size`` workers, ``kept`` of the present ones, not before ``turn``, and then at the moment ``when``.
 
-    ``when``: "turn": at once, "moving": in the middle of another, "full": while something has no credit, "quiet":
-    while nothing is on its way, "end": when nothing else can happen.
+    ``when``: "turn": immediately, "moving": during another rescale, "full": while a channel has no credit, "quiet": while
+    no record is in flight, "end": when nothing else can happen.
     """
 
     turn: int
@@ -39,8 +39,8 @@ class ScheduledRescale:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledSnapshot:
-    """A snapshot that somebody asks for, not before ``turn``, and then as ``when`` says, as in `ScheduledRescale`. ``last``: the
-    job is to stop behind it, and is begun again.
+    """A requested snapshot, not before ``turn``, and then at the moment ``when``, as in `ScheduledRescale`. ``last``: the
+    job stops with it, and is restarted.
     """
 
     turn: int
@@ -50,12 +50,11 @@ class ScheduledSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCrash:
-    """The loss of a worker or of the coordinator, not before ``turn``, and then as ``when`` says.
+    """The loss of a worker or of the coordinator, not before ``turn``, and then at the moment ``when``.
 
-    ``when``: "turn": at once, "moving": in the middle of a rescale, "saving": while a snapshot is being made,
-    "storing": while its manifest is about to be written, "stored": when that stands, and nobody knows, "kept": behind a
-    snapshot, "writing": between two operations of the store, "recovering": in the same way while the job begins again.
-    Of a job without snapshots all but "moving" are as "turn".
+    ``when``: "turn": immediately, "moving": during a rescale, "saving": during a snapshot, "storing": before its manifest
+    is written, "stored": after that, before the run knows, "kept": after a snapshot, "writing": between two operations of
+    the store, "recovering": the same during a recovery. A job without snapshots treats all but "moving" as "turn".
     """
 
     turn: int
@@ -64,7 +63,7 @@ class ScheduledCrash:
 
 
 class RandomSchedule:
-    """All that is decided by ``seed``, in the order in which it is asked for: the same questions, the same answers."""
+    """The decisions of ``seed``: the same calls in the same order return the same decisions."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -73,7 +72,7 @@ class RandomSchedule:
         self._speeds: dict[Hashable, float] = {}
 
     def batching(self) -> Batching:
-        """How batches are cut, and how little may be on its way."""
+        """Return the limits of batches and the credit of channels."""
         rng = self._rng
         return Batching(
             rows_max=rng.choice((1, 2, 7, 100, 1024)),
@@ -83,16 +82,16 @@ class RandomSchedule:
         )
 
     def slots_per_move(self, slots: int) -> int | None:
-        """How many slots a move takes: so many that there are a few moves. None: as many as the last one says."""
+        """Return the slots per move, for a few moves per rescale; None: the production sizing."""
         moves = self._rng.choice((1, 2, 3, 4, None))
         return None if moves is None else max(1, slots // moves)
 
     def keys_per_parcel(self) -> int:
-        """How many keys travel together at first."""
+        """Return the number of keys in the first parcel."""
         return self._rng.choice((1, 2, 256))
 
     def rescales(self, count: int | None) -> list[ScheduledRescale]:
-        """``count`` requests, or as many as the seed says."""
+        """Return ``count`` rescales, or as many as the seed says."""
         rng = self._rng
         whens: Sequence[str] = ("turn", "turn", "turn", "moving", "full", "quiet", "end")
         asked = [
@@ -104,7 +103,7 @@ class RandomSchedule:
         return sorted(asked, key=lambda request: request.turn)
 
     def crashes(self, count: int | None, *, kept: bool) -> list[ScheduledCrash]:
-        """``count`` crashes, or as many as the seed says: mostly none. ``kept``: whether the job has snapshots."""
+        """Return ``count`` crashes, or as many as the seed says, mostly none. ``kept``: the job has snapshots."""
         rng = self._rng
         if count is None:
             count = rng.choice((0, 0, 0, 0, 1, 2))
@@ -121,7 +120,7 @@ class RandomSchedule:
         return sorted(drawn, key=lambda crash: crash.turn)
 
     def snapshots(self) -> Snapshots | None:
-        """How the job is snapshotted, if it is, in a store of its own."""
+        """Return the snapshot settings with a new store, or None."""
         rng = self._kept
         made = Snapshots(
             MemoryStore(),
@@ -132,7 +131,7 @@ class RandomSchedule:
         return made if rng.random() < 0.5 else None
 
     def wanted(self) -> list[ScheduledSnapshot]:
-        """What snapshots are asked for."""
+        """Return the requested snapshots."""
         rng = self._kept
         whens: Sequence[str] = ("turn", "turn", "moving", "moving", "full", "quiet", "end")
         wanted = [
@@ -142,7 +141,7 @@ class RandomSchedule:
         return sorted(wanted, key=lambda request: request.turn)
 
     def size(self) -> int:
-        """With how many workers a job goes on from a snapshot."""
+        """Return the number of workers of a run that resumes."""
         return self._kept.randint(1, _SIZE_MAX)
 
     def one_of(self, things: Sequence[T]) -> T:
@@ -158,7 +157,7 @@ class RandomSchedule:
         return self._rng.random() < probability
 
     def next_of(self, actions: Sequence[Hashable]) -> Hashable:
-        """What happens next: whatever is slow in this run is slow all the time."""
+        """Return the next action. Each action keeps its speed for the whole run."""
         speeds = self._speeds
         for action in actions:
             if action not in speeds:

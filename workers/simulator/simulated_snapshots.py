@@ -1,15 +1,8 @@
-"""How one run of a simulated job is kept: what it writes, and what is written by runs before it that are dead.
+"""Snapshots in the simulator: background work, store and sink commits that the schedule delays, reorders or tears.
 
-What a simulated run writes beside its work: each piece waits until its turn has come, and may outlive the run.
-
-Rule: pieces are done in any order, each in one go or torn by a crash. What is left when the run dies may happen yet,
-before the next run takes over or behind that, as what a process does that does not know that it is given up.
-
-The store of a simulated job as one run of it sees it: before each operation something else may happen.
-
-Rule: one operation is done, or not; between two of them a run can die, or one that is dead already write.
-
-Rule: between any two operations of the store somebody else may write, or the run die, while it begins as while it runs.
+Rule: pending writes are executed in any order; each is done, or torn by a crash between two operations of the store.
+Pending writes of a dead run may still be executed, before or after the next run claims the job, as by a process that
+does not know that it was replaced.
 """
 
 from __future__ import annotations
@@ -36,14 +29,14 @@ Work = Callable[[], Any]
 
 
 class SimulatedBackground:
-    """Does a piece of work when it is told to.
+    """A background that executes a piece of work when the schedule says so.
 
-    >>> background, told = SimulatedBackground(), []
-    >>> background.submit(lambda: 6 * 7, told.append)
+    >>> background, results = SimulatedBackground(), []
+    >>> background.submit(lambda: 6 * 7, results.append)
     >>> background.turn(), background.pending
     (False, 1)
     >>> background.do(0)
-    >>> background.turn(), told
+    >>> background.turn(), results
     (True, [42])
     """
 
@@ -53,25 +46,25 @@ class SimulatedBackground:
 
     @property
     def pending(self) -> int:
-        """How much of it has not come back."""
+        """The number of pieces whose result is not delivered."""
         return len(self._waiting) + len(self._back)
 
     @property
     def waiting(self) -> int:
-        """How many pieces nobody has done."""
+        """The number of pieces not executed."""
         return len(self._waiting)
 
     @property
     def is_back(self) -> bool:
-        """Whether `turn` has something to tell."""
+        """Whether `turn` has a result to deliver."""
         return bool(self._back)
 
     def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None], *, urgent: bool = True) -> None:
-        """Have ``work`` done."""
+        """Queue ``work``."""
         self._waiting.append((work, done))
 
     def do(self, number: int) -> None:
-        """Do one of the pieces that wait. What a crash tears is not done any further."""
+        """Execute one of the queued pieces. A crash may tear it."""
         work, done = self._waiting.pop(number)
         try:
             result = work()
@@ -80,24 +73,24 @@ class SimulatedBackground:
         self._back.append((done, result))
 
     def turn(self) -> bool:
-        """Tell of what has been done since."""
-        told = bool(self._back)
+        """Deliver the results, and return whether there were any."""
+        delivered = bool(self._back)
         while self._back:
             done, result = self._back.popleft()
             done(result)
-        return told
+        return delivered
 
     def close(self) -> None:
-        """Nobody is told of anything any more."""
+        """Drop all results."""
         self._back.clear()
 
     def left(self) -> list[Work]:
-        """What nobody has done."""
+        """Return the pieces not executed."""
         return [work for work, _ in self._waiting]
 
 
 def run_orphaned_write(work: Work) -> bool:
-    """Do what a run has left that is dead: whether it was fenced off. Nobody asks what else it comes to."""
+    """Execute a write of a dead run, and return whether it was fenced."""
     try:
         work()
     except FencedError:
@@ -123,27 +116,27 @@ class SimulatedStore:
         self._before = before
 
     def put(self, path: str, data: bytes) -> None:
-        """Have ``path`` hold ``data``."""
+        """Write ``data`` to ``path``."""
         self._before()
         self._store.put(path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """The same, if nothing is there."""
+        """Write ``data`` to ``path`` unless it exists."""
         self._before()
         return self._store.create(path, data)
 
     def get(self, path: str) -> bytes:
-        """What ``path`` holds."""
+        """Return the content of ``path``."""
         self._before()
         return self._store.get(path)
 
     def list(self, folder: str) -> list[str]:
-        """The paths below ``folder``."""
+        """Return the paths below ``folder``."""
         self._before()
         return self._store.list(folder)
 
     def delete(self, path: str) -> None:
-        """Have ``path`` hold nothing."""
+        """Delete ``path``."""
         self._before()
         self._store.delete(path)
 
@@ -152,16 +145,16 @@ class SimulatedStore:
 
 
 _OUTLIVES: Final = 0.1
-"""How probable it is that somebody dead writes before an operation of a run that begins."""
+"""The probability that a dead run writes before a store operation of a starting run."""
 
 
 class SimulatedCommits(SinkCommits):
-    """The same, of a run that may be lost: then nobody is there to discard what it has pre-committed."""
+    """Sink commits of a run that may crash: then it discards nothing."""
 
     is_lost = False
 
     def abort(self) -> list[SinkError]:
-        """Discard what is not committed, if somebody is there who does."""
+        """Discard uncommitted output, unless the run has crashed."""
         if not self.is_lost:
             return super().abort()
         for snapshot, step in list(self._held):
@@ -170,8 +163,8 @@ class SimulatedCommits(SinkCommits):
 
 
 class SimulatedSnapshots:
-    """Keeps one run as ``keeping`` says. ``dead_writes``: what earlier runs have left; ``is_recovery``: there were
-    some.
+    """The snapshots of one run, as ``keeping`` says. ``dead_writes``: pending writes of earlier runs; ``is_recovery``: there
+    was an earlier run.
     """
 
     def __init__(
@@ -197,12 +190,12 @@ class SimulatedSnapshots:
 
     @property
     def writes(self) -> list[Hashable]:
-        """What can be written now, by this run and by dead ones."""
+        """The writes that can happen now, of this run and of dead runs."""
         mine = [("write", number) for number in range(self.background.waiting)]
         return [*mine, *(("dead write", number) for number in range(len(self.dead_writes)))]
 
     def write(self, write: Hashable) -> None:
-        """Let one of the `writes` happen."""
+        """Execute one of the `writes`."""
         assert isinstance(write, tuple)
         kind, number = write
         if kind == "write":
@@ -211,19 +204,19 @@ class SimulatedSnapshots:
             self._outlive(number)
 
     def begins(self) -> None:
-        """The run begins."""
+        """Note that the run begins."""
         self._begins = True
 
     def has_begun(self) -> None:
-        """It has: what would have torn its beginning has come too late."""
+        """Note that the run has begun, which cancels a crash during its beginning."""
         self._begins, self._tear = False, None
 
     def tear(self, operations: int, tear: Callable[[], NoReturn]) -> None:
-        """Have the run die before an operation of its store, after so many others."""
+        """Crash the run after so many more operations of its store."""
         self._tears_in, self._tear = operations, tear
 
     def is_time(self, when: str, snapshotting: SnapshotCoordinator) -> bool:
-        """Whether the moment of a `Crash` has come."""
+        """Return whether the moment of a `ScheduledCrash` has come."""
         phase, background = snapshotting.phase, self.background
         match when:
             case "saving":

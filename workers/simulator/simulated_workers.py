@@ -1,7 +1,7 @@
-"""All workers of a simulated run: a seed decides who goes next, what arrives when, what is asked for and what breaks.
+"""The workers of a simulated run: the schedule decides which step or delivery is next, and what is requested or crashes.
 
-Rule: everything that workers and coordinator send each other waits in a queue until its turn has come. What is sent
-one after the other over one channel arrives in that order, and everything else in any order.
+Rule: every message between workers and coordinator waits in a queue until the schedule delivers it. Messages of one
+channel arrive in order, all others in any order.
 """
 
 from __future__ import annotations

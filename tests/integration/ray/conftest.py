@@ -1,10 +1,14 @@
-"""Jobs on a Ray of this machine alone. Whatever a test does, it leaves nothing of its jobs behind."""
+"""Ray clusters for these tests: one Ray at a time in this program, and one cluster of `ray start`, shared by all.
+
+A test that uses `tidy` or `out` leaves no actor, process, port, thread or file of its jobs.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +23,31 @@ from tests.integration.transport.ends import local_ray
 from tests.tree import ROOT
 
 
-@pytest.fixture(scope="module", autouse=True)
+class RaySwitch:
+    """The Ray that this program is connected to: a test that needs another kind of cluster replaces it."""
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._made: Any = None
+        self._stack = ExitStack()
+
+    def use(self, kind: str, start: Callable[[], AbstractContextManager[Any]]) -> Any:
+        """Return the cluster of this kind, started unless it runs already."""
+        if kind != self._kind:
+            self.close()
+            self._made = self._stack.enter_context(start())
+            self._kind = kind
+        return self._made
+
+    def close(self) -> None:
+        """End the cluster."""
+        self._kind = ""
+        self._stack.close()
+
+
+@pytest.fixture(scope="package", autouse=True)
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A folder for temporary files that nobody else uses, and one for Ray, whose paths must be short."""
+    """Give these tests a folder for temporary files, and one for Ray, whose paths must be short."""
     tmp_path_factory.getbasetemp()
     before = os.environ.copy()
     with (
@@ -38,11 +64,18 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             tempfile.tempdir = None
 
 
-@pytest.fixture(scope="module")
-def ray_here(temporary: None) -> Iterator[None]:
-    """A Ray of these tests, with room for many small workers."""
-    with local_ray(num_cpus=4):
-        yield
+@pytest.fixture(scope="package")
+def rays(temporary: None) -> Iterator[RaySwitch]:
+    """The one Ray of this program."""
+    switch = RaySwitch()
+    yield switch
+    switch.close()
+
+
+@pytest.fixture
+def ray_here(rays: RaySwitch) -> None:
+    """A Ray with room for many small workers."""
+    rays.use("local", lambda: local_ray(num_cpus=4))
 
 
 @pytest.fixture
@@ -69,9 +102,8 @@ def attendance(tmp_path: Path) -> Attendance:
     return Attendance(folder)
 
 
-@pytest.fixture(scope="module")
-def shared_cluster(temporary: None) -> Iterator[Any]:
-    """Two nodes, with room for two workers each."""
+@contextmanager
+def two_nodes_here() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("PYTHONPATH", str(ROOT))
         environ.delenv("RAY_AUTH_MODE", raising=False)
@@ -80,8 +112,9 @@ def shared_cluster(temporary: None) -> Iterator[Any]:
 
 
 @pytest.fixture
-def cluster(shared_cluster: Any) -> Iterator[Any]:
-    """Two nodes, with room for two workers each: where a test has lost the second, the next one has a new one."""
+def cluster(rays: RaySwitch) -> Iterator[Any]:
+    """Two nodes, with room for two workers each; a second node that an earlier test lost is replaced."""
+    shared_cluster = rays.use("two nodes", two_nodes_here)
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
     for node in list(shared_cluster.worker_nodes):
         if node.node_id not in alive:
@@ -94,8 +127,15 @@ def cluster(shared_cluster: Any) -> Iterator[Any]:
     until(lambda: actors() == [])
 
 
+@pytest.fixture(scope="package")
+def started_cluster(temporary: None) -> Iterator[StartedCluster]:
+    """A cluster of `ray start`, shared by all tests that do not end it."""
+    with by_ray_start() as cluster:
+        yield cluster
+
+
 @pytest.fixture
-def started_cluster() -> Iterator[StartedCluster]:
-    """A cluster of `ray start`, killed after the test."""
+def own_cluster() -> Iterator[StartedCluster]:
+    """A cluster of `ray start` for one test, which may end it."""
     with by_ray_start() as cluster:
         yield cluster

@@ -33,11 +33,11 @@ def _started(folder: Path, *arguments: str, **environment: str) -> Iterator[subp
 
 
 @contextmanager
-def program(folder: Path, text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+def program(folder: Path, text: str, *arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A program of a user, in a process group of its own."""
     file = folder / "program.py"
     file.write_text(text)
-    with _started(Path.cwd(), str(file), *map(str, arguments)) as process:
+    with _started(Path.cwd(), str(file), *map(str, arguments), **environment) as process:
         yield process
 
 

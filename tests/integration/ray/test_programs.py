@@ -122,8 +122,8 @@ def readers(tmp_path: Path) -> Path:
     return folder
 
 
-def test_classes_of_main_travel_through_exchanges_and_rescales(tmp_path: Path) -> None:
-    with program(tmp_path, MAIN_CLASSES) as process:
+def test_classes_of_main_travel_through_exchanges_and_rescales(tmp_path: Path, started_cluster: StartedCluster) -> None:
+    with program(tmp_path, MAIN_CLASSES, RAY_ADDRESS=started_cluster.address) as process:
         assert "all there" in said(process)
 
 
@@ -149,8 +149,10 @@ def wait():
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_job_ends_with_the_program_that_started_it(ending: str, tmp_path: Path, readers: Path) -> None:
-    with program(tmp_path, ENDLESS + WAIT + ENDINGS[ending], readers) as process:
+def test_a_job_ends_with_the_program_that_started_it(
+    ending: str, tmp_path: Path, readers: Path, started_cluster: StartedCluster
+) -> None:
+    with program(tmp_path, ENDLESS + WAIT + ENDINGS[ending], readers, RAY_ADDRESS=started_cluster.address) as process:
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == {"exit": 0, "error": 3, "kill": -9}[ending]
     check_gone(readers)
@@ -281,11 +283,11 @@ except mp.MalstromError as error:
 """
 
 
-def test_a_cluster_that_goes_away(tmp_path: Path, readers: Path, started_cluster: StartedCluster) -> None:
-    with program(tmp_path, ENDLESS + WAIT + CLUSTER_GONE, readers, started_cluster.address) as process:
+def test_a_cluster_that_goes_away(tmp_path: Path, readers: Path, own_cluster: StartedCluster) -> None:
+    with program(tmp_path, ENDLESS + WAIT + CLUSTER_GONE, readers, own_cluster.address) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        started_cluster.kill()
+        own_cluster.kill()
         out, err = process.communicate(timeout=PATIENCE_S)
     assert "PeerError the coordinator of job 'program' is gone" in out, err
     check_gone(readers)

@@ -204,7 +204,7 @@ def test_s6_what_fails_each_time_ends_after_the_limit_and_says_so(tmp_path: Path
     assert failing.failed == 3
     notes = raised.value.__notes__
     assert any("from part 'part-1' of source 'in', up to position 7" in note for note in notes), notes
-    assert any("begun again 2 times" in note for note in notes)
+    assert any("restarted 2 times" in note for note in notes)
 
 
 def test_restart_never_fails_at_once_and_the_job_can_be_gone_on_with(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.transport.ends import CallsKind, Kind, ZeroMQKind, local_ray
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def ray_session() -> Iterator[None]:
     with local_ray():
         yield

@@ -30,16 +30,16 @@ def test_a_run_that_ends_by_an_error_has_failed_unless_it_was_stopped(error: Bas
     assert ending.how == how
     if error is None:
         assert ending.result() == COUNTS
-        assert ending.told() is None
+        assert ending.public_error() is None
     else:
         with pytest.raises(type(error)):
             ending.result()
-        assert isinstance(ending.told(), MalstromError)
-        assert "secret-4711" not in str(ending.told())
+        assert isinstance(ending.public_error(), MalstromError)
+        assert "secret-4711" not in str(ending.public_error())
 
 
 def test_what_a_foreign_error_says_is_not_told() -> None:
-    told = JobOutcome.of(COUNTS, RuntimeError("secret-4711")).told()
+    told = JobOutcome.of(COUNTS, RuntimeError("secret-4711")).public_error()
     assert isinstance(told, InternalError)
     assert str(told) == "job 'a' failed by an unexpected RuntimeError"
 
@@ -47,7 +47,7 @@ def test_what_a_foreign_error_says_is_not_told() -> None:
 def test_what_was_noted_on_a_ctrl_c_is_told() -> None:
     error = KeyboardInterrupt()
     error.add_note("nothing was committed")
-    told = JobOutcome.of(COUNTS, error).told()
+    told = JobOutcome.of(COUNTS, error).public_error()
     assert isinstance(told, JobEnded)
     assert (told.how, told.__notes__) == ("stopped", ["nothing was committed"])
 

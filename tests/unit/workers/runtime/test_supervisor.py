@@ -76,7 +76,7 @@ def test_the_last_failure_is_the_one_that_is_told_with_how_often_it_was_tried() 
     with pytest.raises(OperatorError, match="3") as raised:
         runs.execute()
     assert str(raised.value) == "3"
-    assert "begun again 3 times" in raised.value.__notes__[0]
+    assert "restarted 3 times" in raised.value.__notes__[0]
 
 
 @pytest.mark.parametrize("error", [PlanError("no"), CodecError("no"), FencedError("no"), lasting(SnapshotError("no"))])
