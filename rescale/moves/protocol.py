@@ -1,6 +1,6 @@
 """The words of a rescale: what workers and their coordinator tell each other while slots and parts move.
 
-A rescale is a sequence of moves (docs/architecture.md, rules R). Everything here is immutable; the machines that speak are
+A rescale is a sequence of moves (rules R1 to R12). Everything here is immutable; the machines that speak are
 `region_machine` (the receiving side), `switch_machine` (the sending side) and the coordinator's.
 """
 

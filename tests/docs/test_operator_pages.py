@@ -31,7 +31,7 @@ SECTIONS = {
     for text in PAGES.values()
     for heading, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)
 }
-"""Heading of the second level -> what stands under it, over all pages."""
+"""Heading of the second level -> the text below it, over all pages."""
 
 
 def test_there_are_pages_and_steps() -> None:
