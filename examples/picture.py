@@ -230,8 +230,8 @@ def _panel(
 
 
 def _rounded_up(value: float) -> float:
-    """The next value above ``value`` with one digit that is not zero, or two where that is much larger."""
-    unit = 10 ** (len(str(int(value))) - 1) / 2
+    """Return the next round value above ``value``: a multiple of half its power of ten."""
+    unit = float(10 ** (len(str(int(value))) - 1)) / 2
     return (value // unit + 1) * unit
 
 

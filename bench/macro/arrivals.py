@@ -1,4 +1,4 @@
-"""The sink of the benchmarks on Ray, and what it tells: when rows came to which worker, and how old they were.
+"""The sink of the benchmarks on Ray, and what it records: when rows reached which worker, and their age.
 
 Rule: rows come into buckets of `BUCKET_NS` of the machine's monotonic clock, which all its processes share; ages into
 bins that are 5 % wide. The largest age of a bucket is exact. A writer leaves what it knows in a file when it closes.

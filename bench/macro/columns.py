@@ -2,7 +2,7 @@
 
 The chain is ``Files(parquet) -> filter(expr) -> with_columns -> select -> key_by("column") -> sink``; Polars runs the
 same expressions lazily over the same file in its streaming engine. Dicts are compared with pyarrow's ``to_pylist``
-over the batches it reads itself. Memory is that of a process of its own, over a file and over one four times as long.
+over the batches it reads itself. Memory is that of a separate process, over a file and over one four times as long.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The sources of the benchmarks on Ray: `Endless` costs nothing, `Paced` gives as many rows a second as it is told to.
+"""The sources of the benchmarks on Ray: `Endless` costs nothing, `Paced` gives a given number of rows per second.
 
-Rule: a part is where its position says, on whichever worker it is read. Rows are made when a part is opened, so that
+Rule: a part is where its position says, on every worker. Rows are made when a part is opened, so that
 no row travels with the job.
 """
 
@@ -36,7 +36,7 @@ def number_of(part: Part) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """Hands out the rows of ``make(part number)``, a list or an Arrow ``RecordBatch``, over and over."""
+    """Gives the rows of ``make(part number)``, a list or an Arrow ``RecordBatch``, over and over."""
 
     make: Callable[[int], Any]
 
@@ -73,12 +73,12 @@ class EndlessPart:
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """Rows of a key and a time. First every key once, as fast as they are taken; from then on ``rate`` rows a second,
+    """Rows of a key and a time. First every key once, as fast as possible; from then on ``rate`` rows a second,
     all keys in turn (0: as many as are taken).
 
     ``stamps``: "polled", a row carries the time at which it was polled; "due", at which it was to come, so that what
     has to wait in front of a job that does not poll is waiting too. ``go_on_from`` and ``leave_in``: folders with the
-    positions of the parts, for a job that goes on where another one was stopped.
+    positions of the parts, for a job that resumes where another one was stopped.
     """
 
     keys: int

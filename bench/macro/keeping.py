@@ -35,7 +35,7 @@ Function = Callable[[str, Stamped, Kept | None], tuple[int, Kept]]
 
 
 def payload_of(key: str) -> bytes:
-    """What is kept for a key: bytes of its own."""
+    """The state of a key: separate bytes."""
     return key.encode().ljust(20, b".") * (STATE_BYTES // 20)
 
 

@@ -18,7 +18,7 @@ Row = tuple[str, int]
 
 
 class Changing:
-    """Hands out all keys once, then those that change over and over, until ``run_s`` seconds after the first poll."""
+    """Gives all keys once, then those that change over and over, until ``run_s`` seconds after the first poll."""
 
     def __init__(self, keys: int, changing: int, *, run_s: float) -> None:
         self._keys = keys
@@ -66,14 +66,14 @@ class _ChangingPart:
 
 
 class Told(logging.Handler):
-    """Keeps what snapshots have told, as (paused in seconds, bytes written, seconds in all)."""
+    """Keeps the logged figures of snapshots, as (paused in seconds, bytes written, seconds in all)."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.snapshots: list[tuple[float, int, float]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "stands" in record.msg and isinstance(record.args, tuple):
+        if "paused" in record.msg and isinstance(record.args, tuple):
             _, _, paused_s, size, took_s = record.args
             self.snapshots.append((float(str(paused_s)), int(str(size)), float(str(took_s))))
 
@@ -98,7 +98,7 @@ def running_sum(source: Any, name: str = "sums", *, padding: int = 0, noted: str
 
 
 class Padded:
-    """Adds a row to a sum that stands beside some bytes."""
+    """Adds a row to a sum that is kept beside some bytes."""
 
     def __init__(self, padding: int) -> None:
         self._padding = "x" * padding
@@ -109,7 +109,7 @@ class Padded:
 
 
 class Counted:
-    """Counts rows, where the job runs in this process; where it does not, its file tells when the first came."""
+    """Counts rows, where the job runs in this process; where it does not, its file shows when the first came."""
 
     def __init__(self, noted: str) -> None:
         self.rows = 0

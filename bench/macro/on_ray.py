@@ -19,7 +19,7 @@ from bench.macro.processes import cpu_s
 from malstrom_py.errors import JobEnded
 
 CPUS: Final = 4
-"""What Ray is told that there is; a worker asks for half of one. It keeps as many idle processes as it has."""
+"""The resources that Ray is given; a worker asks for half of one. It keeps as many idle processes as it has."""
 
 RUN_S: Final = 60.0
 
@@ -120,6 +120,6 @@ def reads(status: mp.JobStatus) -> bool:
 
 
 def verdict(figure: float, budget: float, *, at_least: bool) -> str:
-    """What is printed behind a figure that has a budget."""
+    """What is printed after a figure that has a budget."""
     hit = figure >= budget if at_least else figure <= budget
     return f"budget {'>=' if at_least else '<='} {budget:g}, {'hit' if hit else 'MISS'}"

@@ -2,7 +2,7 @@
 
 Three workers in this process, a count per key over an endless source, and a sink whose function takes 0, 0.4 or 5 ms
 for each row: together that is all, 2,500 or 200 rows a second. First a while in which nothing is asked for, of which
-the last half is the rate; then snapshots, from the request until they stand; then rescales; then a stop. The ratio is
+the last half is the rate; then snapshots, from the request until they are committed; rescales; a stop. The ratio is
 how much of the time the sink has had work.
 """
 
@@ -70,7 +70,7 @@ def passing(row_ms: float, *, warm_s: float, snapshots: int, sizes: list[int]) -
         lasted_s = monotonic() - began_s
         rate, busy = (sink.rows - before) / lasted_s, (sink.worked_s - worked_s) / lasted_s
         if not rate:
-            raise WrongResult(f"no row has come to a sink that takes {row_ms} ms for each")
+            raise WrongResult(f"no row reached a sink that takes {row_ms} ms for each")
         took = [_took_s(handle.snapshot, timeout_s=300.0) for _ in range(snapshots)]
         moves = [_took_s(handle.rescale, size, timeout_s=300.0) for size in sizes]
         stop_s = _took_s(handle.stop, timeout_s=300.0)

@@ -1,4 +1,4 @@
-"""How long a job is in each phase of a rescale, as its status tells when it is asked again and again."""
+"""How long a job is in each phase of a rescale, as repeated reads of its status show."""
 
 from __future__ import annotations
 

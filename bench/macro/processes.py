@@ -1,4 +1,4 @@
-"""What processes use, as the system tells it from outside: resident memory, sampled in a thread, and processor time."""
+"""What processes use, as the system reports it: resident memory, sampled in a thread, and processor time."""
 
 from __future__ import annotations
 

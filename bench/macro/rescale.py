@@ -100,7 +100,7 @@ def rescale_live(keys: int, rate: int, *, steady_s: float) -> Live:
         started_ns = monotonic_ns()
         windows = list[Window]()
         for before, after in pairwise(SIZES):
-            warm(2)  # idle processes, for whoever joins
+            warm(2)  # idle processes for joiners
             sleep(steady_s + 1.0)
             windows.append(rescaled(handle, before, after))
             sleep(AFTER_S)
@@ -184,7 +184,7 @@ def tell_moving(window: Window) -> None:
 
 
 def tell_new(window: Window, live: Live) -> None:
-    """When whoever joined had its first record; and the memory of all, beyond the state that they gained."""
+    """When each joiner had its first record; and the memory of all, beyond the state that they gained."""
     if window.after > window.before:
         first_ns = min(at for at in live.seen.first_ns[window.after - 1] if at >= window.asked_ns)
         first_s = (first_ns - window.asked_ns) / 1e9
@@ -202,16 +202,16 @@ def tell_new(window: Window, live: Live) -> None:
         if peak:
             before = live.watch.before(worker, window.asked_ns)
             beyond[worker] = (peak - before - gained * (worker in gainers)) / 1e6
-    told = ", ".join(f"worker {worker} {size:+.0f}" for worker, size in beyond.items())
+    detail = ", ".join(f"worker {worker} {size:+.0f}" for worker, size in beyond.items())
     say(
         window.name,
-        f"memory at its peak beyond before and the state gained, MB: {told}",
+        f"memory at its peak beyond before and the state gained, MB: {detail}",
         verdict(max(beyond.values()), TRANSIENT_MB, at_least=False),
     )
 
 
-def say(name: str, what: str, told: str) -> None:
-    print(f"{name}: {what}; {told}")
+def say(name: str, what: str, detail: str) -> None:
+    print(f"{name}: {what}; {detail}")
 
 
 def draw(path: Path, title: str, seen: Seen, started_ns: int, spans: Sequence[Span]) -> None:

@@ -76,7 +76,7 @@ def restarts(sizes: Sequence[int], keys: int, rate: int, *, steady_s: float) -> 
 
 
 def _started(top: Path, number: int, sizes: Sequence[int], keys: int, rate: int) -> tuple[mp.JobHandle, Shelf]:
-    """The job number ``number``, which goes on where the one before was stopped."""
+    """The job number ``number``, which resumes where the previous one was stopped."""
     size, then = sizes[number], sizes[min(number + 1, len(sizes) - 1)]
     read, write = None if number == 0 else str(top / f"shelf-{number - 1}"), str(top / f"shelf-{number}")
     Path(write).mkdir()
@@ -95,7 +95,7 @@ def _wait_until_written(job: mp.JobHandle, shelf: Shelf) -> None:
 
 
 def _check(folder: Path, workers: int, seen: Seen, keys: int) -> None:
-    """Every row that came out stands in the state of its key, through all restarts."""
+    """Every row that came out is in the state of its key, through all restarts."""
     kept = [count for worker in range(workers) for count, _ in read_states(folder, worker).values()]
     if (len(kept), sum(kept)) != (keys, seen.rows):
         raise WrongResult(f"{len(kept):,} keys with {sum(kept):,} rows were kept, but {keys:,} with {seen.rows:,} came")

@@ -1,8 +1,8 @@
-"""``python -m bench.macro.snapshot``: what snapshots cost while a job runs, and how fast one is gone on from.
+"""``python -m bench.macro.snapshot``: what snapshots cost while a job runs, and how fast a job resumes from one.
 
 A running sum per key, on one worker in this process. First all keys come once, then 1 % of them over and over. Rates
 are of the same job with and without snapshots, in turn; the pause is how long a barrier kept the worker from its work,
-of those snapshots that wrote what has changed; the disk is this machine's, beside plain writes with fsync; and going on
+of those snapshots that wrote what has changed; the disk is this machine's, beside plain writes with fsync; and resuming
 is measured from the start of the program's run to the first row at the sink.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--run-s", type=float, default=20.0, help="how long each of them runs")
     parser.add_argument("--interval-s", type=float, default=5.0, help="between two snapshots")
     parser.add_argument("--folder", default=None, help="where snapshots are kept; a temporary folder by default")
-    parser.add_argument("--ray", action="store_true", help="go on from a snapshot on Ray as well")
+    parser.add_argument("--ray", action="store_true", help="resume from a snapshot on Ray as well")
     options = parser.parse_args()
     print(machine.describe())
     folder = Path(tempfile.mkdtemp(prefix="malstrom-bench-", dir=options.folder))
@@ -132,7 +132,7 @@ def going_on(folder: Path, keys: int, *, ray: bool) -> str:
         sleep(0.05)
     handle.stop(drain=False)
     size = sum(file.stat().st_size for file in kept.rglob("*.full"))
-    lines = [f"going on from {size / 1e6:.0f} MB of state, from the start of the run to its first row:"]
+    lines = [f"resuming from {size / 1e6:.0f} MB of state, from the start of the run to its first row:"]
     for name, budget_s in (("in process", HERE_S), *((("on Ray, 2 workers", RAY_S),) if ray else ())):
         place = folder / name.replace(" ", "-").replace(",", "")
         shutil.copytree(kept, place)

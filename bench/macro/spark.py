@@ -228,7 +228,7 @@ PAIRS: Final[dict[str, tuple[Callable[[Table], object], Callable[[Table], object
 
 
 def through(rows: int) -> None:
-    """In a process of its own: a DataFrame of ``rows`` rows into a path, and the largest resident size in MB."""
+    """In a separate process: a DataFrame of ``rows`` rows into a path, and the largest resident size in MB."""
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as name, spark_here(Path(name)) as spark:
         job = mp.Job("through")
         source = sources.Spark(rows_of(spark, rows), staging=f"{name}/staging")
@@ -252,8 +252,8 @@ def measure(table: Table, rows: int, reps: int) -> None:
         seconds = interleave({base.__name__: base, ours.__name__: ours}, table, reps=reps)
         ratio = ratios(seconds[base.__name__], seconds[ours.__name__])
         rate = spread([rows / s / 1e6 for s in seconds[ours.__name__]])
-        told = "" if budget is None else f", budget >= {budget}: {'hit' if ratio.median >= budget else 'MISS'}"
-        print(f"{what:20} {rate.show(1):>16} M rows/s  {ratio.show():>18} of {base.__name__}{told}", flush=True)
+        judged = "" if budget is None else f", budget >= {budget}: {'hit' if ratio.median >= budget else 'MISS'}"
+        print(f"{what:20} {rate.show(1):>16} M rows/s  {ratio.show():>18} of {base.__name__}{judged}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -271,9 +271,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Spark {spark.version}, local[{CORES}]; {given.n:,} rows, {FILES} files; medians (lowest-highest)")
         measure(table_of(spark, given.n, Path(name)), given.n, given.reps)
     few, every, twice = (peak_mb(rows) for rows in (given.n // 10, given.n, 2 * given.n))
-    told = "hit" if every <= FLAT * few else "MISS"
+    judged = "hit" if every <= FLAT * few else "MISS"
     print(
-        f"memory of the driver {every:.0f} MB, of a tenth of the rows {few:.0f}, budget <= {FLAT} times: {told}", end=""
+        f"memory of the driver {every:.0f} MB, of a tenth of the rows {few:.0f}, budget <= {FLAT} times: {judged}",
+        end="",
     )
     print(f"; of twice the rows {twice:.0f}")
     print(f"load at the end {os.getloadavg()[0]:.1f}")

@@ -2,7 +2,7 @@
 
 W1 is a running sum per key, over 10,000 string keys, with the trivial user function and with one that works for 5 µs
 on each record (a loop of so many turns as take that long here, at best); then records in columns through an exchange.
-The source has four parts, which hand out their rows over and over, and the sink counts. A rate is what the sinks got
+The source has four parts, which give their rows repeatedly, and the sink counts. A rate is what the sinks got
 between two moments of a job that runs. Then the latency from source to sink at a fifth of the measured rate, and what
 it costs to route a row. Ratios are taken round by round.
 """
@@ -36,7 +36,7 @@ from malstrom_py.rescale.moves.placement import first_table
 
 WORK_US: Final = 5.0
 ROWS: Final = 1 << 16
-"""Each part has so many rows to hand out."""
+"""The number of rows of each part."""
 
 TRIVIAL_BUDGET: Final = 0.8
 WORK_BUDGET: Final = 1.7
@@ -65,7 +65,7 @@ def columns_of(part: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """W1's function behind a loop of ``turns`` turns."""
+    """W1's function after a loop of ``turns`` turns."""
 
     turns: int
 
@@ -76,7 +76,7 @@ class Add:
 
 
 def turns_for(duration_us: float) -> int:
-    """How many turns take that long, when nobody else wants the processor."""
+    """How many turns take that long, on an idle processor."""
     turns = 200
     for _ in range(4):  # more turns are dearer, for they count in larger numbers
         turns = max(1, round(turns * duration_us / (_best_us(Add(turns)) - _best_us(Add(0)))))
@@ -133,7 +133,7 @@ def started(layout: str, make: Callable[[str], mp.Job], folder: str) -> mp.JobHa
 def measure(
     name: str, make: Callable[[str], mp.Job], *, reps: int, seconds: float, layouts: Sequence[str] = LAYOUTS
 ) -> dict[str, list[float]]:
-    """Rates per layout, round by round. The processor time is that of all workers, whoever else keeps it busy."""
+    """Rates per layout, round by round. The processor time is that of all workers, independent of other programs."""
     runs: dict[str, list[Ran]] = {layout: [] for layout in layouts}
     for _ in range(reps):
         for layout in layouts:
@@ -149,8 +149,8 @@ def compare(name: str, rates: dict[str, list[float]], over: str, budget: float |
     """One line: two workers on Ray relative to something else."""
     # Rates, and not times: who is faster has more.
     ratio = ratios(rates[LAYOUTS[2]], rates[over])
-    told = "" if budget is None else verdict(ratio.median, budget, at_least=True)
-    print(f"{name:24} Ray, 2 workers, of {over}: {ratio.show()} {told}")
+    judged = "" if budget is None else verdict(ratio.median, budget, at_least=True)
+    print(f"{name:24} Ray, 2 workers, of {over}: {ratio.show()} {judged}")
 
 
 def latency(layout: str, rate: float, budget_ms: float, seconds: float) -> Ran:
@@ -228,8 +228,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             draw(given.out / f"latency-{layout.replace(', ', '-').replace(' ', '-')}.svg", layout, ran)
     for workers in (2, 3):
         cost = spread([routing_ns(workers, 20_000 if given.quick else 400_000) for _ in range(max(reps, 3))])
-        told = verdict(cost.median, ROUTING_NS, at_least=False)
-        print(f"routing of a row between {workers} workers: {cost.show(0)} ns, {told}")
+        judged = verdict(cost.median, ROUTING_NS, at_least=False)
+        print(f"routing of a row between {workers} workers: {cost.show(0)} ns, {judged}")
     print(f"load at the end {os.getloadavg()[0]:.1f}; time lines in {given.out}/")
     return 0
 

@@ -89,7 +89,7 @@ OTHERS: Final[dict[str, Callable[[int, int], list[str]]]] = {
     "state": lambda n, reps: measure_state(max(1, n // 2), reps),
     "changes": lambda n, reps: measure_changes(max(1, n // 4), reps),
 }
-"""What is told in lines below the table, of a number of records and of rounds."""
+"""What is printed in lines below the table, of a number of records and of rounds."""
 
 
 def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

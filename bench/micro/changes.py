@@ -1,7 +1,7 @@
 """What snapshots cost a step: to note which keys change, to write them, to merge a chain, to take it over again.
 
-Noting is told beside the same step that notes nothing, in turn; writing and taking over beside one msgpack of the same
-states at once, which can neither be read by slot nor written in part; merging beside a copy of the chain.
+Change tracking is compared with the same step without it, in turn; writing and loading with one msgpack of the same
+states in one piece, which can neither be read by slot nor written in part; merging with a copy of the chain.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS: Final[dict[str, tuple[Callable[[int], Any], Callable[[int], Any]]]] = {
 
 
 def noting(lookups: int, reps: int) -> str:
-    """Lookups and updates of a step that is tracked, behind a barrier that wrote everything, and of one that is not."""
+    """Lookups and updates of a step that is tracked, after a barrier that wrote everything, and of one that is not."""
     steps = {"tracked": a_step(), "not tracked": a_step()}
     tracked = steps["tracked"][0].state
     tracked.track(StableSlots(SLOTS).slots_of)
@@ -80,7 +80,7 @@ def writing(kind: str, reps: int) -> list[str]:
         state.values.update((key_of(number), value_of(number)) for number in range(KEYS))
         slots.slots_of(list(state.values))  # they are known from when records came
         state.track(slots.slots_of)
-        packed_s, packed = timed(lambda: msgpack.packb(list(state.values.items())))  # noqa: B023  called at once
+        packed_s, packed = timed(lambda: msgpack.packb(list(state.values.items())))  # noqa: B023  called immediately
         full_s, full = timed(lambda: state.artefact(AbsBarrier("full", _NOWHERE)))  # noqa: B023
         note("full", full_s / KEYS * 1e6)
         note("full of msgpack", full_s / packed_s)
@@ -103,17 +103,17 @@ def writing(kind: str, reps: int) -> list[str]:
         note("taken over of msgpack", taken_s / unpacked_s)
         if taker.values != state.values:
             raise WrongResult(f"what was taken over is not what there was ({kind})")
-    told: dict[str, Spread] = {what: spread(some) for what, some in figures.items()}
-    parts = ", ".join(f"{told[f'{n:,} changed'].show()} where {n:,} changed" for n in CHANGED)
-    pauses = ", ".join(f"{told[f'pause of {n:,}'].show(1)} ms for {n:,}" for n in CHANGED)
-    verdict = "hit" if told["full"].median <= US_BUDGET else "MISS"
-    merging, taking = told["merged"].show(0), told["taken over"].show()
+    cost: dict[str, Spread] = {what: spread(some) for what, some in figures.items()}
+    parts = ", ".join(f"{cost[f'{n:,} changed'].show()} where {n:,} changed" for n in CHANGED)
+    pauses = ", ".join(f"{cost[f'pause of {n:,}'].show(1)} ms for {n:,}" for n in CHANGED)
+    verdict = "hit" if cost["full"].median <= US_BUDGET else "MISS"
+    merging, taking = cost["merged"].show(0), cost["taken over"].show()
     return [
-        f"{kind}, {KEYS:,} keys: µs per entry {told['full'].show()} in full, budget <= {US_BUDGET}, {verdict}; {parts}",
-        f"{kind}: in full {told['full of msgpack'].show()} of one msgpack of all",
+        f"{kind}, {KEYS:,} keys: µs per entry {cost['full'].show()} in full, budget <= {US_BUDGET}, {verdict}; {parts}",
+        f"{kind}: in full {cost['full of msgpack'].show()} of one msgpack of all",
         f"{kind}: a barrier takes {pauses}",
         f"{kind}: a chain of {CHAIN} deltas is merged at {merging} MB/s",
-        f"{kind}: taken over at {taking} µs per entry, {told['taken over of msgpack'].show()} of one msgpack of all",
+        f"{kind}: taken over at {taking} µs per entry, {cost['taken over of msgpack'].show()} of one msgpack of all",
     ]
 
 

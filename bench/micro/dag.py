@@ -1,6 +1,6 @@
 """What an event costs in a DAG: a chain of 10 nodes in a graph of 10 nodes, and in one of 10,000, in turn.
 
-The other nodes hang on a source of their own, so that no event of the chain touches them.
+The other nodes hang on a separate source, so that no event of the chain touches them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def executor_of(nodes: int) -> DagExecutor:
 
 
 def event_costs_us(executor: DagExecutor, events: int) -> tuple[float, float]:
-    """Microseconds per event: to process it, and to process a watermark behind it as well and take what came out."""
+    """Microseconds per event: to process it, and to process a watermark after it as well and take the output."""
     started = perf_counter()
     for number in range(events):
         executor.process_event("in", number)
@@ -66,7 +66,7 @@ def measure_dag(n: int, reps: int) -> list[str]:
             costs[nodes].append(event_costs_us(executor, events))
     return [
         _line(what, *([cost[kind] for cost in costs[nodes]] for nodes in NODES))
-        for kind, what in enumerate(("event", "event and watermark, taken at once"))
+        for kind, what in enumerate(("event", "event and watermark, taken immediately"))
     ]
 
 

@@ -97,7 +97,7 @@ class Crossing:
 
 
 def cross(table: Sequence[int], rows_max: int, batches: Sequence[Batch]) -> Check:
-    """The batches through a new router, which knows no key yet: rows and sum of what has come to both workers."""
+    """The batches through a new router, which knows no key yet: rows and sum of what both workers received."""
     crossing = Crossing(table, rows_max)
     crossing.send(batches)
     (stayed, total_stayed), (left, total_left) = crossing.checks.values()
@@ -188,7 +188,7 @@ def w1_on(workers: int, rows: list[Pair], partitioner: Counted) -> Check:
 
 
 def measure_workers(n: int, reps: int, numbers: Sequence[int] = (1, 2, 4)) -> list[str]:
-    """W1 on several workers of one process, in lines of text: what the exchange costs, for nothing runs at once."""
+    """W1 on several workers of one process, in lines of text: the cost of the exchange; nothing runs in parallel."""
     pairs = inputs.w1(n, zipf=False)
     asked = {workers: Counted() for workers in numbers}
     variants = {str(workers): partial(w1_on, workers, partitioner=asked[workers]) for workers in numbers}

@@ -20,7 +20,7 @@ def identity(value: object) -> object:
 
 
 def chain_of_maps(untouched: int) -> tuple[Executor, int]:
-    """``CHAIN`` map steps in a row, and the last one's number; between them stand ``untouched`` nodes that hang on
+    """``CHAIN`` map steps in a row, and the last one's number; between them are ``untouched`` nodes that hang on
     the first node's second port, on which nothing is sent."""
     specs = [NodeSpec("in", None, (), (True, True))]
     last, aside = 0, untouched // CHAIN

@@ -24,7 +24,7 @@ Reading = tuple[int, int]
 
 
 def w1(n: int, *, zipf: bool) -> list[Pair]:
-    """``n`` pairs; each key is a string of its own, as it would be if it had been read from somewhere."""
+    """``n`` pairs; each key is a separate string, as if it had been read from a file."""
     rng = random.Random(SEED)
     if zipf:
         order = rng.sample(range(KEYS), KEYS)

@@ -1,6 +1,6 @@
-"""The ways bytes can go from one process to another that `bench.micro.transport` compares, each behind one shape.
+"""The links between processes that `bench.micro.transport` compares, each with the same interface.
 
-Rule: each is written as a runtime would write it, with one connection per direction, and nothing of it waits in `send`.
+Rule: each is written as a runtime would write it, with one connection per direction, and `send` never waits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python -m bench.micro.memory``: a job over more data than the memory it may take.
 
 A generator makes ``--gb`` of records, dicts with a text each, which run through a keyed step into a sink. The job
-runs in a process of its own, whose largest resident size is told against 300 MB.
+runs in a separate process, whose largest resident size is compared with 300 MB.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Record = dict[str, Any]
 
 
 def records(count: int) -> Generator[Record]:
-    """``count`` records in ``PARTS`` parts; each has a text of its own, not a shared one."""
+    """``count`` records in ``PARTS`` parts; each has a separate text."""
     per_part = count // PARTS
 
     def make(part: int, start: int) -> Iterator[Record]:
@@ -104,7 +104,7 @@ def check_files(folder: Path, rows: int) -> None:
 def peak_mb() -> float:
     """The largest resident size of this process so far, in 10^6 bytes.
 
-    getrusage also counts what the parent held when it started this process, so where the system tells the size of
+    getrusage also counts what the parent held when it started this process, so where the system reports the size of
     this program alone, that is taken.
     """
     status = Path("/proc/self/status")
@@ -115,24 +115,24 @@ def peak_mb() -> float:
 
 
 def run_apart(count: int, *, parquet: bool) -> dict[str, float]:
-    """`run_job` in a process of its own."""
+    """`run_job` in a separate process."""
     command = [sys.executable, "-m", "bench.micro.memory", "--child", "--rows", str(count)]
     done = subprocess.run([*command, *(["--parquet"] if parquet else [])], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the job failed:\n{done.stderr}")
-    told: dict[str, float] = json.loads(done.stdout)
-    return told
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
 
 
-def report(sink: str, told: dict[str, float], count: int) -> str:
+def report(sink: str, found: dict[str, float], count: int) -> str:
     """One run as a line. `WrongResult` if records were lost."""
     expected = count // PARTS * PARTS
-    if (told["rows"], told["bytes"]) != (expected, expected * RECORD_BYTES):
-        raise WrongResult(f"{told['rows']:.0f} rows with {told['bytes']:.0f} bytes came through of {expected}")
-    rss, rows, seconds = told["rss_mb"], told["rows"], told["seconds"]
+    if (found["rows"], found["bytes"]) != (expected, expected * RECORD_BYTES):
+        raise WrongResult(f"{found['rows']:.0f} rows with {found['bytes']:.0f} bytes came through of {expected}")
+    rss, rows, seconds = found["rss_mb"], found["rows"], found["seconds"]
     hit = "hit" if rss < BUDGET_MB else "MISS"
     return (
-        f"{sink}: {rows:,.0f} rows, {told['bytes'] / 1e9:.2f} GB, {seconds:.1f} s, {rows / seconds:,.0f} rows/s, "
+        f"{sink}: {rows:,.0f} rows, {found['bytes'] / 1e9:.2f} GB, {seconds:.1f} s, {rows / seconds:,.0f} rows/s, "
         f"largest resident size {rss:.0f} MB, budget < {BUDGET_MB:.0f} MB, {hit}"
     )
 

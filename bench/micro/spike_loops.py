@@ -62,7 +62,7 @@ def update_without_default(rows: Iterator[Any], results: list[Any], states: dict
 
 
 def fused_keyed(batches: Batches) -> int:
-    """Both in one loop, as a generator of code would write it; the keys go on with the batch all the same."""
+    """Both in one loop, as a generator of code would write it; the keys stay with the batch."""
     states: dict[str, int] = {}
     get = states.get
     default = no_default()
@@ -159,7 +159,7 @@ def stop_at_3(value: int) -> int:
 
 
 class PlainSubclass(dict[Any, Any]):
-    """A dict with a room for attributes and no method of its own."""
+    """A dict with room for attributes and without further methods."""
 
 
 class TrackingSubclass(dict[Any, Any]):
@@ -205,7 +205,7 @@ def states_loop(make: Callable[[], dict[Any, Any]], track: str, pairs: Batches) 
 
 
 def count_each(make: Callable[[Any], object], rows: list[Any]) -> int:
-    """Make something of each row and let it go at once."""
+    """Make an object of each row and drop it immediately."""
     count = 0
     for row in rows:
         make(row)

@@ -1,7 +1,7 @@
 """``python -m bench.micro.spikes``: what was tried for the hot loop, and what each costs, in ns per record.
 
-Each section compares ways to do the same thing (`spike_loops` holds them); the first is what the others are told
-against, and every one must give the same result. What is told is the time of the processor, which other programs on
+Each section compares ways to do the same thing (`spike_loops` holds them); the others are compared with the first,
+and every one must give the same result. Times are processor times, which other programs on
 the machine disturb less than the clock's. docs/design/0001-hot-loop.md says what followed from it.
 """
 
@@ -76,7 +76,7 @@ def spike_fused(pairs: Batches, bids: Batches, records: tuple[int, int], reps: i
     variants: dict[str, Variant] = {
         "two steps, as now": partial(keyed_steps, update_states),
         "one fused loop": fused_keyed,
-        "two steps, a loop of its own for steps without default": partial(keyed_steps, update_without_default),
+        "two steps, a separate loop for steps without default": partial(keyed_steps, update_without_default),
         "by hand, keeping no keys and no results": plain_keyed,
     }
     section("(a) key_by + stateful_map", variants, pairs, records[0], reps)

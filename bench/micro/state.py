@@ -1,7 +1,7 @@
 """What keyed state costs beside a plain dict: bytes per key, and one lookup and update. Keys are integers.
 
 The step is a real `StatefulMap` with its `KeyedState`, the dict is kept by the loop one would write by hand with the
-same function. Memory is told by two processes of their own, which differ in nothing else; time by a third, in which
+same function. Memory is measured in two separate processes, which differ in nothing else; time by a third, in which
 both are asked in turn. ``python -m bench.micro.state --keys 10000000`` prints it for more keys than ``bench.micro``.
 """
 
@@ -97,21 +97,21 @@ def in_step() -> tuple[dict[int, int], Take]:
 
 
 def filling(keys: int) -> Iterator[Batch]:
-    """Each key once; the state of key k is k + 1000, an int of its own."""
+    """Each key once; the state of key k is k + 1000, a separate int."""
     for start in range(0, keys, BATCH_ROWS):
         some = list(range(start, min(start + BATCH_ROWS, keys)))
         yield Batch([key + 1000 for key in some], keys=some)
 
 
 def asking(keys: int, lookups: int) -> list[Batch]:
-    """Keys at random, as new ints; adding 0 leaves every state as it is, so that rounds are alike."""
+    """Keys at random, as new ints; adding 0 leaves every state unchanged, so that rounds are alike."""
     draw = random.Random(SEED).randrange
     rows = [BATCH_ROWS] * (lookups // BATCH_ROWS) + [lookups % BATCH_ROWS]
     return [Batch([0] * count, keys=[draw(keys) for _ in range(count)]) for count in rows if count]
 
 
 def resident_bytes() -> int:
-    """The resident size of this process: now where the system tells it, else the largest so far."""
+    """The resident size of this process: now where the system reports it, else the largest so far."""
     status = Path("/proc/self/status")
     if status.is_file() and (found := re.search(r"VmRSS:\s*(\d+) kB", status.read_text())):
         return int(found[1]) * 1024
@@ -156,7 +156,7 @@ def seconds_per_round(keys: int, lookups: int, reps: int) -> dict[str, list[floa
 
 
 def apart(what: What, keys: int, lookups: int, reps: int) -> Any:
-    """One measurement in a process of its own."""
+    """One measurement in a separate process."""
     command = [sys.executable, "-m", "bench.micro.state", "--child", what, "--keys", str(keys)]
     command += ["--lookups", str(lookups), "--reps", str(reps)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

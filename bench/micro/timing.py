@@ -1,4 +1,4 @@
-"""How the benchmarks measure: every variant once per round, in turn, so that whatever else the machine does hits all.
+"""How the benchmarks measure: every variant once per round, in turn, so that other load on the machine hits all.
 
 Rule: every result, of the first, untimed round and of each timed call, must be the first variant's.
 """

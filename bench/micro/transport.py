@@ -28,7 +28,7 @@ WINDOW_MAX = 256
 BUSY_S = 0.001
 SWITCH_S = BUSY_S / 2
 """How long a thread has the GIL when others want it. In the receiver less than what it computes between two looks: it
-lets go of the GIL to look and has it again at once, so who waits longer than that for the GIL, waits for many looks."""
+releases the GIL to look and takes it again immediately, so a thread that needs more time waits for many looks."""
 PATIENCE_S = 30.0
 """For an answer, and for what starts or ends."""
 PATIENCE_WITH_SIZE_S = 600.0
@@ -168,7 +168,7 @@ def between_processes(name: str, measured: Sequence[Measured]) -> list[Figures]:
         link.connect(ours.recv())
         figures = [each(link) for each in measured]
         link.send(END)
-        link.close(PATIENCE_S)  # at both ends at once: a server of Flight ends when the streams to it have
+        link.close(PATIENCE_S)  # at both ends together: a server of Flight ends when the streams to it have
         child.join(PATIENCE_S)
         if child.exitcode != 0:
             raise TimeoutError(f"the receiver of {name} has not ended well within {PATIENCE_S:.0f} s: {child.exitcode}")

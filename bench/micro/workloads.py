@@ -102,7 +102,7 @@ def add_message(message: mp.DataMessage[str, Pair], total: int | None, output: m
 
 
 class AddBatch(mp.KeyedLogic[str, Pair, int, int]):
-    """The same for a whole batch at once."""
+    """The same for a whole batch."""
 
     def on_batch(
         self, keys: list[str], values: list[Pair], timestamps: list[int] | None, state: Any, output: Any

@@ -1,6 +1,6 @@
 """The messages of a rescale between workers and their coordinator.
 
-A rescale is a sequence of moves (docs/architecture.md, rules R). All messages are immutable. The machines that send and
+A rescale is a sequence of moves (rules R1 to R12). All messages are immutable. The machines that send and
 handle them are `receiving_machine`, `sending_machine` and `workers.coordinator.machine`.
 """
 

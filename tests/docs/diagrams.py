@@ -37,7 +37,7 @@ def diagram(transitions: Transitions) -> str:
 
 
 def updated(page: str) -> str:
-    """The page with its diagrams drawn anew; each stands under a heading with its machine's name."""
+    """Return the page with its diagrams redrawn; each is under a heading with its machine's name."""
     for name, transitions in MACHINES.items():
         block = f"```mermaid\n{diagram(transitions)}\n```"
         pattern = rf"(?ms)^(### The {name}\n.*?)^```mermaid\n.*?^```$"

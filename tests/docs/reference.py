@@ -37,7 +37,7 @@ def origins_of(module: str) -> dict[str, str]:
 
 
 def described(module: str) -> pdoc.doc.Module:
-    """What is told of ``module``. A constant that it imports has the words that stand where it is defined."""
+    """Return the text on ``module``. A constant that it imports has the text of its definition."""
     page = pdoc.doc.Module.from_name(module)
     origins = origins_of(module)
     for name, member in page.members.items():
@@ -53,7 +53,7 @@ def generate(folder: Path) -> None:
     footer = f"malstrom-py {malstrom_py.__version__}, Apache License 2.0"
     pdoc.render.configure(docformat="google", show_source=False, footer_text=footer)
     with warnings.catch_warnings():
-        # Types that only a type checker can evaluate are shown as they are written.
+        # Types that only a type checker can evaluate are shown as in the source.
         warnings.filterwarnings("ignore", message="Error parsing type annotation")
         for module, page in pages.items():
             file = folder / f"{module.replace('.', '/')}.html"
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where to write it")
     folder: Path = parser.parse_args().folder
     generate(folder)
-    print(f"The reference stands in {folder / 'index.html'}")
+    print(f"The reference is in {folder / 'index.html'}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from tests.pages import Block, blocks_of, shown
 
 
 def run_page(page: Path) -> None:
-    """Run all of it in the working directory; a `text` block behind one that printed something shows what it did."""
+    """Run the page in the working directory; a `text` block after one that printed something shows the output."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     printed = ""
     for block in blocks_of(page.read_text()):
@@ -26,7 +26,7 @@ def run_page(page: Path) -> None:
 
 
 def run_block(block: Block, namespace: dict[str, object], page: Path) -> str:
-    """Run one block as if it stood in a file of its own; what it printed. Tracebacks have the lines of the page."""
+    """Run one block like a separate file and return its output. Tracebacks have the lines of the page."""
     if not block.text.lstrip().startswith(">>>"):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
@@ -41,6 +41,6 @@ def run_block(block: Block, namespace: dict[str, object], page: Path) -> str:
 
 
 def shows(block: Block, printed: str) -> bool:
-    """Whether ``block`` is what was printed, however its lines are wrapped; ``...`` stands for anything."""
+    """Whether ``block`` is what was printed, however its lines are wrapped; ``...`` matches anything."""
     pieces = map(re.escape, " ".join(block.text.split()).split("..."))
     return re.fullmatch(".*".join(pieces), " ".join(printed.split())) is not None

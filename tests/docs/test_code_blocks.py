@@ -1,8 +1,8 @@
 """Every Python block of README.md, CONTRIBUTING.md and docs/ runs, in order and in one namespace per page.
 
-A page runs in an empty folder of its own. A block that starts with `>>>` is checked like a doctest; where a `text`
-block follows one that printed something, it shows what was printed. There is no way to mark a Python block as not to
-be run: what is no program is shown under another language. Notes in docs/design are left out: they also show what
+A page runs in a new empty folder. A block that starts with `>>>` is checked like a doctest; where a `text`
+block follows one that printed something, it shows what was printed. No mark exempts a Python block from
+running: other text is shown under another language. Notes in docs/design are left out: they also show what
 was rejected. docs/spark.md is run by the tests of Spark.
 """
 
@@ -19,7 +19,7 @@ from tests.tree import ROOT
 RUN = [page for page in PAGES if DESIGN not in page.parents and page != SPARK]
 
 LANGUAGES = {"python", "sh", "console", "text", "toml", "json", "yaml", "mermaid", "csv"}
-"""What may stand behind an opening fence, and nothing else: no `py`, no `python no-run`."""
+"""What may follow an opening fence, and nothing else: no `py`, no `python no-run`."""
 
 
 @pytest.mark.parametrize("page", RUN, ids=shown)

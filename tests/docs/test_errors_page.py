@@ -1,4 +1,4 @@
-"""docs/errors.md has every error there is, in the tree that there is, and shows messages as they are."""
+"""docs/errors.md has every error class, in the tree of the code, and shows the real messages."""
 
 from __future__ import annotations
 

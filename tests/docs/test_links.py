@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.pages import PAGES, Link, anchors_of, headings_of, links_of, shown
+from tests.pages import PAGES, Link, anchors_of, links_of, shown
 from tests.tree import ROOT
 
 OUTSIDE = {
@@ -47,14 +47,6 @@ def why_dead(target: str, page: Path) -> str | None:
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     links = [(link, why_dead(link.target, page)) for link in links_of(page.read_text())]
     assert [f"line {link.line}: {link.target}: {why}" for link, why in links if why] == []
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if INDEX.parent in page.parents], ids=shown)
-def test_a_page_of_the_docs_has_a_title_and_no_heading_twice(page: Path) -> None:
-    headings = headings_of(page.read_text())
-    assert headings
-    repeated = {heading for heading in headings if headings.count(heading) > 1}
-    assert not repeated, f"an anchor of these would depend on their order: {repeated}"
 
 
 def test_the_index_leads_to_every_page_of_the_docs_or_to_its_folder() -> None:

@@ -1,4 +1,4 @@
-"""What is not there yet is on one page, which is right; no other page, and no docstring, says so of anything."""
+"""Missing features are on one page, which is right; no other page, and no docstring, calls a feature missing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SAYS_SO, SAYS_SO_IN_CODE = _compiled(_PAGES), _compiled(_CODE)
 
 
 def claims(text: str, says_so: re.Pattern[str]) -> list[str]:
-    """The lines of ``text`` that say of something that it is not there yet, with what says so."""
+    """Return the lines of ``text`` that call a feature missing, with the matching words."""
     # As many characters and lines stay.
     plain = POINTS_THERE.sub(lambda link: re.sub(r"[^\n]", "·", link[0]), text)
     return [f"line {plain.count(chr(10), 0, match.start()) + 1}: {match[0]!r}" for match in says_so.finditer(plain)]

@@ -80,7 +80,7 @@ def first_words(thing: object) -> str:
 
 
 def methods_of(owner: object) -> Iterator[tuple[str, object]]:
-    """The public methods that ``owner`` itself defines, if it is a class, with docstrings of their own; no aliases."""
+    """The public methods that ``owner`` itself defines, if it is a class, and that have docstrings; no aliases."""
     for name, member in vars(owner).items() if isinstance(owner, type) else ():
         function = member.fget if isinstance(member, property) else member
         if not name.startswith("_") and inspect.isfunction(function) and function.__doc__ and function.__name__ == name:

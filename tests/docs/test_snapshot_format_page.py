@@ -1,4 +1,4 @@
-"""docs/snapshot-format.md shows the golden snapshot as it is, and tells every field that there is."""
+"""docs/snapshot-format.md shows the golden snapshot unchanged, and describes every field."""
 
 from __future__ import annotations
 
