@@ -6,8 +6,8 @@ state. ``field`` is the aggregated part of a value: a function, a column's name,
 
 - ``sum``, ``min``, ``max``, ``mean`` and ``std`` take no None: such a record fails, and the step's ``on_error=``
   decides; filter it out first. ``count``, ``first``, ``last`` and ``n_unique`` take None like any value.
-- NaN makes ``sum``, ``mean`` and ``std`` NaN permanently. NaN is neither smaller nor larger than any value, so ``min`` and
-  ``max`` keep their value; if the first value is NaN the result stays NaN.
+- NaN makes ``sum``, ``mean`` and ``std`` NaN permanently. NaN is neither smaller nor larger than any value, so ``min``
+  and ``max`` keep their value; if the first value is NaN the result stays NaN.
 - ``sum``, ``min``, ``max`` and ``mean`` return numbers of the type of their input (int, float, Decimal).
 """
 
@@ -53,10 +53,10 @@ __all__ = [
 class Aggregation(Generic[S, R_co]):
     """An aggregate: how a result is computed from many values. The functions of ``malstrom_py.agg`` return it.
 
-    ``init()`` is the state before the first value, ``add(state, value)`` the state after one more,
-    ``merge(left, right)`` the state of the values of ``left`` followed by those of ``right``, ``finish(state)`` the
-    result. ``field`` is the part of a value that ``add`` takes; ``blind``: ``add`` ignores it. ``check``, if given,
-    raises each error that ``add`` would raise: such an ``add`` changes its state in place. ``fast``: `run` without these calls.
+    ``init()`` is the state before the first value, ``add(state, value)`` the state after one more, ``merge(left,
+    right)`` the state of the values of ``left`` followed by those of ``right``, ``finish(state)`` the result. ``field``
+    is the part of a value that ``add`` takes; ``blind``: ``add`` ignores it. ``check``, if given, raises each error
+    that ``add`` would raise: such an ``add`` changes its state in place. ``fast``: `run` without these calls.
 
     >>> of_prices = mean("price")
     >>> state = of_prices.init()
@@ -163,8 +163,8 @@ def last(field: Field = None) -> Aggregation[Any, Any]:
 
 
 def n_unique(field: Field = None) -> Aggregation[tuple[set[Any], bool], int]:
-    """Count the distinct values, which must be hashable. Values that are equal in Python, such as 1, 1.0 and True, count
-    once, and so do all NaN; but NaN within tuples are equal only if they are the same object.
+    """Count the distinct values, which must be hashable. Values that are equal in Python, such as 1, 1.0 and True,
+    count once, and so do all NaN; but NaN within tuples are equal only if they are the same object.
 
     The count is exact: the state of a key holds each distinct value once, so its size has no other bound.
     """

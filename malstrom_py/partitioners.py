@@ -1,4 +1,5 @@
-"""Partitioners: how the keys of a ``key_by`` become slots, the units that are assigned to workers and move between them.
+"""Partitioners: how the keys of a ``key_by`` become slots, the units that are assigned to workers and move between
+them.
 
 - `stable_hash`, the default, spreads any keys evenly;
 - `index` is for keys that are evenly distributed integers: slot = key modulo the number of slots;

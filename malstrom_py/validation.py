@@ -1,7 +1,8 @@
 """Checks of users' arguments: names of jobs and steps, functions, defaults, side outputs.
 
-Rule: a wrong argument raises a `PlanError` at the call, and the error names the step. Names of jobs and steps are stable
-ids in snapshots and file names, so the check of names is strict."""
+Rule: a wrong argument raises a `PlanError` at the call, and the error names the step. Names of jobs and steps are
+stable ids in snapshots and file names, so the check of names is strict.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ def field_getter(field: Callable[[Any], Any] | str, step: str) -> Callable[[Any]
 
 
 def short(thing: object) -> str:
-    """Describe a source, a sink or a generator for a plan: by its repr, or by its type if it has Python's default repr."""
+    """Describe a source, a sink or a generator for a plan: by its repr, or by its type if that is the default one."""
     text = shown(thing, characters_max=_DETAIL_MAX)
     return type(thing).__name__ if text.startswith("<") else text
 

@@ -1,10 +1,11 @@
 """The worker that a step runs on: its identity, and the resources that its functions share (``per_worker``).
 
 - `WorkerInfo`: job, step and worker for which a source or a sink is opened.
-- `LoopThread`: an asyncio event loop in its own thread, so that a worker can await many calls while it works. Coroutines
-  are started from outside by `call` or `run`; `close` ends the thread; every wait for it has a deadline.
+- `LoopThread`: an asyncio event loop in its own thread, so that a worker can await many calls while it works.
+  Coroutines are started from outside by `call` or `run`; `close` ends the thread; every wait for it has a deadline.
 - `PerWorker`: a handle on a client, model or connection. A handle can make and close its resource and holds none: the
-  `Resources` of a worker hold them. The worker makes its `Resources` current while it works, also for its coroutines."""
+  `Resources` of a worker hold them. The worker makes its `Resources` current while it works, also for its coroutines.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ class LoopThread:
 
 def _serve(loop: asyncio.AbstractEventLoop, stopped: asyncio.Future[None]) -> None:
     try:
-        # The runner cancels remaining tasks, ends asynchronous generators and the executor's threads, and closes the loop.
+        # The runner cancels remaining tasks, ends asynchronous generators and the executor's threads, and closes the
+        # loop.
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(_until(stopped))
     except (SystemExit, KeyboardInterrupt):
@@ -185,8 +187,8 @@ def per_worker(factory: Callable[[], T], close: Callable[[T], object] | None = N
     Calling the handle in a function of a step returns the worker's resource; ``factory()`` makes it at the first call.
     At the worker's end resources are closed after sources and sinks, the last made first: by ``close(resource)``, or by
     the resource's ``aclose()`` or ``close()``, if it has one. Each may be a coroutine function; it is awaited in the
-    event loop of the calls of ``enrich``. ``factory`` is an ordinary function; a resource that needs a running loop must
-    be requested first in a function of ``enrich``. Other threads need the context of the worker's thread:
+    event loop of the calls of ``enrich``. ``factory`` is an ordinary function; a resource that needs a running loop
+    must be requested first in a function of ``enrich``. Other threads need the context of the worker's thread:
     ``asyncio.to_thread`` copies it.
 
     The functions of a job are sent to workers with their handles; the resource itself is never sent.
@@ -233,7 +235,8 @@ class Resources:
         self.wake = wake or threading.Event()
         self._worker = worker
         self._tokens: list[Token[Resources | None]] = []
-        # Coroutines call handles in the loop's thread, other functions in the worker's. A factory may call other handles.
+        # Coroutines call handles in the loop's thread, other functions in the worker's. A factory may call other
+        # handles.
         self._lock = threading.RLock()
         self._made: dict[str, tuple[PerWorker[Any], Any]] = {}
         self._loop: LoopThread | None = None
@@ -315,8 +318,8 @@ class Resources:
     def _error(self, handle: PerWorker[Any], what: str) -> OperatorError:
         where = describe_function(handle.factory)
         return OperatorError(
-            f"per_worker: the factory {where} {what} (on worker {self._worker}). Fix it, or what it connects to; no record "
-            f"is the cause, so on_error= does not apply.",
+            f"per_worker: the factory {where} {what} (on worker {self._worker}). Fix it, or what it connects to; no "
+            f"record is the cause, so on_error= does not apply.",
             function=where,
             rule=PER_WORKER,
         )

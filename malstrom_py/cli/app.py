@@ -144,7 +144,8 @@ def _env(text: str) -> dict[str, Any]:
         content = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise WrongCommand(
-            f'--runtime-env is JSON, such as {{"working_dir": "."}}, or a JSON or YAML file; {file} cannot be read: {error}'
+            f'--runtime-env is JSON, such as {{"working_dir": "."}}, or a JSON or YAML file; {file} cannot be read: '
+            f"{error}"
         ) from None
     if file.suffix not in {".yaml", ".yml"}:
         return _object(content, f"--runtime-env {file}")

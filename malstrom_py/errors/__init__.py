@@ -26,8 +26,8 @@ A message says what happened, where, and what to do. The user's own exception is
 A message never contains values of records, which may be secret; it may contain keys, as `shown`. It repeats the text
 of another package's exception only if that text is safe: see `malstrom_py.errors.text`.
 
-This module also has the advice on installing extras. The advice names the packages themselves, because malstrom-py is not
-on a package index: that works in a clone, in a project that uses a clone, and with an installed wheel.
+This module also has the advice on installing extras. The advice names the packages themselves, because malstrom-py is
+not on a package index: that works in a clone, in a project that uses a clone, and with an installed wheel.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class PlanError(MalstromError):
 class OperatorError(MalstromError):
     """A user's function raised inside a step.
 
-    Attributes: ``step`` (its name), ``key`` (of the record; None on an unkeyed stream), ``function``
-    (``"name at file:line"``) and ``rule`` (the rule that it broke: "key kept" or "epoch order" of outputs, "per_worker" if
-    a worker's resource could not be made, or empty). The user's exception is the ``__cause__``.
+    Attributes: ``step`` (its name), ``key`` (of the record; None on an unkeyed stream), ``function`` (``"name at
+    file:line"``) and ``rule`` (the rule that it broke: "key kept" or "epoch order" of outputs, "per_worker" if a
+    worker's resource could not be made, or empty). The user's exception is the ``__cause__``.
     """
 
     def __init__(self, message: str, *, step: str = "", key: object = None, function: str = "", rule: str = "") -> None:
@@ -234,8 +234,8 @@ class JobEnded(MalstromError):
 class OperationInProgress(MalstromError):
     """A wait timed out while the operation continues, or another operation is in progress.
 
-    Attributes: ``job`` (its name) and ``operation`` (the operation in progress: "run", "rescale", "snapshot", "savepoint" or
-    "stop").
+    Attributes: ``job`` (its name) and ``operation`` (the operation in progress: "run", "rescale", "snapshot",
+    "savepoint" or "stop").
     """
 
     def __init__(self, message: str, *, job: str = "", operation: str = "") -> None:

@@ -1,8 +1,9 @@
 """The safe text of errors: what messages and logs may repeat of an error without showing values of records.
 
-Rule: safe are texts of this package, and the name of a field, an attribute or a variable that is in the source code. The
-bytecode shows that the interpreter raised the error, and the source of that expression contains the name; code from
-``eval`` has no source. Of all other errors only the type is safe."""
+Rule: safe are texts of this package, and the name of a field, an attribute or a variable that is in the source code.
+The bytecode shows that the interpreter raised the error, and the source of that expression contains the name; code from
+``eval`` has no source. Of all other errors only the type is safe.
+"""
 
 from __future__ import annotations
 

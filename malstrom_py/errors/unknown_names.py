@@ -1,7 +1,8 @@
 """The answers to unknown names: names from other stream processors, and their equivalent here.
 
-Rule: a name of these tables is not defined in this package. Using it raises the usual error of an unknown name, with the
-equivalent and the page that describes it."""
+Rule: a name of these tables is not defined in this package. Using it raises the usual error of an unknown name, with
+the equivalent and the page that describes it.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +168,7 @@ def page_path(page: str) -> str:
 
 
 def unknown_attribute(thing: Any, name: str, table: Table) -> AttributeError:
-    """Return the error of a ``__getattr__`` for an unknown method, with the answer of ``table`` or the right spelling."""
+    """Return the error for an unknown method, with the answer of ``table`` or the right spelling."""
     hint = answer(table, name) or _other_spelling(type(thing), name)
     return AttributeError(f"{type(thing).__name__} has no method {name!r}{hint}", name=name, obj=thing)
 

@@ -82,7 +82,7 @@ class Aggregate(KeyedOperator):
             return None
         states = self.states.get(keys[index]) or [one.init() for one in self._aggregations]
         for one, state, column in zip(self._aggregations, states, values, strict=True):
-            own = one.add
+            own: Callable[..., Any] = one.add
             try:
                 if one.check is not None:
                     one.check(state, column[index])

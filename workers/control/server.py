@@ -1,8 +1,8 @@
 """The control socket of a running job: other processes of the same user command the job through it.
 
-Rule: commands touch the run through `CommandQueue` alone, and their outcome is always an answer, never an exception. The
-socket never delays the run: it has its own thread, each wait has a deadline, each message a limit, and a slow, silent,
-faulty or lost client costs only its own connection.
+Rule: commands touch the run through `CommandQueue` alone, and their outcome is always an answer, never an exception.
+The socket never delays the run: it has its own thread, each wait has a deadline, each message a limit, and a slow,
+silent, faulty or lost client costs only its own connection.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ GONE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DriverTask:
-    """Commit ``payloads`` with the sink of ``context.step``, or recover it given the complete ``snapshots``, or "end": there
-    are no more tasks.
+    """Commit ``payloads`` with the sink of ``context.step``, or recover it given the complete ``snapshots``, or "end":
+    there are no more tasks.
     """
 
     number: str

@@ -68,7 +68,9 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 class RayWorkers(WorkerGroup):
-    """The workers of ``plan``, configured by ``setup``. ``tasks``: for the driver; ``journal``: for the next coordinator; ``node_watch``: knows the silent nodes."""
+    """The workers of ``plan``, configured by ``setup``. ``tasks``: for the driver; ``journal``: for the next
+    coordinator; ``node_watch``: knows the silent nodes.
+    """
 
     def __init__(
         self,

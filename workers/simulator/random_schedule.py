@@ -25,10 +25,11 @@ _BREAKS: Final = ("turn", "moving", "saving", "storing", "stored", "writing", "r
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRescale:
-    """A rescale to ``size`` workers, ``kept`` of the present ones, not before ``turn``, and then at the moment ``when``.
+    """A rescale to ``size`` workers, ``kept`` of the present ones, not before ``turn``, and then at the moment
+    ``when``.
 
-    ``when``: "turn": immediately, "moving": during another rescale, "full": while a channel has no credit, "quiet": while
-    no record is in flight, "end": when nothing else can happen.
+    ``when``: "turn": immediately, "moving": during another rescale, "full": while a channel has no credit, "quiet":
+    while no record is in flight, "end": when nothing else can happen.
     """
 
     turn: int
@@ -39,8 +40,8 @@ class ScheduledRescale:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledSnapshot:
-    """A requested snapshot, not before ``turn``, and then at the moment ``when``, as in `ScheduledRescale`. ``last``: the
-    job stops with it, and is restarted.
+    """A requested snapshot, not before ``turn``, and then at the moment ``when``, as in `ScheduledRescale`. ``last``:
+    the job stops with it, and is restarted.
     """
 
     turn: int
@@ -52,9 +53,10 @@ class ScheduledSnapshot:
 class ScheduledCrash:
     """The loss of a worker or of the coordinator, not before ``turn``, and then at the moment ``when``.
 
-    ``when``: "turn": immediately, "moving": during a rescale, "saving": during a snapshot, "storing": before its manifest
-    is written, "stored": after that, before the run knows, "kept": after a snapshot, "writing": between two operations of
-    the store, "recovering": the same during a recovery. A job without snapshots treats all but "moving" as "turn".
+    ``when``: "turn": immediately, "moving": during a rescale, "saving": during a snapshot, "storing": before its
+    manifest is written, "stored": after that, before the run knows, "kept": after a snapshot, "writing": between two
+    operations of the store, "recovering": the same during a recovery. A job without snapshots treats all but "moving"
+    as "turn".
     """
 
     turn: int

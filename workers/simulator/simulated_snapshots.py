@@ -163,8 +163,8 @@ class SimulatedCommits(SinkCommits):
 
 
 class SimulatedSnapshots:
-    """The snapshots of one run, as ``keeping`` says. ``dead_writes``: pending writes of earlier runs; ``is_recovery``: there
-    was an earlier run.
+    """The snapshots of one run, as ``keeping`` says. ``dead_writes``: pending writes of earlier runs; ``is_recovery``:
+    there was an earlier run.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The workers of a simulated run: the schedule decides which step or delivery is next, and what is requested or crashes.
+"""The workers of a simulated run: the schedule decides which step or delivery is next, and what is requested or
+crashes.
 
 Rule: every message between workers and coordinator waits in a queue until the schedule delivers it. Messages of one
 channel arrive in order, all others in any order.

@@ -10,8 +10,8 @@ worker, and the waiting records are after it, so that each can resume on the wor
 The queue does not move in a rescale, because its records could be sent below the frontier of the new owner: when state
 moves, every owner has received the epoch of the cut (R4, R5). Held epochs are a risk for the state of later steps: a
 key that leaves before such an epoch never gets it, and a key that arrives before gets it twice. So `Collect` waits for
-the calls of its keys and sends their records, all entries before them and all epochs; `Acquire` sends all epochs. Both end
-within the longest time of a call, or with a `DeadlineError`. Then no state of these keys is left to move.
+the calls of its keys and sends their records, all entries before them and all epochs; `Acquire` sends all epochs. Both
+end within the longest time of a call, or with a `DeadlineError`. Then no state of these keys is left to move.
 """
 
 from __future__ import annotations
