@@ -238,7 +238,8 @@ def test_the_loop_of_an_aggregate_does_what_its_functions_do(one: Aggregation[An
     results: list[Any] = []
     states: dict[Any, Any] = {}
     one.run(rows, results, states)
-    plain, expected = replace(one, fast=None), []
+    plain = replace(one, fast=None)
+    expected: list[Any] = []
     plain_states: dict[Any, Any] = {}
     plain.run(rows, expected, plain_states)
     assert same((results, states), (expected, plain_states))
