@@ -125,7 +125,7 @@ def check_data_source_installed(session: Any) -> None:
     if failure:
         raise SparkError(
             f"the Python that Spark runs cannot import malstrom-py ({failure}): set PYSPARK_PYTHON to {sys.executable} "
-            f"before the session is made, or install malstrom-py[spark] there, on all nodes"
+            f"before the session is made, or install malstrom-py with its extra spark on all nodes"
         )
 
 

@@ -264,7 +264,7 @@ def test_t1_a_union_is_of_streams_that_are_keyed_and_timed_alike(left: str, righ
         assert sorted(mp.collect(one.union("both", other))) == expected
         return
     keyed = {"local", "keyed", "keyed by index"} & {left, right}
-    what = "differently keyed streams.*key_by behind" if keyed else "timed differently.*generate_epochs after"
+    what = "differently keyed streams.*key_by after" if keyed else "timed differently.*generate_epochs after"
     with pytest.raises(PlanError, match=f"step 'both': a union of .*{what}"):
         one.union("both", other)
 

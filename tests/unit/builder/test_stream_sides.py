@@ -56,7 +56,7 @@ def test_side_outputs_stand_before_dead_letters() -> None:
         ({"odd"}, "step 'it': sides is a list of names"),
         ([7], "the name of a side output comes first and is a str"),
         (["a b"], "side output name 'a b' is not legal"),
-        (["odd", "odd"], "step 'it': side output 'odd' stands there twice"),
+        (["odd", "odd"], "step 'it': side output 'odd' is given twice"),
         (["out"], "step 'it': side output 'out' is an output that every step may have"),
         (["dead_letters"], "step 'it': side output 'dead_letters' is an output that every step may have"),
     ],

@@ -105,7 +105,7 @@ def test_a_former_name_is_a_legal_one(name: Any) -> None:
 
 
 def test_a_step_was_not_called_as_it_is() -> None:
-    with pytest.raises(PlanError, match="this is the one it has"):
+    with pytest.raises(PlanError, match="not its present one"):
         keyed().count("it", renamed_from="it")
 
 

@@ -109,7 +109,7 @@ def test_a_sigterm_while_ray_is_joined_is_not_blamed_on_a_function_of_the_job(
     with pytest.raises(typer.Exit) as ended, reporting_errors(traceback=False):
         sigterm_handler()
     assert ended.value.exit_code == 143
-    assert capsys.readouterr().err.startswith("terminated: SIGTERM came before the job was known to run")
+    assert capsys.readouterr().err.startswith("terminated: SIGTERM arrived before the job had started")
     with pytest.raises(typer.Exit) as ended, reporting_errors(traceback=False):
         sys.exit(signal.SIGTERM)
     assert ended.value.exit_code == 1

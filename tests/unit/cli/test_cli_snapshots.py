@@ -86,7 +86,7 @@ def test_a_place_that_is_not_there_is_an_error(options: tuple[str, ...], tmp_pat
     for place in (tmp_path / "nope", tmp_path / "file"):
         done = malstrom("list", place, *options)
         assert (done.exit_code, done.stdout) == (1, "")
-        assert f"error: there is no folder {place}: see that this is where snapshots are kept" in done.stderr
+        assert f"error: folder {place} does not exist: check where the snapshots are stored" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["verify", "prune"])
@@ -94,7 +94,7 @@ def test_who_looks_after_snapshots_where_none_are_is_told(command: str, tmp_path
     for uri in (tmp_path, tmp_path / "typo"):
         done = malstrom(command, uri)
         assert (done.exit_code, done.stdout) == (1, "")
-        assert f"there are no snapshots in {uri}: see that this is where they are kept" in done.stderr
+        assert f"there are no snapshots in {uri}: check where they are stored" in done.stderr
     (tmp_path / "file").touch()
     done = malstrom(command, tmp_path / "file")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -111,7 +111,7 @@ def test_an_id_whose_entry_cannot_be_read_is_told_with_what_cannot(folder: Path,
     damage(folder, f"{JOB}/log/*4.json")
     done = malstrom("verify", folder, "--snapshot", start.ids[2])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert f"there is no snapshot {start.ids[2]} in {folder}; " in done.stderr
+    assert f"snapshot {start.ids[2]} was not found in {folder}" in done.stderr
     assert "000000000004.json" in done.stderr
 
 
@@ -161,10 +161,10 @@ def test_an_id_that_is_none_is_a_wrong_command_and_one_that_is_not_there_an_erro
     for command in ("show", "verify"):
         done = malstrom(command, folder, "--snapshot", "yesterday")
         assert done.exit_code == 2
-        assert "'yesterday' is no id of a snapshot" in done.stderr
+        assert "'yesterday' is not an id of a snapshot" in done.stderr
         done = malstrom(command, folder, "--snapshot", "20261122T042242123456Z-1a2b3c4d")
         assert done.exit_code == 1
-        assert "no snapshot 20261122T042242123456Z-1a2b3c4d" in done.stderr
+        assert "has no snapshot 20261122T042242123456Z-1a2b3c4d" in done.stderr
 
 
 def test_verify_says_of_each_whether_it_is_whole(folder: Path, start: Start) -> None:
@@ -240,11 +240,11 @@ def test_what_run_says_of_snapshots_goes_to_the_runtime() -> None:
 @pytest.mark.parametrize(
     ("uri", "interval_s", "resume", "said"),
     [
-        (None, 5.0, None, "--interval is about snapshots: say where they are kept with --snapshots URI"),
-        (None, None, "latest", "--resume is about snapshots"),
+        (None, 5.0, None, "--interval needs --snapshots URI"),
+        (None, None, "latest", "--resume needs --snapshots URI"),
         ("ftp://there", None, None, "is neither a folder nor an object store"),
         ("/there", 0.0, None, "interval_s is a number of seconds above zero"),
-        ("/there", None, "yesterday", "'yesterday' is no id of a snapshot"),
+        ("/there", None, "yesterday", "'yesterday' is not an id of a snapshot"),
     ],
 )
 def test_what_makes_no_sense_is_a_wrong_command(
@@ -255,5 +255,5 @@ def test_what_makes_no_sense_is_a_wrong_command(
 
 
 def test_dropped_state_is_about_snapshots() -> None:
-    with pytest.raises(WrongCommand, match="--allow-dropped-state is about snapshots"):
+    with pytest.raises(WrongCommand, match="--allow-dropped-state needs --snapshots URI"):
         kept(None, None, None, allow_dropped_state=True)

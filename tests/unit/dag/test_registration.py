@@ -157,7 +157,7 @@ def test_what_cannot_be_an_operator_is_refused(thing: Any, message: str) -> None
         ({"default": list}, "node 'a': default= is for logics with state, but this is a function"),
         (
             {"on_error": "skip", "thing": Keyed()},
-            "step 'a': on_batch takes whole batches, so on_error='skip' cannot tell",
+            "step 'a': on_batch takes whole batches, so on_error='skip' cannot identify",
         ),
         ({"default": 0, "kind": "stateful"}, "node 'a': default is a function that makes a state, got int"),
     ],

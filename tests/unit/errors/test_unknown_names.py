@@ -96,9 +96,9 @@ def test_a_job_answers_them_and_sends_steps_to_its_streams() -> None:
     [
         ("malstrom_py", "Dataflow", "here it is mp.Job('name'), see docs/api.md"),
         ("malstrom_py", "StreamExecutionEnvironment", "here it is mp.Job('name'), see docs/api.md"),
-        ("malstrom_py.sources", "Kafka", "there is no connector for it; a source of your own is a class"),
+        ("malstrom_py.sources", "Kafka", "there is no connector for it; write your own source: a class"),
         ("malstrom_py.sources", "CSVSource", "here it is sources.Files(pattern), see docs/files.md"),
-        ("malstrom_py.sinks", "KafkaSink", "there is no connector for it; a sink of your own is a class"),
+        ("malstrom_py.sinks", "KafkaSink", "there is no connector for it; write your own sink: a class"),
         ("malstrom_py.sinks", "StdOutSink", "here it is sinks.Stdout()"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_stop_iteration_of_format_loses_nothing_quietly(capsys: pytest.Capture
 
 def test_format_must_give_text() -> None:
     whole: Any = lambda value: value  # noqa: E731
-    with pytest.raises(SinkError, match="gave int, not str"):
+    with pytest.raises(SinkError, match="returned int, not str"):
         Stdout(format=whole).build(WORKER).write(Batch([1]))
     not_callable: Any = "{}"
     with pytest.raises(PlanError, match="function"):

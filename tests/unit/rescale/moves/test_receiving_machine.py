@@ -161,7 +161,7 @@ def test_r2_rows_of_a_version_that_has_no_marker_are_an_internal_error(region: R
 def test_r2_rows_of_the_old_version_behind_a_marker_are_an_internal_error(region: Region) -> None:
     machine = region()
     take(machine, 0, Marker(MOVE, 5, 5))
-    with pytest.raises(InternalError, match="rows of version 0 expected 1"):
+    with pytest.raises(InternalError, match="rows of version 0, expected 1"):
         machine.handle(re.RowsTaken("A", 0, 0, "rows"))
 
 

@@ -61,7 +61,7 @@ def test_a_target_that_came_back_while_it_was_overwritten_is_told_and_nothing_of
     (folder / "out").mkdir()
     (folder / "out" / "theirs").touch()
     for _ in range(2):
-        with pytest.raises(SinkError, match=rf"has made {folder}/out again.*Move {folder}/out elsewhere") as raised:
+        with pytest.raises(SinkError, match=rf"has created {folder}/out during.*Move {folder}/out elsewhere") as raised:
             Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
         assert f"{folder}/_staging/job/s1.out/old" in str(raised.value)
     (folder / "out").rename(folder / "theirs")
@@ -79,7 +79,7 @@ def test_an_overwrite_that_is_given_up_though_the_target_came_back_removes_neith
     (intent,) = intended(folder)
     intent.unlink()
     for _ in range(2):
-        with pytest.raises(SinkError, match=r"keep what you need of the two elsewhere") as raised:
+        with pytest.raises(SinkError, match=r"save what you need of the two") as raised:
             Spark(folder / "out", mode="overwrite").recover(context("s2"), [])
         assert str(intent.with_name("old")) in str(raised.value)
     assert rows(intent.with_name("old")) == BEFORE
@@ -125,7 +125,7 @@ def test_an_append_that_was_interrupted_is_not_overwritten_but_others_append(
 ) -> None:
     interrupted_append(tmp_path, monkeypatch)
     for step in ("out", "other"):
-        with pytest.raises(SinkError, match="Start that job once as it was"):
+        with pytest.raises(SinkError, match="Start that job once, unchanged"):
             Spark(tmp_path / "out", mode="overwrite").recover(context("s2", step=step), [])
     Spark(tmp_path / "out").recover(context("s2", step="other"), [])
     Spark(tmp_path / "out").recover(context("s2"), [])

@@ -213,7 +213,7 @@ def test_a_request_is_checked_field_by_field(asked: st.DataObject) -> None:
             "asks one of status, rescale, snapshot, stop, wait",
         ),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait"}, "comes as a map"),
-        ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {}}, "has not all it needs"),
+        ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {}}, "lacks a field"),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": -1}}, "a timeout is from 0"),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": 1e9}}, "a timeout is from 0"),
         ({"protocol": PROTOCOL, "token": "t", "ask": "wait", "with": {"timeout_s": True}}, "of the wrong type"),

@@ -78,5 +78,5 @@ def test_a_status_says_what_there_is_to_say() -> None:
 
 def test_a_status_says_how_it_stands_with_snapshots_and_restarts() -> None:
     status = JobStatus("a", "running", 1, "steady", COUNTS, None, restarts=2, snapshots=SnapshotStatus(None, None, 1))
-    assert str(status).splitlines()[2:] == ["1 snapshot, none to go on from yet", "2 restarts from a snapshot"]
+    assert str(status).splitlines()[2:] == ["1 snapshot, none to resume from yet", "2 restarts from a snapshot"]
     assert "snapshot" not in str(JobStatus("a", "running", 1, "steady", COUNTS, None))

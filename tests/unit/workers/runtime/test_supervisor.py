@@ -114,7 +114,7 @@ def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_no
         with pytest.raises(JobEnded, match=r"nothing was committed\. No last snapshot was made") as raised:
             Supervisor(make, controls, Restart(), VirtualClock()).execute()
         assert raised.value.__cause__ is failure
-        assert raised.value.__notes__ == [f"it failed while it was being stopped: {told}"]
+        assert raised.value.__notes__ == [f"the job failed while it was being stopped: {told}"]
         assert raised.value.snapshot == ""
         assert len(make.asked) == 1
         assert "goes back" not in caplog.text
