@@ -14,7 +14,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Account:
-    """What became of the flights on their way from the source to one sink."""
+    """The fate of the flights between the source and one sink."""
 
     branch: str
     read: int

@@ -19,8 +19,8 @@ FLIGHTS = 336_776
 def monthly_files(folder: Path) -> str:
     """Cut the flights into ``folder``/flights-2013-MM.csv, unless that is done, and return the pattern of the files.
 
-    The months of the package's file are out of order (1, 10, 11, 12, 2, …). As files of their own they become parts
-    of a source, and event time is tracked in each of them by itself.
+    The months of the package's file are out of order (1, 10, 11, 12, 2, …). As separate files they become parts
+    of a source, and each part has its own event time.
     """
     if not folder.is_dir():
         unfinished = folder.with_name(f"{folder.name}-unfinished")

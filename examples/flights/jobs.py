@@ -74,7 +74,7 @@ def delays_job(files: str, out: Path, *, rows_per_s: float | None = None) -> mp.
 
 
 def lateness_job(files: str, out: Path, *, bound: timedelta) -> mp.Job:
-    """The flights that come more than ``bound`` behind an earlier line of their file, to Parquet files in ``out``."""
+    """The flights that are more than ``bound`` late by an earlier line of their file, to Parquet files in ``out``."""
     job = mp.Job("lateness")
     _, late = timed_flights(job, files).generate_epochs("epochs", mp.limit_out_of_orderness(bound))
     late.map("short", lambda flight: {"carrier": flight["carrier"], "time_hour": flight["time_hour"]}).sink(

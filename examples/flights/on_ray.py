@@ -1,7 +1,7 @@
 """The demo on Ray: ``make demo-ray``, or ``python -m examples.flights.on_ray``.
 
-The job of the demo on a Ray of its own on this machine, each worker a process: with two workers, then with four, then
-with two again, while it runs. The exit code is 0 only if every check holds.
+The job of the demo on a new Ray on this machine, each worker a process: the running job goes from two workers to four,
+and back to two. The exit code is 0 only if every check holds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ENDED = {"finished", "failed", "stopped"}
 
 
 def demo(out: Path, seconds: float) -> bool:
-    """Run the job, rescale it meanwhile, print what was found, and say whether every check holds."""
+    """Run and rescale the job, print the findings, and return whether every check holds."""
     console = make_console()
     files = monthly_files(out / "input")
     results = out / "results-on-ray"
@@ -120,7 +120,7 @@ def checked(console: Console, job: mp.Job, result: mp.RunResult, view: View, fil
 
 
 def went_as_planned(console: Console, view: View) -> bool:
-    """Whether the rescales of `PLAN` were done, and rows were read before, between and after them. Says so if not."""
+    """Whether the rescales of `PLAN` were done, and rows were read before, between and after them. Print it if not."""
     planned = [size for _, size in PLAN]
     done = [len(rescale.report.members) for rescale in view.rescales if rescale.report is not None]
     if done == planned and view.sizes == [WORKERS, *planned]:

@@ -1,4 +1,4 @@
-"""A source that gives another one's records no faster than it is told, so that a job can be watched while it runs."""
+"""A source that gives another one's records no faster than it is given, so that a job can be watched while it runs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Rescale:
         return self.asked.result()
 
     def row(self, status: mp.JobStatus | None) -> list[str]:
-        """Its line; ``status`` tells how far it has come, if it is under way."""
+        """Return its line; ``status`` has the progress of a rescale that runs."""
         start = [f"{self.before} -> {self.after}", f"{self.at_s:.1f} s"]
         if self.report is not None:
             report = self.report

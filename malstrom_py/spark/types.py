@@ -3,7 +3,7 @@
 Which types of Spark SQL can be carried, and as what Arrow has them.
 
 Rule: what would lose something, or mean something else, is an error that names the column and says what to cast it to.
-Moments are in UTC, whatever the session's time zone: Arrow has ``TIMESTAMP`` as ``timestamp[us, tz=UTC]``.
+Moments are in UTC, independent of the session's time zone: Arrow has ``TIMESTAMP`` as ``timestamp[us, tz=UTC]``.
 
 What columns of Arrow are in Spark SQL: the way back from `malstrom_py.spark.types`.
 
@@ -44,7 +44,7 @@ _ARROW_OF: Final = {
 _SPARK_OF: Final = {arrow: spark for spark, arrow in _ARROW_OF.items()}
 
 _REMEDIES: Final = {
-    "YearMonthIntervalType": "an interval of months is no length of time: cast it to int or string",
+    "YearMonthIntervalType": "an interval of months is not a length of time: cast it to int or string",
     "CalendarIntervalType": "it mixes months with lengths of time: cast it to string, or make it an interval of days",
     "VariantType": "each row may be of another type: cast it to one type, or make it a string by to_json",
     "TimeType": "Spark itself cannot write it: cast it to string",
@@ -73,7 +73,7 @@ def arrow_type(kind: Any, path: str, *, error: type[Exception] = SourceError) ->
 
     if isinstance(kind, types.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, types.StringType | types.CharType | types.VarcharType):  # whatever its collation
+    if isinstance(kind, types.StringType | types.CharType | types.VarcharType):  # any collation
         return pa.string()
     if isinstance(kind, types.ArrayType):
         return pa.list_(arrow_type(kind.elementType, f"{path}[]", error=error))

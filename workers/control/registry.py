@@ -1,8 +1,8 @@
-"""Where a job's control socket and token stand: a folder of the user's own, and in it two files per job.
+"""The control sockets and tokens of jobs: two files per job in a private folder of the user.
 
-Rule: the folder belongs to this user and nobody else may look into it, or it is not used. A name is held by a lock on
-the token's file for as long as its job runs: the system lets go of it when the process ends, however that comes, and
-what a dead process left is taken over. Nothing here is removed by anyone but its holder.
+Rule: the folder is used only if it belongs to this user and is closed to all others. A lock on the token's file
+reserves a job's name while the job runs: the system releases the lock when the process ends, in any way, and the next
+job of that name takes over the files of a dead process. Only the holder of a name removes its files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from malstrom_py.errors import ControlError, JobRunning
 from malstrom_py.validation import NAME_MAX
 
 SOCKET_PATH_BYTES_MAX: Final = 103
-"""What every system takes as the path of a socket; Linux takes four more."""
+"""The longest path of a socket that all systems accept; Linux accepts four bytes more."""
 
 _TOKEN_BYTES_MAX: Final = 256
 _TOKEN: Final = re.compile(r"([A-Za-z0-9_-]{16,128})\n([0-9]{1,20})\n")
@@ -31,10 +31,10 @@ _ATTEMPTS: Final = 100
 
 
 def server_directory() -> Path:
-    """The folder for the jobs of this process, made if it is not there.
+    """Return the folder for the jobs of this process, and create it if it does not exist.
 
     Raises:
-        ControlError: it belongs to somebody else, or others may look into it.
+        ControlError: it belongs to another user, or others may look into it.
     """
     directory = places()[0]
     try:
@@ -46,23 +46,23 @@ def server_directory() -> Path:
 
 
 def places() -> list[Path]:
-    """The folders in which this user's jobs may stand, whether they are there or not; the first one is for new ones."""
+    """Return the folders for jobs of this user, which need not exist; the first one is for new jobs."""
     found = []
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    # Another user's is not one of ours: it stays in the environment behind `su`.
+    # After `su` the environment still names the folder of another user.
     if runtime.is_absolute() and _owner(runtime) == os.geteuid():
         found.append(runtime / "malstrom")
     return [*found, Path(tempfile.gettempdir()) / f"malstrom-{os.geteuid()}"]
 
 
 def check_directory(directory: Path) -> None:
-    """`ControlError` unless ``directory`` is a folder of this user's, and closed to everybody else."""
+    """Raise `ControlError` unless ``directory`` is a folder of this user, and closed to all others."""
     try:
         status = directory.lstat()
     except OSError as error:
         raise ControlError(_unsafe(directory, f"cannot be looked at ({error.strerror})")) from error
     if not stat.S_ISDIR(status.st_mode):
-        raise ControlError(_unsafe(directory, "is no folder"))
+        raise ControlError(_unsafe(directory, "is not a folder"))
     if status.st_uid != os.geteuid():
         raise ControlError(_unsafe(directory, f"belongs to user {status.st_uid}"))
     if status.st_mode & 0o077:
@@ -70,7 +70,7 @@ def check_directory(directory: Path) -> None:
 
 
 def socket_path(directory: Path, job: str) -> Path:
-    """Where the socket of ``job`` stands: by its name, or by a digest of it where that would be too long.
+    """Return the path of the socket of ``job``: named by the job, or by a digest if that would be too long.
 
     Raises:
         ControlError: the folder's own path leaves no room for either.
@@ -84,12 +84,12 @@ def socket_path(directory: Path, job: str) -> Path:
 
 
 def token_path(directory: Path, job: str) -> Path:
-    """Where the token of ``job`` stands."""
+    """Return the path of the token of ``job``."""
     return directory / f"{job}.token"
 
 
 def read_token(directory: Path, job: str) -> str | None:
-    """The token of ``job``; None if there is none, or none yet."""
+    """Return the token of ``job``; None if there is none yet."""
     try:
         descriptor = os.open(token_path(directory, job), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -100,7 +100,7 @@ def read_token(directory: Path, job: str) -> str | None:
 
 
 def names_in(directory: Path) -> list[str]:
-    """The jobs that have a token in ``directory``, running or not."""
+    """Return the jobs that have a token in ``directory``, running or not."""
     try:
         found = [_NAME.fullmatch(name) for name in os.listdir(directory)]  # noqa: PTH208  only names are needed
     except OSError:
@@ -109,14 +109,14 @@ def names_in(directory: Path) -> list[str]:
 
 
 def check_name(job: str) -> None:
-    """`JobRunning` if a job of that name runs on this machine: before much is done for one that is to take it."""
+    """Raise `JobRunning` if a job of that name runs on this machine: a cheap check before a job is set up."""
     NameClaim.of(server_directory(), job).release()
 
 
 class NameClaim:
     """Holds the name of a job, with its two files. Made by `of`; ends with `release`.
 
-    ``token`` is what a client must know. It stands in the file once `publish` was called.
+    ``token`` is the secret of the clients. `publish` writes it into the file.
     """
 
     def __init__(self, directory: Path, job: str, descriptor: int) -> None:
@@ -127,7 +127,7 @@ class NameClaim:
 
     @classmethod
     def of(cls, directory: Path, job: str) -> Self:
-        """Take the name. What a process left that is gone is cleared away.
+        """Take the name, and clear away the files of a dead process.
 
         Raises:
             JobRunning: it is taken.
@@ -146,12 +146,12 @@ class NameClaim:
         return claim
 
     def publish(self) -> None:
-        """Let clients find the token."""
+        """Write the token, so that clients find it."""
         if self._descriptor is not None:
             os.pwrite(self._descriptor, f"{self.token}\n{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
-        """Remove the files and let the name go. Nothing to do the second time."""
+        """Remove the files and release the name. A second call does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
@@ -162,14 +162,14 @@ class NameClaim:
         os.close(descriptor)
 
     def forget(self) -> None:
-        """In a forked process: let go of what is its parent's, which goes on."""
+        """Release the descriptor in a forked process, whose parent keeps the name."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 def _locked(path: Path, job: str) -> int:
-    """A descriptor of the file at ``path``, made if need be, with a lock that nobody else has."""
+    """Open the file at ``path``, create it if it does not exist, and return its descriptor with an exclusive lock."""
     for _ in range(_ATTEMPTS):
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -187,7 +187,7 @@ def _locked(path: Path, job: str) -> int:
                 f"another name",
                 job=job,
             ) from None
-        # Its holder may have removed it between the two calls: then the lock is on a file that nobody will find.
+        # If its holder removed it between the two calls, the lock is on a file without a path.
         if _is_at(descriptor, path):
             return descriptor
         os.close(descriptor)

@@ -50,7 +50,7 @@ class RemoteJob(ABC):
 
     def status(self, *, timeout_s: float) -> JobStatus:
         """See `JobHandle.status`."""
-        return self._expect(JobStatus, StatusCommand(timeout_s), "asked how it stands")
+        return self._expect(JobStatus, StatusCommand(timeout_s), "asked for its status")
 
     def stop(self, *, drain: bool | None, wait: bool, timeout_s: float) -> SnapshotId | None:
         """See `JobHandle.stop`."""

@@ -174,7 +174,9 @@ class CoordinatorActor:
 
         keeping, entry = setup.keeping, journal.entry
         if keeping is not None:
-            keeping = replace(keeping, last_known=entry.stood, is_again=entry.has_begun, began_from=entry.began_from)
+            keeping = replace(
+                keeping, last_known=entry.last_known, is_again=entry.has_begun, began_from=entry.began_from
+            )
 
         def make(again: bool, workers: int | None) -> JobRun[RayWorkers]:
             nonlocal keeping
@@ -206,8 +208,8 @@ class CoordinatorActor:
                 f"restart=mp.Restart(max_restarts={setup.restart.max_restarts}) allows. Ray's logs on its node may say "
                 f"why (killed, out of memory, its node gone)"
             )
-        if (stood := journal.entry.stood) is not None:
-            controls.note_snapshots(SnapshotStatus(stood, made_at_s(SnapshotId(stood)), 0))
+        if (last_known := journal.entry.last_known) is not None:
+            controls.note_snapshots(SnapshotStatus(last_known, made_at_s(SnapshotId(last_known)), 0))
         controls.recover(
             RunResult(setup.job, {}, 0.0), journal.entry.workers or setup.workers, times=journal.entry.restarts
         )

@@ -20,8 +20,8 @@ _NAMESPACE: Final = b"malstrom"
 class JournalEntry:
     """The facts. ``has_begun``: the job was claimed, to resume from the snapshot ``began_from``. ``workers``: the last
     requested number of workers, 0 without a request. ``restarts``: the number of restarts. ``died_at_s``: when dead
-    coordinators were replaced, in seconds since 1970. ``drain``: how the job is being stopped, if it is. ``stood``: the
-    last complete snapshot.
+    coordinators were replaced, in seconds since 1970. ``drain``: how the job is being stopped, if it is.
+    ``last_known``: the last complete snapshot.
     """
 
     has_begun: bool = False
@@ -29,7 +29,7 @@ class JournalEntry:
     restarts: int = 0
     died_at_s: Sequence[float] = ()
     drain: bool | None = None
-    stood: str | None = None
+    last_known: str | None = None
     began_from: str | None = None
 
 
@@ -53,8 +53,8 @@ class CoordinatorJournal:
 
     def completed(self, snapshot: str) -> None:
         """Record the last complete snapshot."""
-        if snapshot != self.entry.stood:
-            self._write(stood=snapshot)
+        if snapshot != self.entry.last_known:
+            self._write(last_known=snapshot)
 
     def stopping(self, *, drain: bool) -> None:
         """Record that the job is being stopped."""

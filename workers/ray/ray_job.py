@@ -316,8 +316,8 @@ def check_detached(plan: Plan) -> None:
         in_memory = isinstance(step.sink, Memory)
         raise PlanError(
             f"sink {step.context.step!r} is committed by the program that starts the job, "
-            f"{'into its memory' if in_memory else 'through its Spark'}, and a detached job goes on without it: leave "
-            f"out detached, or write {'with sinks.Files' if in_memory else 'Parquet to a path'}"
+            f"{'into its memory' if in_memory else 'through its Spark'}, and a detached job continues without it: "
+            f"leave out detached, or write {'with sinks.Files' if in_memory else 'Parquet to a path'}"
         )
 
 

@@ -144,8 +144,8 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
 
     Raises:
         JobRunning: a job of that name runs already.
-        DeadlineError: it has not come up in time.
-        PlanError: it cannot, for what the job or its ``runtime_env`` needs is not there.
+        DeadlineError: it has not started in time.
+        PlanError: it cannot start: a dependency of the job or of its ``runtime_env`` is missing.
     """
     actor = _created(setup, detached=detached)
     try:
@@ -153,9 +153,9 @@ def start_coordinator(setup: JobSetup, *, detached: bool) -> Any:
     except GetTimeoutError:
         ray.kill(actor, no_restart=True)
         raise DeadlineError(
-            f"the coordinator of job {setup.job!r} did not come up within {setup.start_timeout_s:g} s: see `ray "
+            f"the coordinator of job {setup.job!r} did not start within {setup.start_timeout_s:g} s: see `ray "
             f"status` and Ray's logs, or allow more with RayRuntime(start_timeout_s=)",
-            wait="the coordinator to come up",
+            wait="the start of the coordinator",
             deadline_s=setup.start_timeout_s,
         ) from None
     except RayError as error:
@@ -246,13 +246,13 @@ class RayRuntime:
     """Runs jobs on a Ray cluster: ``workers`` actors, and one more that coordinates them.
 
     ``address``: of the cluster, "auto" for the one of this machine; None for the one this program is connected to, or
-    that ``RAY_ADDRESS`` names, or else one of its own on this machine. ``num_cpus``, ``num_gpus``, ``memory`` (bytes),
+    that ``RAY_ADDRESS`` names, or else a new one on this machine. ``num_cpus``, ``num_gpus``, ``memory`` (bytes),
     ``resources`` and ``runtime_env``: what each worker needs, as for any actor of Ray. Its ``working_dir`` and
     ``py_modules`` are set for the whole program, where this connects it to Ray. ``placement``: "spread" over as many
     nodes as there are, or "pack", Ray's default, onto few. ``batch``, ``checks`` and ``progress``: as in `InProcess`.
     ``streams``: "direct" for connections between the actors, "ray" to send batches in calls of Ray, where no ports can
     be opened: slower by far. ``ports``: the first and the last port that actors may listen on; any that is free if
-    None. ``start_timeout_s``: how long workers may take to come up, at the start and in a rescale. ``detached``: the
+    None. ``start_timeout_s``: the timeout for the start of workers, also in a rescale. ``detached``: the
     job continues when the program that started it ends; only on a cluster that was started by ``ray start``.
     ``autoscaling``: request workers that the cluster has no room for yet, because it grows.
 

@@ -96,8 +96,8 @@ class WorkerHandle:
         return bool(self._run.done())
 
     def ended_by(self) -> tuple[int, MalstromError] | None:
-        """Return the error that ended the loop and its distance from the root: 0 an error of its own, 1 its death, 2
-        the loss of a peer. None while the loop runs.
+        """Return the error that ended the loop and its distance from the root: 0 if the worker itself failed, 1 its
+        death, 2 the loss of a peer. None while the loop runs.
         """
         if not self._run.done():
             return None

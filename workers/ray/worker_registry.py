@@ -135,7 +135,7 @@ class WorkerRegistry:
                 break
             self._clock.sleep_s(0.05 if nearest is None or nearest[0] > 1 else ROOT_S / 4)
             if nearest is not None and nearest[0] == 1:
-                until_s = 0.0  # a death: check once more for a user's error that came first
+                until_s = 0.0  # a death: check again for a user's error that came first
         if nearest is not None and nearest[0] == 1:
             return self._with_black_box(nearest[1])
         if nearest is not None:

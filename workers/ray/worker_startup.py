@@ -71,10 +71,10 @@ class WorkerStartup:
                 needs = describe_needs(self._setup.options.needs)
                 missing = [str(handle.worker) for handle in self.joiners if not handle.is_up]
                 raise DeadlineError(
-                    f"worker {', '.join(missing)} of job {self._setup.job!r} did not come up within {deadline_s:g} s: "
+                    f"worker {', '.join(missing)} of job {self._setup.job!r} did not start within {deadline_s:g} s: "
                     f"see `ray status` for whether the cluster has room (each needs {needs}), or "
                     f"allow more with RayRuntime(start_timeout_s=)",
-                    wait="workers to come up",
+                    wait="the start of workers",
                     deadline_s=deadline_s,
                 )
             if now_s >= look_s and not self._setup.autoscaling:
@@ -152,7 +152,7 @@ class WorkerStartup:
         wanted = len(self._registry.handles) + len(self.joiners)
         if room < wanted:
             raise PeerError(
-                f"job {self._setup.job!r} waits for {wanted} workers to come up, and the Ray cluster has room for "
+                f"job {self._setup.job!r} waits for {wanted} workers to start, and the Ray cluster has room for "
                 f"only {room} since it lost a node. Add a node, or run fewer workers"
             )
 

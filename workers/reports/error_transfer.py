@@ -1,11 +1,7 @@
-"""Errors on their way between processes and to users: with cause and notes, and without frames of this package.
+"""Errors sent between processes, with causes and notes, and tracebacks for users, without frames of this package.
 
-Errors on their way between processes: with their cause and notes, and told in words where they cannot be carried.
-
-Rule: no link of a chain vanishes. One whose class does not come through is a note on the error that it caused: its type
-and the user's line, never its text, which may hold values of records.
-
-Tracebacks for users: an error they caused is shown from their code, without frames of this package.
+Rule: no link of a chain of causes is lost. An error whose class cannot be sent becomes a note on the error that it
+caused: its type and the user's line, never its text, which may contain values of records.
 """
 
 from __future__ import annotations
@@ -25,26 +21,26 @@ _CAUSES_MAX: Final = 5
 
 
 def pack_error(error: BaseException) -> bytes:
-    """``error`` as bytes. What of it cannot be pickled is told in words; what would end the process, as our error."""
+    """Encode ``error``. Parts that cannot be pickled are described in words; `SystemExit` becomes an error of ours."""
     if not isinstance(error, Exception):
         error = _ended_by(error)
-    # The text of a foreign error may hold values of records, so only its type is told.
+    # The text of a foreign error may contain values of records, so only its type is reported.
     ours = isinstance(error, MalstromError)
-    told = error if ours else InternalError(f"an unexpected {type(error).__name__}")
+    public = error if ours else InternalError(f"an unexpected {type(error).__name__}")
     chain: list[tuple[bytes | None, str]] = []
     link: BaseException | None = error
     while link is not None and len(chain) < _CAUSES_MAX:
         chain.append((_pickled(link), _in_words(link)))
         link = link.__cause__
-    packed: bytes = pickle.dumps((chain, _pickled(told), f"{type(error).__name__}: {told}"))
+    packed: bytes = pickle.dumps((chain, _pickled(public), f"{type(error).__name__}: {public}"))
     return packed
 
 
 def unpack_error(packed: bytes) -> BaseException:
-    """The error again, with its cause, as far as its classes are known here."""
-    chain, told, text = pickle.loads(packed)
+    """Decode an error with its causes, as far as their classes are known here."""
+    chain, public, text = pickle.loads(packed)
     links = [(_loaded(link), words) for link, words in chain]
-    error = links[0][0] or _loaded(told) or InternalError(text)
+    error = links[0][0] or _loaded(public) or InternalError(text)
     at = error
     for cause, words in links[1:]:
         if cause is None:

@@ -1,15 +1,7 @@
-"""The state of a job while it runs and when it has ended, and what a rescale has done.
+"""The status of a job while it runs and when it has ended, the report of a rescale, and the errors of timed-out waits.
 
-How many workers a job may have.
-
-What is told when the waiting for an operation of a job has ended, and the operation has not.
-
-What a rescale has done: so far, and once it has ended.
-
-How a job stands while it runs, and how it ended.
-
-Rule: what is said of an error here goes to other processes and onto terminals, so it is the text of our own errors; of
-a foreign one only the type is told, for its text may hold values of records.
+Rule: texts of errors go to other processes and terminals. So only errors of this package keep their text; of all others
+only the type is reported, because their text may contain values of records.
 """
 
 from __future__ import annotations
@@ -29,35 +21,35 @@ WORKERS_MAX: Final = 128
 
 
 def check_size(workers: object) -> None:
-    """`PlanError` if a job cannot have so many ``workers``."""
+    """Raise `PlanError` if a job cannot have ``workers`` workers."""
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= WORKERS_MAX:
         raise PlanError(f"workers is a whole number from 1 to {WORKERS_MAX}, got {workers!r}")
 
 
 _OPERATIONS: Final[Mapping[str, str]] = {
-    "run": "has not ended within {} s; it goes on",
-    "rescale": "has not been rescaled within {} s; the rescale goes on",
-    "snapshot": "has not completed a snapshot within {} s; the snapshot goes on",
-    "savepoint": "has not completed the savepoint within {} s; it goes on",
+    "run": "has not ended within {} s; it continues",
+    "rescale": "has not been rescaled within {} s; the rescale continues",
+    "snapshot": "has not completed a snapshot within {} s; the snapshot continues",
+    "savepoint": "has not completed the savepoint within {} s; it continues",
     "stop": "has not stopped within {} s; it is still being stopped",
 }
 
 
 def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgress:
-    """That a wait for ``operation`` ("run", "rescale", "snapshot", "savepoint" or "stop") has run out, and it goes on.
+    """Return the error of a timed-out wait for ``operation`` ("run", "rescale", "snapshot", "savepoint" or "stop").
 
     >>> print(in_progress("flights", "rescale", 5))
-    job 'flights' has not been rescaled within 5 s; the rescale goes on: see status(), or allow more with timeout_s=
+    job 'flights' has not been rescaled within 5 s; the rescale continues: see status(), or allow more with timeout_s=
     """
-    told = _OPERATIONS[operation].format(f"{timeout_s:g}")
+    state = _OPERATIONS[operation].format(f"{timeout_s:g}")
     return OperationInProgress(
-        f"job {job!r} {told}: see status(), or allow more with timeout_s=", job=job, operation=operation
+        f"job {job!r} {state}: see status(), or allow more with timeout_s=", job=job, operation=operation
     )
 
 
 def still_running(job: str) -> str:
-    """What is noted on a Ctrl-C that has stopped the waiting, and not what was waited for."""
-    return f"job {job!r} goes on, and does what it was asked to: only the waiting was interrupted"
+    """Return the note on a Ctrl-C that ended a wait, but not the operation."""
+    return f"job {job!r} continues, and so does the requested operation: only the wait was interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +122,7 @@ class SnapshotStatus:
 
     @classmethod
     def of(cls, last: Manifest | None, made: int) -> SnapshotStatus:
-        """Where ``last`` is the last that stands."""
+        """Return the status, given the ``last`` complete snapshot."""
         if last is None:
             return cls(None, None, made)
         return cls(last.id, datetime.fromisoformat(last.created).timestamp(), made)
@@ -149,12 +141,12 @@ class JobStatus:
 
     ``state``: "running", "rescaling", "recovering" (it restarts from its last snapshot) or
     "stopping"; once it has ended "finished" (its sinks have committed), "failed" or "stopped" (without drain: nothing
-    was committed but what stands in its last snapshot). ``workers``: how many there are. ``phase``: what the run is
-    at, "opening", "steady", "joining", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
-    ``counts``: the rows so far. ``error``: what it failed of, else None. ``age_s``: how old the figures are, in
-    seconds; above 0 only if a function of the job has kept its thread from reporting newer ones. ``moving``: how far a
-    rescale has come that moves slots, else None. ``restarts``: how often it went back to a snapshot. ``snapshots``: how
-    it stands with them, None if it runs without.
+    was committed after its last snapshot). ``workers``: their number. ``phase``: of the run,
+    "opening", "steady", "joining", "moving", "leaving", "barrier", "recovering", "committing" or "ended".
+    ``counts``: the rows so far. ``error``: why it failed, else None. ``age_s``: how old the figures are, in
+    seconds; above 0 only if a function of the job has kept its thread from reporting newer ones. ``moving``: the
+    progress of a rescale that moves slots, else None. ``restarts``: the number of restarts from a snapshot.
+    ``snapshots``: their status, None if the job makes none.
 
     >>> counts = RunResult("flights", {}, 2.0)
     >>> print(JobStatus("flights", "rescaling", 4, "moving", counts, None))
@@ -240,7 +232,7 @@ class JobOutcome:
 
     @property
     def snapshot(self) -> SnapshotId | None:
-        """The last snapshot that the end of the job has made: the job goes on from it, or its result is in it."""
+        """The last snapshot, made at the end of the job: the job resumes from it, or its result is in it."""
         if isinstance(self.error, JobEnded):
             return SnapshotId(self.error.snapshot) if self.error.snapshot else None
         last = self.counts.last_snapshot if self.error is None else None

@@ -84,7 +84,7 @@ class RunResult:
     """The counts of a run. ``steps`` is in the order of the plan; the other figures are sums over the steps.
 
     ``snapshots``: how many it has completed, and ``last_snapshot``: the id of the one that the result is in; None for a
-    job without. A run that went on from a snapshot counts what it did itself. ``resumed_finished``: the job had
+    job without. A run that resumed from a snapshot counts only its own rows. ``resumed_finished``: the job had
     finished before it was started, so nothing was run, and the counts are those of the run that finished it;
     ``resume="none"`` starts over. Printed it is one line of the sums; a notebook shows a table of the steps.
 
@@ -121,7 +121,7 @@ class RunResult:
 
     @property
     def late(self) -> int:
-        """Records that came behind the epoch of their part, or too far ahead of the clock."""
+        """The number of records at or below the epoch of their part, or too far ahead of the clock."""
         return sum(step.late for step in self.steps.values())
 
     @property

@@ -53,8 +53,8 @@ SNAPSHOT_CASES: Final = (
     "crash with a snapshot in flight",
     "crash between manifest and sink commit",
     "crash during recovery",
-    "stopped behind a last snapshot",
-    "manifest standing though its run had died",
+    "stopped after a last snapshot",
+    "manifest of a run that died before it knew",
     "zombie write fenced",
     "restored at more workers",
     "restored at fewer workers",
@@ -146,7 +146,7 @@ class Coverage:
         """Count the cases of a run that resumes from ``manifest``; ``again``: after an earlier run."""
         self._from = manifest.id
         if again and manifest.id != self.known:
-            self.hit("manifest standing though its run had died")
+            self.hit("manifest of a run that died before it knew")
         if workers != manifest.workers:
             self.hit(f"restored at {'more' if workers > manifest.workers else 'fewer'} workers")
         if any(artefact.kind == "delta" for artefact in manifest.artefacts):

@@ -29,7 +29,7 @@ Work = Callable[[], Any]
 
 
 class SimulatedBackground:
-    """A background that executes a piece of work when the schedule says so.
+    """A background that executes a piece of work when the schedule selects it.
 
     >>> background, results = SimulatedBackground(), []
     >>> background.submit(lambda: 6 * 7, results.append)
@@ -230,14 +230,14 @@ class SimulatedSnapshots:
         return True
 
     def stopped(self, snapshots: SnapshotStatus | None) -> None:
-        """The run has been stopped: what it was about to tidy up is tidied up yet, or never."""
+        """Record that the run was stopped: its pending clean-up is done later, or never."""
         self._is_dead = True
-        self._coverage.hit("stopped behind a last snapshot")
+        self._coverage.hit("stopped after a last snapshot")
         self._coverage.known = None if snapshots is None else snapshots.last
         self._leave()
 
     def lost(self, snapshotting: SnapshotCoordinator | None) -> None:
-        """The run has died: what it was about to write may be written yet, or never."""
+        """Record that the run died: its pending writes are done later, or never."""
         self._is_dead = True
         hit = self._coverage.hit
         if self._begins and self.is_recovery:
@@ -256,8 +256,8 @@ class SimulatedSnapshots:
 
     def _leave(self) -> None:
         for work in self.background.left():
-            fate = self._schedule.one_of(("never", "at once", "later", "later"))
-            if fate == "at once":
+            fate = self._schedule.one_of(("never", "now", "later", "later"))
+            if fate == "now":
                 run_orphaned_write(work)
             elif fate == "later":
                 self.dead_writes.append(work)

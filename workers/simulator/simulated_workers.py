@@ -41,7 +41,7 @@ _TICK: Final = 0.02
 
 
 class Sent(NamedTuple):
-    """A message on its way, with the incarnation that it is of."""
+    """A message in flight, with the incarnation that sent it."""
 
     incarnation: int
     receiver: int
@@ -61,13 +61,13 @@ class SimulatedCrash(PeerError):
 
 
 class SimulatedStop(SimulatedCrash):
-    """The simulator has stopped the job behind a last snapshot, from which it goes on."""
+    """The simulator has stopped the job after a last snapshot, from which the job resumes."""
 
 
 class SimulatedWorkers(LocalWorkers):
-    """Runs ``plan`` as ``chance`` decides. ``zombies``: what earlier incarnations of the job have still on its way.
+    """Runs ``plan`` as the schedule decides. ``zombies``: messages of earlier incarnations that are still in flight.
 
-    ``saving``: how the job is snapshotted, if it is; ``wanted``: when somebody asks for a snapshot.
+    ``saving``: the snapshots of the job, if it has any; ``wanted``: when snapshots are requested.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SimulatedWorkers(LocalWorkers):
 
     @property
     def on_its_way(self) -> Queues:
-        """What has been sent and has not arrived: behind a crash, the zombies of the next incarnation."""
+        """The messages in flight: after a crash, the zombies of the next incarnation."""
         mine: Queues = {(self._incarnation, way): queue for way, queue in self._queues.items() if queue}
         return {**self._zombies, **mine}
 
@@ -180,7 +180,7 @@ class SimulatedWorkers(LocalWorkers):
 
     @property
     def chores(self) -> list[Hashable]:
-        """What there is to be done for snapshots: by the coordinator, in its background, or by those who are dead."""
+        """The pending work of snapshots: of the coordinator, of its background, and of dead incarnations."""
         snapshotting, saving = self.coordination.snapshotting, self._saving
         if snapshotting is None or saving is None:
             return []
@@ -220,7 +220,7 @@ class SimulatedWorkers(LocalWorkers):
         at_work.check()
 
     def arrive(self, way: Hashable) -> None:
-        """Let the first message on ``way`` arrive; of an old incarnation it is dropped by whoever it comes to."""
+        """Deliver the first message on ``way``. Its receiver drops a message of an old incarnation."""
         queues, place = self._queues, way
         if way not in queues:
             assert isinstance(way, tuple)
@@ -248,13 +248,15 @@ class SimulatedWorkers(LocalWorkers):
         """Lose a worker or the coordinator, as ``who`` says."""
         self._coverage.hit(f"{who} crash" + (" inside a rescale" if self._moves else ""))
         if self._saving is None:
-            raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost, and it has no snapshots. Start it afresh.")
+            raise SimulatedCrash(
+                f"job {self._plan.job!r}: a {who} was lost, and the job has no snapshots. Start it from the beginning."
+            )
         self._saving.lost(self.coordination.snapshotting)
         self.commit.is_lost = self._schedule.happens(0.5)
-        raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost. It goes on from its last snapshot.")
+        raise SimulatedCrash(f"job {self._plan.job!r}: a {who} was lost. The job resumes from its last snapshot.")
 
     def stop(self) -> None:
-        """Have the job stop behind one more snapshot: then a step raises `SimulatedStop`."""
+        """Stop the job after one more snapshot: then a step raises `SimulatedStop`."""
         self._stops = True
         self.suspend()
 
@@ -277,7 +279,7 @@ class SimulatedWorkers(LocalWorkers):
 
     @property
     def quiet(self) -> bool:
-        """Whether no record or epoch is on its way."""
+        """Whether no record or epoch is in flight."""
         return not any(isinstance(sent.content, Frame) for queue in self._queues.values() for sent in queue)
 
     def _next(self) -> Hashable | None:
@@ -291,7 +293,7 @@ class SimulatedWorkers(LocalWorkers):
         return self._schedule.next_of(actions)
 
     def _rest(self) -> None:
-        """Nothing is on its way and nobody has anything to do: let the time pass until somebody has."""
+        """Advance the time to the next timer: no message is in flight, and no worker has work."""
         workers = self._workers.values()
         due_s = [due for worker in workers if (due := worker.due_s()) is not None]
         wait_s = min(due_s, default=0.0) - self._clock.monotonic_s()
@@ -303,7 +305,7 @@ class SimulatedWorkers(LocalWorkers):
             self.pass_s(wait_s)
         elif not self._at_end:
             raise InternalError(
-                f"nothing goes on: the workers wait, though nothing is on its way (P8). The coordinator is "
+                f"the job makes no progress: the workers wait, but no message is in flight (P8). The coordinator is "
                 f"{self.phase} and waits for {self.coordination.waiting_for() or 'nothing'}"
             )
 
@@ -373,16 +375,16 @@ class SimulatedWorkers(LocalWorkers):
         try:
             self.replace(kept, asked.size, _nobody)
         except PlanError:
-            """A worker that would leave reads a source that cannot be read on elsewhere: nobody leaves."""
+            """A leaver reads a source that cannot move to another worker: no worker leaves."""
 
     def _stop(self) -> NoReturn:
-        """The job has stopped behind its last snapshot: nobody may have done anything since the barrier passed."""
+        """End the stopped job: no worker may have read or written since the barrier of the last snapshot."""
         assert self._saving is not None
         for worker in self._workers.values():
             if worker.counts() != self._at_last_cut.get(worker.id):
-                raise InternalError(f"worker {worker.id} has read or written behind the last barrier")
+                raise InternalError(f"worker {worker.id} has read or written after the last barrier")
         self._saving.stopped(self.coordination.snapshots)
-        raise SimulatedStop(f"job {self._plan.job!r} was stopped. It goes on from its last snapshot.")
+        raise SimulatedStop(f"job {self._plan.job!r} was stopped. It resumes from its last snapshot.")
 
     def _break(self) -> None:
         if not self._crashes or not self._is_time(self._crashes[0]):

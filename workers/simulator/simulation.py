@@ -57,16 +57,17 @@ class SimulatedResult(RunResult):
 
 
 class Simulation:
-    """Runs a job as ``seed`` decides: who is slow, what arrives when, how batches are cut, how little may be under way,
-    when it is rescaled and to how many, what crashes. For tests: whatever the seed, the output must be right.
+    """Runs a job under a schedule that follows from ``seed``: which workers are slow, when messages arrive, the sizes
+    of batches and credits, when and to which size the job is rescaled, and what crashes. For tests: the output must be
+    right for every seed.
 
-    ``workers``: at the start. ``rescales`` and ``crashes``: how many; None: as the seed decides. Behind a crash the job
-    goes on from its last snapshot, with as many workers as the seed decides; without snapshots it is started afresh,
-    with empty sinks. By itself the seed lets none happen to a job with sinks that cannot discard what they were given.
-    A job with snapshots that may crash is also stopped now and then, and goes on in the same way.
-    ``snapshots``: where they are kept, and how often they are made; None: in memory, if the seed decides so; False:
-    there are none. ``resume`` and ``allow_dropped_state``: as of `InProcess`. ``batch``: how batches are cut, None: as
-    the seed decides. ``clock``: by default a virtual one. ``checks``: test mode, as of `InProcess`.
+    ``workers``: at the start. ``rescales`` and ``crashes``: their number; None: the seed decides. After a crash the job
+    resumes from its last snapshot on a number of workers that the seed decides; without snapshots it starts from the
+    beginning, with empty sinks. With ``crashes=None`` a job crashes only if all its sinks can discard their output. A
+    job with snapshots that may crash is also stopped at times, and resumes in the same way. ``snapshots``: the store
+    and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``resume`` and
+    ``allow_dropped_state``: as of `InProcess`. ``batch``: how batches are cut, None: as the seed decides. ``clock``: by
+    default a virtual one. ``checks``: test mode, as of `InProcess`.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -123,8 +124,8 @@ class Simulation:
             raise outermost(error) from error.__cause__
 
     def start(self, job: Job) -> JobHandle:
-        """Run ``job`` in a thread of its own, to be rescaled and stopped by its handle as well. What comes of that
-        depends on when it comes, so such a run is not the same each time.
+        """Run ``job`` in a separate thread, so that its handle can rescale and stop it. Such a run depends on the
+        timing of these commands, and is not reproducible.
         """
         plan = check_job(job, "Simulation.start").plan()
         controls = CommandQueue(plan.job)
@@ -154,7 +155,7 @@ class Simulation:
 
 
 class _Incarnations:
-    """The runs of a job, each begun when the one before it has crashed: where a snapshot stands, or afresh."""
+    """The runs of a job, each started after a crash of the one before: from a snapshot, or from the beginning."""
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class _Incarnations:
 
     @property
     def forgets(self) -> bool:
-        """Whether all sinks can discard what they were given, so that nobody sees a crash."""
+        """Whether all sinks can discard their output, so that a crash is not visible."""
         sinks = [step for step in self._plan.steps if step.kind == "sink"]
         committing = build_sinks(self._plan, self._clock)
         return len(committing) == len(sinks) and all(isinstance(step.sink, TransactionalSink) for step in committing)

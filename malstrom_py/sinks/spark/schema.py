@@ -170,7 +170,7 @@ def schema_of_payloads(payloads: Sequence[bytes]) -> pa.Schema | None:
 
 
 def existing_in(folder: Path) -> Existing | None:
-    """What ``folder`` holds, as the first of its Parquet files with rows tells; None if it holds none."""
+    """Return the schema of the first Parquet file with rows in ``folder``; None if there is none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -184,7 +184,7 @@ def existing_in(folder: Path) -> Existing | None:
                 try:
                     footer = pq.read_metadata(Path(here) / name)
                 except pa.ArrowException as error:
-                    raise SinkError(f"{Path(here) / name} is no Parquet file that can be read: {error}") from None
+                    raise SinkError(f"{Path(here) / name} is not a readable Parquet file: {error}") from None
                 parts = Path(here).relative_to(folder).parts
                 named = tuple(told[0] for part in parts if (told := parse_folder(part)) is not None)
                 schema = _as_spark_reads(footer.schema.to_arrow_schema())
@@ -201,8 +201,10 @@ def appended_schema(schema: pa.Schema, partition_by: Sequence[str], there: Exist
     joined = joined_schema(known, schema, of_known=f"in {folder}", of_found="now")
     changed = [name for name in joined.names if joined.field(name).type != known.field(name).type]
     if changed:
-        told = ", ".join(map(repr, changed))
-        raise SinkError(f"the columns {told} are narrower in {folder} than what is appended: cast them in a map step")
+        narrower = ", ".join(map(repr, changed))
+        raise SinkError(
+            f"the columns {narrower} are narrower in {folder} than what is appended: cast them in a map step"
+        )
     return joined
 
 

@@ -216,12 +216,12 @@ def test_s5_a_program_that_is_killed_with_its_ray_is_gone_on_from_by_the_next_at
     with program(tmp_path, KEPT + "import os; os.kill(os.getpid(), 9)", tmp_path, 2) as process:
         killed, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -9
-    stood = rows_in(tmp_path / "out")
+    last_known = rows_in(tmp_path / "out")
     with program(tmp_path, KEPT + "handle.stop(drain=True); handle.wait()", tmp_path, 3) as process:
         assert said(process) > killed
     rows = rows_in(tmp_path / "out")
     check(rows)
-    assert len(rows) > len(stood) > 0
+    assert len(rows) > len(last_known) > 0
 
 
 DETACHED = """

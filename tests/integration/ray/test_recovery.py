@@ -141,10 +141,10 @@ def test_s4_a_coordinator_that_is_started_again_misses_snapshots_that_were_taken
     runtime = mp.RayRuntime(1, num_cpus=0.2, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=None))
     handle = runtime.start(chaotic("robbed", tmp_path / "out"))
     until(lambda: handle.status().counts.read > 100, handle.status)
-    stood = handle.snapshot()
+    last_known = handle.snapshot()
     (tmp_path / "kept" / "robbed").rename(tmp_path / "taken-away")
     os.kill(pids("CoordinatorActor")[0], signal.SIGKILL)
-    with pytest.raises(SnapshotError, match=f"snapshot {stood} is no longer in"):
+    with pytest.raises(SnapshotError, match=f"snapshot {last_known} is no longer in"):
         handle.wait(timeout_s=PATIENCE_S)
     check(rows_in(tmp_path / "out"))
 

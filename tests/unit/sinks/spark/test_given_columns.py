@@ -72,7 +72,9 @@ def test_what_does_not_fit_names_the_column_and_not_the_value(kind: pa.DataType,
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(SinkError, match=r"column 'c' holds values \(string\) that do not fit its type in the schema, int64"):
+    with pytest.raises(
+        SinkError, match=r"column 'c' holds values \(string\) that do not fit its type in the schema, int64"
+    ):
         given(pa.int64()).admit(pa.record_batch({"c": ["a"]}))
     with pytest.raises(SinkError, match=r"columns 'x' are not in the schema"):
         given(pa.int64()).admit(pa.record_batch({"x": ["a"]}))

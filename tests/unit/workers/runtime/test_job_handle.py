@@ -96,7 +96,7 @@ def test_a_wait_that_runs_out_leaves_the_job_running() -> None:
     job = mp.Job("a")
     job.source("in", sources.Memory([1])).map("gate", gate).sink("out", sinks.Memory())
     handle = start(job)
-    with pytest.raises(OperationInProgress, match=r"has not ended within 0.01 s; it goes on") as raised:
+    with pytest.raises(OperationInProgress, match=r"has not ended within 0.01 s; it continues") as raised:
         handle.wait(timeout_s=0.01)
     assert (raised.value.job, raised.value.operation) == ("a", "run")
     gate.opened.set()
