@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cache
+from importlib import import_module
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,8 +65,7 @@ _ARROW_IDS: Final = {
 
 @cache
 def _kinds() -> dict[int, ColumnKind]:
-    from pyarrow import lib
-
+    lib: Any = import_module("pyarrow.lib")  # it has no types
     return {getattr(lib, f"Type_{name}"): kind for kind, names in _ARROW_IDS.items() for name in names.split()}
 
 
