@@ -242,7 +242,8 @@ def _csv_type(kind: pa.DataType) -> ColumnType:
     from malstrom_py.sources.files.csv import COLUMN_TYPES
 
     found = kind_of(kind)
-    return next((name for name, one in COLUMN_TYPES.items() if one is found is not ColumnKind.TIME), "str")
+    text: ColumnType = "str"
+    return next((name for name, one in COLUMN_TYPES.items() if one is found is not ColumnKind.TIME), text)
 
 
 def _array(path: Path, name: str, rows: Sequence[Mapping[str, Any]], kind: pa.DataType | None) -> pa.Array:

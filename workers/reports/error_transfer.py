@@ -21,7 +21,7 @@ _CAUSES_MAX: Final = 5
 
 
 def pack_error(error: BaseException) -> bytes:
-    """Encode ``error``. Parts that cannot be pickled are described in words; an error that ends processes becomes ours."""
+    """Encode ``error``. Parts that cannot be pickled are described in words; one that ends processes becomes ours."""
     if not isinstance(error, Exception):
         error = _ended_by(error)
     # The text of a foreign error may contain values of records, so only its type is reported.
