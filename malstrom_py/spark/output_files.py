@@ -242,8 +242,8 @@ def _csv_type(kind: pa.DataType) -> ColumnType:
     from malstrom_py.sources.files.csv import COLUMN_TYPES
 
     found = kind_of(kind)
-    text: ColumnType = "str"
-    return next((name for name, one in COLUMN_TYPES.items() if one is found is not ColumnKind.TIME), text)
+    names: list[ColumnType] = [name for name, one in COLUMN_TYPES.items() if one is found is not ColumnKind.TIME]
+    return names[0] if names else "str"
 
 
 def _array(path: Path, name: str, rows: Sequence[Mapping[str, Any]], kind: pa.DataType | None) -> pa.Array:
