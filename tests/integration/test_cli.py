@@ -203,7 +203,7 @@ def test_a_failed_job_is_told_with_the_users_own_line_and_without_a_traceback(fo
     assert lines[-3:] == [
         "  raised at jobs.py:11, in inverse",
         "  it was at work on what had been read from part '0' of source 'numbers', up to position 3",
-        "  --traceback shows more",
+        "  run again with --traceback to see the full error",
     ]
 
 
@@ -239,7 +239,7 @@ def test_an_error_tells_what_is_ours_to_tell_and_what_stands_in_the_code(folder:
         ("jobs:empty", 1, "error: job 'empty' is empty: "),
         ("jbos", 2, "error: there is no module 'jbos' (looked in "),
         ("jobs.job", 2, "error: 'jobs' is a module with 'job' in it: write jobs:job"),
-        ("no-name", 2, "error: 'no-name' is no name of a module: "),
+        ("no-name", 2, "error: 'no-name' is not a module name: "),
         ("jobs:", 2, "error: 'jobs:' names no job: "),
         ("nowhere/jobs.py:job", 2, "error: there is no file "),
         ("importing", 1, "error: importing importing failed: ModuleNotFoundError: No module named 'no_such_package'"),

@@ -144,7 +144,7 @@ def test_what_connect_needs_is_what_pyspark_brings_for_it() -> None:
     [
         (platform.python_version(), "ok", "(by PYSPARK_PYTHON)"),
         ("3.8.1", "missing", "3.8.1 at "),
-        ("what?", "missing", "does not tell its version"),
+        ("what?", "missing", "does not print its version"),
     ],
 )
 def test_the_python_of_spark_is_judged_by_its_version(version: str, state: str, said: str, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_a_handle_on_an_earlier_run_does_not_command_the_next(handle: mp.JobHand
     job = mp.Job("endless")
     job.source("in", sources.Generator(lambda part, start: count(start))).sink("out", sinks.Memory())
     second = mp.InProcess().start(job)
-    with pytest.raises(ControlError, match=r"not the token of job 'endless' .*started anew"):
+    with pytest.raises(ControlError, match=r"not the token of job 'endless' .*restarted"):
         attached.stop(drain=False)
     assert second.status().state == "running"
     second.stop(drain=False)

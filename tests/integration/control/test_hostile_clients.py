@@ -52,7 +52,7 @@ from tests.integration.control.clients import PATIENCE_S, Gate, answer_of, conne
         (b"\xff" * 4, "a message of 4,294,967,295 bytes"),
         (struct.pack(">I", 3) + b"\xc1\xc1\xc1", "is not msgpack"),
         (struct.pack(">I", 4000) + b"\x91" * 4000, "is not msgpack"),
-        (struct.pack(">I", 1) + b"\x80", "speaks another version"),
+        (struct.pack(">I", 1) + b"\x80", "uses another version of this protocol"),
         (b"GET / HTTP/1.1\r\n\r\n", "a message of 1,195,725,856 bytes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -268,7 +268,7 @@ def framed(message: object) -> bytes:
     ("said", "error", "text"),
     [
         (b"\xff\xff\xff\xff", ControlError, "a message of 4,294,967,295 bytes"),
-        (framed({"status": {}}), ControlError, "has not all it needs"),
+        (framed({"status": {}}), ControlError, "lacks a field"),
         (framed({"done": {}}), ControlError, "job 'odd' answered with Done"),
         (framed({"waiting": {}}), DeadlineError, r"did not answer within 0\.2 s"),
         (b"\x00\x00\x00\x09half", DeadlineError, r"did not answer within 0\.2 s"),

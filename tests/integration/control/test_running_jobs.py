@@ -193,7 +193,7 @@ def test_ctrl_c_stops_the_waiting_of_a_command_and_not_the_job(folder: Path) -> 
         waiting.send_signal(signal.SIGINT)
         _, err = waiting.communicate(timeout=DEADLINE_S)
         assert waiting.returncode == -signal.SIGINT
-        assert "job 'endless' goes on, and does what it was asked to: only the waiting was interrupted" in err
+        assert "job 'endless' continues, and so does the requested operation: only the wait was interrupted" in err
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130
@@ -270,7 +270,7 @@ try:
     handle.wait()
 except KeyboardInterrupt as error:
     assert handle.status().state == "running"
-    assert "only the waiting was interrupted" in error.__notes__[0]
+    assert "only the wait was interrupted" in error.__notes__[0]
 handle.stop()
 """
 

@@ -119,7 +119,7 @@ def test_what_the_cluster_does_not_have_is_told_at_once(needs: dict[str, Any], t
 def test_what_a_cluster_never_grows_is_told_by_a_deadline(tidy: None) -> None:
     runtime = mp.RayRuntime(1, num_cpus=0.1, resources={"gold": 1}, autoscaling=True, start_timeout_s=5)
     with pytest.raises(
-        mp.DeadlineError, match=r"worker 0 .* did not come up within 5 s: .* \(each needs 0\.1 CPU, 1 gold\)"
+        mp.DeadlineError, match=r"worker 0 .* did not start within 5 s: .* \(each needs 0\.1 CPU, 1 gold\)"
     ):
         runtime.run(small("never-there"))
 
@@ -152,7 +152,7 @@ def test_a_detached_job_is_started_watched_rescaled_and_ended_by_commands(
     )
     done = malstrom(code, started_cluster, *run, *needs)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"job brought runs on 2 workers, and goes on without this program", done.stderr), done.stderr
+    assert re.search(r"job brought runs on 2 workers, and continues without this program", done.stderr), done.stderr
     status = f"malstrom status brought --address {started_cluster.address}"
     assert status in done.stderr
 
@@ -185,7 +185,7 @@ def test_what_a_detached_job_cannot_have_is_told_by_the_command(code: Path, star
     (code / "jobs.py").write_text(ENDLESS)
     run = ("--runtime", "ray", "--address", started_cluster.address, "--num-cpus", "0.1", "--detached")
     done = malstrom(code, started_cluster, "run", "jobs:in_memory", *run)
-    assert (done.returncode, "into its memory, and a detached job goes on without it" in done.stderr) == (1, True)
+    assert (done.returncode, "into its memory, and a detached job continues without it" in done.stderr) == (1, True)
     done = malstrom(code, started_cluster, "run", "jobs:failing", *run)
     assert done.returncode == 1, "it has failed, before or after its workers were at work"
     assert "step 'inverse'" in done.stderr

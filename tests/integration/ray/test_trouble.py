@@ -103,7 +103,7 @@ def test_workers_that_do_not_come_up_in_time_are_called_off(out: sinks.Memory, a
     handle = runtime.start(traffic("waiting", out, attendance))
     tour = Tour(handle, attendance)
     tour.stay(1)
-    with pytest.raises(DeadlineError, match=r"worker 2 of job 'waiting' did not come up within 4 s: see `ray status`"):
+    with pytest.raises(DeadlineError, match=r"worker 2 of job 'waiting' did not start within 4 s: see `ray status`"):
         handle.rescale(3)  # 4.5 of 4 CPUs
     tour.stay(1)
     tour.go(2, 1)
@@ -157,7 +157,7 @@ def test_a_job_that_waits_tells_so(out: sinks.Memory, attendance: Attendance) ->
     with pytest.raises(OperationInProgress, match=r"job 'slow' has not ended within 0\.1 s"):
         handle.wait(timeout_s=0.1)
     Tour(handle, attendance).stay(1)
-    with pytest.raises(OperationInProgress, match=r"has not been rescaled within 0 s; the rescale goes on"):
+    with pytest.raises(OperationInProgress, match=r"has not been rescaled within 0 s; the rescale continues"):
         handle.rescale(2, timeout_s=0)
     assert handle.status().state in {"rescaling", "running"}
     Tour(handle, attendance).stay(2)

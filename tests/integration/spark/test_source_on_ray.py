@@ -152,7 +152,7 @@ def test_a_later_run_reads_the_rows_that_are_new_and_first_what_a_drained_one_ha
     assert 100 < read < 7_300
     assert len(staged()) == 1
     (tmp_path / "slow").unlink()
-    with pytest.raises(DeadlineError, match="did not come up within 0 s"):
+    with pytest.raises(DeadlineError, match="did not start within 0 s"):
         on_ray(tmp_path, start_timeout_s=0).start(job())
     assert len(staged()) == 1, "a start that fails takes nothing from those that follow"
     appended(8_000, 8_100)

@@ -122,7 +122,7 @@ def test_rows_are_staged_in_the_format_of_today_whatever_the_session_writes(spar
 
 
 REFUSED = {
-    "interval '1' year": "an interval of months is no length of time",
+    "interval '1' year": "an interval of months is not a length of time",
     "make_interval(1)": "make it an interval of days",
     "parse_json('1')": "make it a string by to_json",
     "array(named_struct('v', parse_json('1')))": r"\[\]\.v' is of the Spark type variant",
