@@ -169,7 +169,7 @@ def test_run_takes_the_name_job_if_none_is_given_and_is_quiet_if_told_so(folder:
 
 
 def test_run_says_that_rows_in_memory_end_with_it(folder: Path) -> None:
-    said = "what was written to 'kept' (sinks.Memory) ends with this program: to see it, write to sinks.Stdout()"
+    said = "rows written to 'kept' (sinks.Memory) are lost when this program ends: to see them, write to sinks.Stdout()"
     assert said in malstrom(folder, "run", "jobs:in_memory").stderr
     assert malstrom(folder, "run", "jobs:in_memory", "--quiet").stderr == ""
     assert "ends with this program" not in malstrom(folder, "run", "jobs:job").stderr
@@ -237,11 +237,11 @@ def test_an_error_tells_what_is_ours_to_tell_and_what_stands_in_the_code(folder:
         ("jobs:raiser", 1, "error: calling jobs:raiser failed: KeyError: 'missing'\n  raised at jobs.py:31, in raiser"),
         ("jobs:circle", 1, "error: calling jobs:circle failed: ValueError: its own cause\n  raised at jobs.py:"),
         ("jobs:empty", 1, "error: job 'empty' is empty: "),
-        ("jbos", 2, "error: there is no module 'jbos' (looked in "),
+        ("jbos", 2, "error: module 'jbos' was not found (looked in "),
         ("jobs.job", 2, "error: 'jobs' is a module with 'job' in it: write jobs:job"),
         ("no-name", 2, "error: 'no-name' is not a module name: "),
-        ("jobs:", 2, "error: 'jobs:' names no job: "),
-        ("nowhere/jobs.py:job", 2, "error: there is no file "),
+        ("jobs:", 2, "error: 'jobs:' does not name a job: "),
+        ("nowhere/jobs.py:job", 2, "error: file "),
         ("importing", 1, "error: importing importing failed: ModuleNotFoundError: No module named 'no_such_package'"),
         ("wrong_syntax", 1, "error: importing wrong_syntax failed: SyntaxError: "),
         ("illegal", 1, "error: job name 'two words' is not legal: "),

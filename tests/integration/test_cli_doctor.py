@@ -160,7 +160,7 @@ def test_the_python_of_spark_is_judged_by_its_version(version: str, state: str, 
 
 def test_no_python_for_spark_says_what_to_do() -> None:
     found = examine_spark_python({"PATH": ""})
-    assert (found.state, found.said) == ("missing", "python3 (by PATH, as PYSPARK_PYTHON is not set) is not there")
+    assert (found.state, found.said) == ("missing", "python3 (by PATH, as PYSPARK_PYTHON is not set) was not found")
 
 
 @pytest.mark.parametrize(

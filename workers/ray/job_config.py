@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-import cloudpickle
-
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import PlanError
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
@@ -38,6 +36,8 @@ def log_as(job: str, who: str) -> None:
 
 def pack_plan(plan: Plan) -> bytes:
     """Pack ``plan``. `PlanError` names the step whose function, source or sink cannot be pickled."""
+    import cloudpickle
+
     try:
         packed: bytes = cloudpickle.dumps(plan, protocol=5)
     except Exception as error:
@@ -64,6 +64,8 @@ def unpack_plan(packed: bytes, job: str) -> Plan:
 
 
 def _unpicklable(plan: Plan, error: Exception) -> PlanError:
+    import cloudpickle
+
     for step in plan.steps:
         try:
             cloudpickle.dumps((step.factory, step.traits), protocol=5)

@@ -12,8 +12,6 @@ from traceback import FrameSummary, extract_tb
 from types import TracebackType
 from typing import Final
 
-import cloudpickle
-
 from malstrom_py.errors import InternalError, MalstromError, OperatorError
 from malstrom_py.errors.text import PACKAGE_FOLDERS
 
@@ -66,6 +64,8 @@ def _in_words(error: BaseException) -> str:
 
 
 def _pickled(error: BaseException) -> bytes | None:
+    import cloudpickle
+
     try:
         pickled: bytes = cloudpickle.dumps(error, protocol=5)
         pickle.loads(pickled)  # some classes of errors go in and do not come out

@@ -15,8 +15,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-import cloudpickle
-
 from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.errors.text import describe_function
 

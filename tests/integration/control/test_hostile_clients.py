@@ -269,7 +269,7 @@ def framed(message: object) -> bytes:
     [
         (b"\xff\xff\xff\xff", ControlError, "a message of 4,294,967,295 bytes"),
         (framed({"status": {}}), ControlError, "lacks a field"),
-        (framed({"done": {}}), ControlError, "job 'odd' answered with Done"),
+        (framed({"done": {}}), ControlError, "job 'odd' answered with Accepted"),
         (framed({"waiting": {}}), DeadlineError, r"did not answer within 0\.2 s"),
         (b"\x00\x00\x00\x09half", DeadlineError, r"did not answer within 0\.2 s"),
         (b"", DeadlineError, r"did not answer within 0\.2 s: its process is stopped"),
@@ -285,7 +285,10 @@ def test_a_server_that_makes_no_sense_is_a_typed_error(
 
 
 def test_a_server_that_hangs_up_has_ended_unless_it_still_listens(runtime: Path) -> None:
-    with wrong_server(runtime, socket.socket.close) as job, pytest.raises(ControlError, match=r"hung up .* try again"):
+    with (
+        wrong_server(runtime, socket.socket.close) as job,
+        pytest.raises(ControlError, match=r"closed the connection .*: try again"),
+    ):
         job.wait(timeout_s=None)
     with pytest.raises(JobEnded, match="it has ended, or its process has"):
         job.wait(timeout_s=None)

@@ -288,8 +288,8 @@ handle.stop()
 STUCK = """
 import threading
 from malstrom_py import sinks, sources
-from malstrom_py.workers import started
-started._EXIT_S = 0.2
+from malstrom_py.workers.runtime import job_thread
+job_thread._EXIT_S = 0.2
 entered = threading.Event()
 def block(n):
     entered.set()
