@@ -17,7 +17,6 @@ from malstrom_py.errors import PlanError
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.restart_policy import NEVER, Restart
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.runtime.captured_variables import captured
 from malstrom_py.workers.transport.base import JobSecret, Transport
 
 _FORMAT: Final = "%(asctime)s %(levelname)s job={job} {who}: %(message)s"
@@ -65,6 +64,8 @@ def unpack_plan(packed: bytes, job: str) -> Plan:
 
 def _unpicklable(plan: Plan, error: Exception) -> PlanError:
     import cloudpickle
+
+    from malstrom_py.workers.runtime.captured_variables import captured
 
     for step in plan.steps:
         try:

@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import cloudpickle
+
 from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.errors.text import describe_function
 
