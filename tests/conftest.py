@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from tests.tree import ROOT
 
-# In CI hypothesis loads a profile of its own, which has no deadline either and draws the same cases each time.
+# In CI hypothesis loads its own profile, which has no deadline either and draws the same cases each time.
 settings.register_profile("unhurried", deadline=None, print_blob=True, max_examples=50)
 if not os.environ.get("CI"):
     settings.load_profile("unhurried")
@@ -25,11 +25,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The names of running jobs are this run's own, also in the processes it starts: two runs of the tests at the same time,
-# or a job that somebody runs, are not in each other's way.
+# or a job that a developer runs, do not disturb each other.
 _RUNTIME = tempfile.mkdtemp(prefix="malstrom-tests-")
 os.environ["XDG_RUNTIME_DIR"] = _RUNTIME
 
-# Ray has its workers give way to every other process, which beside another test that computes is nearly standing still.
+# Ray gives its workers a low priority: beside another test that computes, they would hardly run.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as Ray reads it
 
 # The tests end before what Java compiles best of Spark has paid for itself: half of a Spark's work was that.
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Refuse a checkout without links, of which a part would be left out; leave out what cannot run without Java."""
     if missing := [room for room in ("rescale", "workers") if not (ROOT / "malstrom_py" / room).is_dir()]:
         raise pytest.UsageError(
-            f"malstrom_py/{missing[0]} is no folder, so its examples would not be run: this checkout has lost its "
+            f"malstrom_py/{missing[0]} is not a folder, so its examples would not be run: this checkout has lost its "
             f"links. Make them: ln -sfn ../rescale malstrom_py/rescale; ln -sfn ../workers malstrom_py/workers"
         )
     from tests.without_java import WithoutJava  # it imports the package, which such a checkout cannot
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Leave nothing behind."""
+    """Remove the folder of running jobs."""
     shutil.rmtree(_RUNTIME, ignore_errors=True)
 
 
@@ -84,7 +84,7 @@ def _excused(config: pytest.Config) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run when a test was excused: what is skipped is not checked, and nobody reads about it."""
+    """Fail the run when a test was excused: what is skipped is not checked, and no reader notices."""
     if _excused(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -53,7 +53,7 @@ def group_of(nodeid: str) -> str:
 
 
 def place_of(nodeid: str) -> int:
-    """Where the group of a test stands in the order."""
+    """Return the position of a test's group in the order."""
     group = group_of(nodeid)
     return next((place for place, begins in enumerate(FIRST) if group.startswith(begins)), len(FIRST))
 

@@ -6,5 +6,5 @@ import re
 
 
 def shown(value: object) -> str:
-    """What stands for ``value`` in the name of a test (``ids=shown``): its repr, without where it is in memory."""
+    """Return the name of ``value`` in a test's id (``ids=shown``): its repr, without its address in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

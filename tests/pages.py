@@ -30,7 +30,7 @@ _CODE = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n\n).)+?(?<!`)\1(?!`)", flags=re.DOTA
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: what stands behind its fence, its text, and the line number of its first line."""
+    """A fenced block: the info string of its fence, its text, and the line number of its first line."""
 
     info: str
     text: str
@@ -39,7 +39,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of a page: where it leads, and in which line it stands."""
+    """A link of a page: its target and its line number."""
 
     target: str
     line: int
@@ -78,7 +78,7 @@ def blocks_of(markdown: str) -> list[Block]:
 
 
 def headings_of(markdown: str) -> list[str]:
-    """The headings of a page as they are written, without the marks before them."""
+    """Return the headings of a page as written, without the marks before them."""
     found = (_HEADING.match(line) for _, line in _cut(markdown)[1])
     return [heading["text"] for heading in found if heading]
 
@@ -106,7 +106,7 @@ def links_of(markdown: str) -> list[Link]:
     >>> links_of("See [`map`](map.md#map) and `[x](y)`.")
     [Link(target='map.md#map', line=1)]
     """
-    # Fences are blanked, so that a link may be wrapped like any words, and still be told by its line.
+    # Fences are blanked, so that a wrapped link is still found with its line number.
     prose = dict(_cut(markdown)[1])
     text = "\n".join(prose.get(number, "") for number in range(1, max(prose, default=0) + 1))
     codes = [code.span() for code in _CODE.finditer(text)]

@@ -1,4 +1,4 @@
-"""Where things stand in the repository, for the tests that check the repository itself."""
+"""The paths of the repository, for the tests that check the repository."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def tree_of(file: Path) -> ast.Module:
 
 @cache
 def pyproject() -> dict[str, Any]:
-    """pyproject.toml as it stands."""
+    """pyproject.toml, parsed."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())

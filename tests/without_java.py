@@ -1,4 +1,4 @@
-"""What needs Java is left out where there is none that fits, and the last line of the run says so.
+"""Tests that need Java are left out where no fitting Java is found, and the last line of the run reports it.
 
 Rule: it is left out, not skipped: `make test` is complete on a machine without Java. `.ci/run` refuses to start there.
 """

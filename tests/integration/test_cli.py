@@ -357,7 +357,7 @@ def test_a_full_standard_output_is_told_in_one_line(folder: Path, arguments: lis
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (("--address", "auto"), "error: --address is for jobs on Ray: add --runtime ray"),
         (("--num-cpus", "2"), "error: --num-cpus is for jobs on Ray: add --runtime ray"),
@@ -371,11 +371,11 @@ def test_a_full_standard_output_is_told_in_one_line(folder: Path, arguments: lis
     ids=lambda options: "-".join(options) if isinstance(options, tuple) else "",
 )
 def test_options_that_would_be_ignored_or_make_no_sense_are_refused(
-    options: tuple[str, ...], told: str, folder: Path
+    options: tuple[str, ...], reported: str, folder: Path
 ) -> None:
     done = malstrom(folder, "run", "jobs:job", *options)
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert reported in done.stderr
 
 
 def test_help_says_of_the_interval_what_is_checked(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C while calls are under way: the job ends, whatever the calls do, and its sinks commit nothing."""
+"""Ctrl-C while calls are in flight: the job ends, however the calls block, and its sinks commit nothing."""
 
 from __future__ import annotations
 

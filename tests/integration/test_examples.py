@@ -125,7 +125,7 @@ def test_late_readings_are_those_too_far_behind_their_own_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = mp.run(late_readings.job(out=str(tmp_path)))
-    # The northern reading is 15 minutes behind its file, the southern one 13; the bound is 10.
+    # The northern reading is 15 minutes later than its file, the southern one 13; the bound is 10.
     assert sorted((row["sensor"], row["celsius"]) for row in json_rows(tmp_path)) == [("n2", 12.4), ("s1", 15.2)]
     assert result.late == 2
     assert "17.0" in capsys.readouterr().out.splitlines()
@@ -273,13 +273,13 @@ def test_an_example_says_how_it_is_run(module: Any) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("kept", [False, True], ids=["not kept", "kept"])
-@pytest.mark.parametrize("checks", [False, True], ids=["as it is", "checked"])
+@pytest.mark.parametrize("checks", [False, True], ids=["plain", "checked"])
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_an_example_runs_in_test_mode_and_with_snapshots_as_it_runs_without(
     module: Any, checks: bool, kept: bool, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(run: str, **options: Any) -> tuple[list[str], set[str], int]:
-        """What a run printed, what stands in its text files, both in no order, and how many rows it wrote."""
+        """The output of a run, the lines of its text files, both in any order, and the number of rows that it wrote."""
         out = tmp_path / run
         where = {"out": str(out)} if "out" in signature(module.job).parameters else {}
         result = mp.run(module.job(**where), **options)
@@ -288,7 +288,7 @@ def test_an_example_runs_in_test_mode_and_with_snapshots_as_it_runs_without(
         lines = {line for file in files for line in file.read_text().splitlines()}
         return sorted(capsys.readouterr().out.splitlines()), lines, result.written
 
-    # A barrier after each record, so that whatever a step keeps is stored each time.
+    # A barrier after each record, so that the state of each step is stored each time.
     snapshots = mp.Snapshots(tmp_path / "snapshots", interval_s=0.001) if kept else None
     batch = mp.Batching(rows_max=1)
     options = {"workers": workers, "checks": checks, "snapshots": snapshots, "batch": batch, "progress": False}

@@ -1,4 +1,4 @@
-"""Ctrl-C for real: an endless job in a process of its own is sent SIGINT while it runs."""
+"""Ctrl-C for real: an endless job in a separate process gets SIGINT while it runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def wait_until_written(folder: Path, process: subprocess.Popen[str]) -> None:
 
 
 def left_over(folder: Path) -> list[str]:
-    """What stands in the output folder, hidden or not."""
+    """The files in the output folder, hidden or not."""
     return [str(path) for path in (folder / "out").rglob("*")]
 
 
@@ -86,7 +86,7 @@ def test_ctrl_c_behind_the_progress_of_a_terminal_leaves_the_terminal_tidy(folde
     while True:
         try:
             chunk = os.read(ours, 65536)
-        except OSError:  # Linux says so when the other end is closed.
+        except OSError:  # Linux raises it when the other end is closed.
             break
         if not chunk:
             break

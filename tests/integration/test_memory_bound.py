@@ -1,4 +1,4 @@
-"""A job over far more data than it may hold at once, in a process of its own, whose largest resident size is asked."""
+"""A job over far more data than it may hold in memory: its process reports its largest resident size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ numbers = job.source("in", sources.Memory(range(400)))
 stream = numbers.flat_map("many", lambda i: (f"{i}-{j}".ljust(1000) for j in range(1000)))
 stream.sink("out", sinks.Callable(len))
 """,
-    "one record becomes a thousand, on their way to another region": """
+    "one record becomes a thousand, sent to another region": """
 numbers = job.source("in", sources.Memory(range(400)))
 stream = numbers.flat_map("many", lambda i: (f"{i}-{j}".ljust(1000) for j in range(1000)))
 stream.key_by("key", lambda text: text[:4].strip()).map("length", len).sink("out", sinks.Callable(abs))

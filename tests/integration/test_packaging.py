@@ -1,6 +1,6 @@
 """What is built and installed: one top-level name, every module, the same from a tree, an archive and in place.
 
-Every environment is new, and sees the libraries of the one that runs the tests behind its own: nothing is downloaded.
+Every environment is new, and sees the libraries of the one that runs the tests: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository, links kept, so that no build leaves anything behind in it."""
+    """A copy of the repository, links kept, so that no build leaves files in the original."""
     return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("tree") / "repo", symlinks=True, ignore=NOT_SOURCE))
 
 
@@ -82,12 +82,12 @@ def archives(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 
 def make_environment(home: Path) -> Path:
-    """An environment of its own, with the libraries (not the packages in development) of this one behind it."""
+    """A separate environment that also sees the libraries (not the packages in development) of this one."""
     venv.create(home, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     own = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     behind = own | {path for path in sys.path if Path(path).name == "site-packages"}  # an environment on another's
-    (packages / "behind.pth").write_text("".join(f"{folder}\n" for folder in sorted(behind)))
+    (packages / "libraries.pth").write_text("".join(f"{folder}\n" for folder in sorted(behind)))
     return home / "bin" / "python"
 
 

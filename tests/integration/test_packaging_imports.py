@@ -89,7 +89,7 @@ def test_a_checkout_without_links_says_what_is_missing_and_what_to_do(linkless: 
 def test_the_tests_of_a_checkout_without_links_do_not_leave_a_part_out(linkless: Path) -> None:
     done = in_checkout(linkless, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:cacheprovider")
     assert done.returncode == 4, done.stdout
-    assert "malstrom_py/rescale is no folder, so its examples would not be run" in done.stderr
+    assert "malstrom_py/rescale is not a folder, so its examples would not be run" in done.stderr
 
 
 def test_what_a_room_itself_misses_is_told_as_it_is(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The same seed gives the same run in every process, whatever its hash seed."""
+"""The same seed gives the same run in every process, independent of its hash seed."""
 
 from __future__ import annotations
 

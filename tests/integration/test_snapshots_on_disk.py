@@ -1,4 +1,4 @@
-"""Snapshots on the disk of this machine, by other processes: killed, out of room, many at once."""
+"""Snapshots on a local disk, by other processes: killed, out of space, several at the same time."""
 
 from __future__ import annotations
 

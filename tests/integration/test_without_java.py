@@ -1,4 +1,4 @@
-"""Machines without Java: the tests of Spark are left out of `make test`, which says so; the whole check refuses."""
+"""Machines without Java: `make test` leaves out the Spark tests and reports it; `.ci/run` refuses to start."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Deadlines(KeyedLogic[Any, int, str, int]):
 class Sessions(KeyedLogic[Any, int, list[int], tuple[int, ...]]):
     """Values of a key, as one list, sent once event time has passed the last of them by ``gap``.
 
-    Sets a timer per record, also such that are due at once, and timers of timers.
+    Sets a timer per record, some of them due immediately, and timers from timers.
     """
 
     def __init__(self, *, gap: int) -> None:

@@ -41,7 +41,7 @@ class CountingSink:
 
 
 class NumberingParts(WriteParts):
-    """Writes row by row and sends the position of the part behind each; passes on what a sink keeps to itself."""
+    """Writes row by row and sends the position of the part after each; forwards what a sink buffers."""
 
     def __init__(self, context: StepContext) -> None:
         self.counting = CountingSink()

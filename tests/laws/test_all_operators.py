@@ -80,7 +80,7 @@ def gaps(key: Any, value: int, last: int | None) -> tuple[list[int], int]:
 
 
 async def look_up(thing: Any) -> tuple[str, Any]:
-    """Answers now and then later than what is asked afterwards."""
+    """Sometimes answers later than calls that were made afterwards."""
     for _ in range(sum(repr(thing).encode()) % 4):
         await asyncio.sleep(0)
     return "known", thing

@@ -42,7 +42,7 @@ class LogicUnnoted(StatefulOp):
 
 
 class _UnnotedWhen(Timers):
-    """Timers that say nothing of what ``silent`` tells."""
+    """Timers that do not report what ``silent`` names."""
 
     silent = ""
 
@@ -82,7 +82,7 @@ class _SilentWhenDue(_UnnotedWhen):
 
 
 class ArmsAtEpochs(KeyedLogic[Any, int, str, int]):
-    """Sets a timer at each epoch, for keys whose state stays as it is."""
+    """Sets a timer at each epoch, for keys whose state does not change."""
 
     def on_data(self, message: DataMessage[Any, int], key_state: int | None, output: Output[Any, str]) -> int:
         return message.value
@@ -157,7 +157,7 @@ class ComesUnnoted(WrongState):
 
 
 class SentUnnoted(CollectStep):
-    """What was sent by time is gathered for good, to go by what is persisted."""
+    """Keeps what it sent by time in the persisted list forever."""
 
     def _take_out(self, keys: Collection[Any], out: Any) -> None:
         changes, self.state._changes = self.state._changes, None

@@ -84,7 +84,7 @@ class KeepsACopy(KeyedLogic[Any, int, int, int]):
 
 
 class WritesBehind(KeyedLogic[Any, int, int, int]):
-    """Assigns the states of its last batch once more, also if these keys have left since."""
+    """Assigns the states of its last batch again, even if their keys have left."""
 
     def __init__(self) -> None:
         self._last: dict[Any, int] = {}
@@ -105,7 +105,7 @@ class WritesBehind(KeyedLogic[Any, int, int, int]):
 
 
 class ResetsWhenNothingComes(Count):
-    """Begins anew at an Acquire without state, which brings a slot that is empty."""
+    """Starts from an empty state at an Acquire without state, which brings an empty slot."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         super().on_control(message, out)
@@ -150,7 +150,7 @@ class _GivesAllThatWasAsked(KeyedState):
 
 
 class GivesAllThatWasAsked(WrongState):
-    """Collect takes what Interrogate has last asked for, whichever keys it is to take."""
+    """Collect takes the keys of the last Interrogate, not the ones it is asked for."""
 
     kind = _GivesAllThatWasAsked
 
@@ -191,7 +191,7 @@ MOVERS: list[tuple[str, str, Factory, dict[str, Any]]] = [
         {"timed": True},
     ),
     ("migration invariance", "keeps a copy", op(KeepsACopy), {}),
-    ("migration invariance", "writes behind", op(WritesBehind), {}),
+    ("migration invariance", "writes later", op(WritesBehind), {}),
     ("migration invariance", "resets when nothing comes", as_step(ResetsWhenNothingComes), {}),
     ("migration invariance", "installs late", as_step(InstallsLate), {}),
     ("migration invariance", "gives all that was asked", as_step(GivesAllThatWasAsked), {}),

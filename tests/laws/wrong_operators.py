@@ -55,7 +55,7 @@ def sorts_its_input(message: DataMessage[Any, list[int]], state: None, output: O
 
 
 def append_and_send(total: list[int], value: int) -> list[int]:
-    """Sends the very list that it goes on to change."""
+    """Sends a list and changes it afterwards."""
     total.append(value)
     return total
 
@@ -77,7 +77,7 @@ def keeps_what_cannot_be_stored(key: Any, value: int, state: Unregistered | None
 
 @dataclass
 class Forgetful:
-    """A dataclass that loses something when it is pickled, on its way to another worker."""
+    """A dataclass that loses a field when it is pickled between workers."""
 
     total: int = 0
 
@@ -96,7 +96,7 @@ def keeps_what_forgets(key: Any, value: int, state: Forgetful) -> tuple[int, For
 
 
 class ForwardsTwice(Count):
-    """Passes control messages on twice: once more than its base class."""
+    """Forwards control messages twice: its base class does so already."""
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         super().on_control(message, out)
@@ -233,7 +233,7 @@ class CountsAllKeys(KeyedLogic[Any, int, int, int]):
 
 
 class WrongState(Count):
-    """Counts, with a keyed state of its own making."""
+    """Counts with a hand-made keyed state."""
 
     kind: type[KeyedState] = KeyedState
 

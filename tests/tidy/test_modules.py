@@ -34,7 +34,7 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def only_modules(node: ast.ImportFrom) -> bool:
-    """Whether every imported name is a module of its own, which the layers of import-linter then judge."""
+    """Return whether every imported name is a module, which the layers of import-linter then judge."""
     return {f"{node.module}.{alias.name}" for alias in node.names} <= set(modules())
 
 

@@ -1,4 +1,4 @@
-"""What pyproject.toml lists is what there is, and what there is says nothing about the machine it was made on."""
+"""pyproject.toml lists what the repository has, and names no details of the machine it was made on."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def public_of(module: ModuleType) -> dict[str, object]:
 
 
 CONTRACTS = [kind for base in (sources_base, sinks_base) for kind in vars(base).values() if inspect.isclass(kind)]
-"""What sources and sinks implement; a method has the words of its contract when it has none of its own."""
+"""The contracts of sources and sinks; a method without a docstring inherits that of its contract."""
 
 MODULES = (malstrom_py, agg, sources, sinks, spark, testing, testing.contracts)
 

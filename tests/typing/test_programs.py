@@ -1,6 +1,6 @@
 """Both type checkers infer through a job: right programs pass, and each marked line of a wrong one is refused.
 
-A program stands in programs/ as text, so that the checks of the repository itself do not stumble over what is wrong
+A program is stored in programs/ as text, so that the checks of the repository do not stumble over what is wrong
 on purpose. ``# E: a | b`` marks a line on which mypy must say ``a`` and pyright ``b``.
 """
 
@@ -26,7 +26,7 @@ Diagnostics = dict[str, dict[int, str]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs as Python files, in a folder that knows nothing of this repository's settings."""
+    """The programs as Python files, in a folder outside of this repository's settings."""
     folder = tmp_path_factory.mktemp("programs")
     for program in PROGRAMS:
         (folder / f"{program.stem}.py").write_text(program.read_text())

@@ -30,7 +30,7 @@ def _forbid(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, called: s
     allowed = getattr(owner, name)
 
     def raise_forbidden(*args: Any, **kwargs: Any) -> Any:
-        # Threads that another suite has left in this process, such as those that talk to a JVM, may go on.
+        # Threads that another suite has left in this process, such as those that talk to a JVM, may continue.
         if threading.current_thread().ident in _earlier:
             return allowed(*args, **kwargs)
         raise ForbiddenInUnitTest(f"{called} is forbidden in tests/unit: pass it in, or move this to tests/integration")
@@ -46,7 +46,7 @@ class _RayWatch(Loader, MetaPathFinder):
         self._inner: Loader | None = None
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find `ray` where it is, and stand in for its loader."""
+        """Find `ray` as usual, and replace its loader."""
         spec = PathFinder.find_spec(name, path, target) if name == "ray" else None
         if spec is not None and spec.loader is not None:
             self._inner, spec.loader = spec.loader, self
@@ -79,7 +79,7 @@ def outside_world_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     def open_adopted_only(
         self: socket.socket, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None
     ) -> None:
-        # A descriptor that is already open reaches nobody: asyncio wakes itself up through such a pair.
+        # An open descriptor reaches no other process: asyncio wakes itself up through such a pair.
         if fileno is None and threading.current_thread().ident not in _earlier:
             raise ForbiddenInUnitTest("socket.socket is forbidden in tests/unit: move this test to tests/integration")
         open_socket(self, family, type, proto, fileno)

@@ -1,4 +1,4 @@
-"""Checks of what users pass to a builder: functions that nobody would await, and functions that make states."""
+"""Checks of the arguments of a builder: functions that return coroutines, and functions that make states."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def test_ordinary_functions_are_taken(function: Any) -> None:
 
 def test_a_state_that_asks_for_a_workers_thing_is_told_that_no_worker_is_at_work() -> None:
     model: mp.PerWorker[dict[str, int]] = mp.per_worker(dict)
-    told = r"is called once while the job is built, and failed there.*: per_worker\(dict\) was called outside a worker"
-    with pytest.raises(PlanError, match=f"step 's': default {told}"):
+    text = r"is called once while the job is built, and failed there.*: per_worker\(dict\) was called outside a worker"
+    with pytest.raises(PlanError, match=f"step 's': default {text}"):
         keyed().fold("s", max, default=lambda: [model()])
-    with pytest.raises(PlanError, match=f"step 's': init of best {told}"):
+    with pytest.raises(PlanError, match=f"step 's': init of best {text}"):
         keyed().aggregate("s", best=agg.custom(lambda: [model()], max, max, len))
 
 

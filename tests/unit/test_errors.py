@@ -26,7 +26,7 @@ EVERY = [
     errors.JobNotFound("no job", job="a", running=("b",)),
     errors.JobRunning("runs already", job="a"),
     errors.JobEnded("it has ended", job="a", how="failed"),
-    errors.OperationInProgress("it goes on", job="a", operation="rescale"),
+    errors.OperationInProgress("it continues", job="a", operation="rescale"),
     errors.DagError("no time", node="a"),
     errors.NodeNotFound("no node", node="a"),
     errors.RestoreFailed("damaged", node="a", reason="its checksum"),

@@ -1,4 +1,4 @@
-"""The event loop of a worker: what runs in it, how it is waited for, and that nothing of it is left."""
+"""The event loop of a worker: what runs in it, how it is waited for, and that it leaves nothing."""
 
 from __future__ import annotations
 

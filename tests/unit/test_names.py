@@ -1,4 +1,4 @@
-"""Names are ids: strict, and told early when they are not legal."""
+"""Names are ids: strict, and refused early when they are not legal."""
 
 from __future__ import annotations
 

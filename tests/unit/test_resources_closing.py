@@ -25,7 +25,7 @@ async def close_later(thing: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "close", "told"),
+    ("make", "close", "reported"),
     [
         (Client, None, "client closed"),
         (Client, lambda thing: thing.journal.append("by hand"), "by hand"),
@@ -35,11 +35,11 @@ async def close_later(thing: Client) -> None:
     ],
     ids=["close()", "close function", "aclose()", "coroutine function", "function of a coroutine"],
 )
-def test_it_is_closed_at_the_workers_end(make: Any, close: Any, told: str) -> None:
+def test_it_is_closed_at_the_workers_end(make: Any, close: Any, reported: str) -> None:
     journal: list[str] = []
     handle = per_worker(lambda: make(journal), close)
     run(lambda _: handle().name)
-    assert journal == ["client made", told]
+    assert journal == ["client made", reported]
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("malstrom-worker-")] == []
 
 

@@ -1,4 +1,4 @@
-"""The guard of tests/unit/conftest.py fires, and lets through what reaches nobody."""
+"""The guard of tests/unit/conftest.py fires, and permits what stays in the process."""
 
 from __future__ import annotations
 

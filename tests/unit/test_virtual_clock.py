@@ -1,4 +1,4 @@
-"""`VirtualClock`: time passes when it is told to, at once, and never goes back."""
+"""`VirtualClock`: time passes when a test advances it, immediately, and never goes back."""
 
 from __future__ import annotations
 

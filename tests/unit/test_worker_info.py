@@ -13,7 +13,7 @@ from malstrom_py.worker_context import WorkerId, WorkerInfo
 
 
 class Told:
-    """A source and a sink at once that keeps what it is told when it is opened."""
+    """A source and a sink in one that keeps the worker info it is opened with."""
 
     def __init__(self) -> None:
         self.infos: list[WorkerInfo] = []

@@ -85,7 +85,7 @@ def test_the_end_is_told_to_all_who_wait(heard: threading.Semaphore) -> None:
     threads = [threading.Thread(target=lambda one=one: results.append(one.wait())) for one in waiting]
     for thread in threads:
         thread.start()
-    # Often enough that each has heard that it is waited for: they are told in turn.
+    # Often enough for each waiting client to have heard from the server: they are notified in turn.
     assert all(heard.acquire(timeout=PATIENCE_S) for _ in range(50))
     with pytest.raises(OperationInProgress):
         waiting[0].rescale(2, timeout_s=0.01)

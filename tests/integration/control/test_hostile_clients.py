@@ -195,7 +195,7 @@ def test_a_client_that_does_not_read_is_cut(
 ) -> None:
     with impatient(monkeypatch, WAITING_S=1e-6, REQUEST_S=0.2), connected(runtime) as connection:
         connection.sendall(encode_request(ControlRequest(token_of(runtime), WaitCommand(None))))
-        # It is told so often that its answer is yet to come that at last there is no room for that.
+        # So many "waiting" answers that the buffer has no room left.
         hung_up = select.poll()
         hung_up.register(connection, 0)
         assert hung_up.poll(PATIENCE_S * 1000) == [(connection.fileno(), select.POLLHUP)]

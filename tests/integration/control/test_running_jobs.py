@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, commanded from others by `malstrom status`, `rescale`, `stop`, and how they end."""
+"""Jobs in separate processes, commanded by `malstrom status`, `rescale` and `stop`, and how they end."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ def test_jobs_that_run_are_listed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["stop", "nobody"], "error: there is no job 'nobody' to be reached; no job is running here"),
-        (["status", "nobody"], "error: there is no job 'nobody'"),
+        (["stop", "absent"], "error: there is no job 'absent' to be reached; no job is running here"),
+        (["status", "absent"], "error: there is no job 'absent'"),
         (["status", "two words"], "error: job name 'two words' is not legal"),
-        (["rescale", "nobody"], "Missing argument 'N'"),
-        (["rescale", "nobody", "0"], "Invalid value for 'N'"),
-        (["rescale", "nobody", "4", "--timeout", "-1"], "Invalid value for '--timeout'"),
+        (["rescale", "absent"], "Missing argument 'N'"),
+        (["rescale", "absent", "0"], "Invalid value for 'N'"),
+        (["rescale", "absent", "4", "--timeout", "-1"], "Invalid value for '--timeout'"),
         (["stop"], "Missing argument 'JOB'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -318,7 +318,7 @@ assert os.wait()[1] == 0
 assert handle.status().state == "running"
 assert mp.JobHandle.attach("other").status().state == "running"
 if os.fork() == 0:
-    print(os.getpid(), flush=True)  # it has let go of what is its parent's by now
+    print(os.getpid(), flush=True)  # it has released its parent's resources by now
     time.sleep(600)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -1,4 +1,4 @@
-"""Snapshots from the command line, with real processes: a job is stopped, goes on where it was, and is changed."""
+"""Snapshots from the command line, with real processes: a job is stopped, resumed, and changed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def malstrom(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class Running:
-    """A job that runs in a process of its own, which is killed at the end of the test if it is still there."""
+    """A job in a separate process, which is killed at the end of the test if it still runs."""
 
     def __init__(self, folder: Path, job: str, *arguments: str, interval: str = "0.2") -> None:
         interval_of = ["--interval", interval] if interval else []

@@ -1,4 +1,4 @@
-"""Kills workers and coordinators of a job on Ray, one after the other, at random moments, and sees that nothing of it
+"""Kills workers and coordinators of a job on Ray, one after the other, at random moments, and checks that no row of it
 shows: ``python -m tests.integration.ray.chaos --kills 500`` (``make chaos``).
 
 Every record says which one of its part it is, and its key's state counts it: what is lost, comes twice, or was counted
@@ -30,7 +30,7 @@ KEYS: Final = 97
 SIZES: Final = (1, 2, 3)
 PATIENCE_S: Final = 120.0
 PAUSE_S: Final = 1.5
-"""A kill comes at most so long after the job goes on, snapshots meanwhile."""
+"""A kill comes at most so long after the job resumes; snapshots are taken in that time."""
 
 Row = dict[str, int]
 
@@ -50,15 +50,15 @@ def counted(key: int, record: tuple[int, int], seen: int) -> tuple[Row, int]:
     return {"part": part, "number": number, "key": key, "seen": seen + 1}, seen + 1
 
 
-def chaotic(name: str, folder: Path, told: Callable[[Row], object] | None = None) -> mp.Job:
-    """A job that can be killed at any moment, and writes into ``folder``. ``told`` is called with each row as well."""
+def chaotic(name: str, folder: Path, noted: Callable[[Row], object] | None = None) -> mp.Job:
+    """A job that can be killed at any moment, and writes into ``folder``. ``noted`` is called with each row as well."""
     job = mp.Job(name)
     read = job.source("in", sources.Generator(numbers, parts=PARTS))
     keyed = read.key_by("by-key", lambda record: record[1] % KEYS)
     rows = keyed.stateful_map("count", counted, default=int)
     rows.sink("out", sinks.Files(folder, format="json"))
-    if told is not None:
-        rows.sink("told", sinks.Callable(told))
+    if noted is not None:
+        rows.sink("noted", sinks.Callable(noted))
     return job
 
 
@@ -99,12 +99,12 @@ class Chaos:
         self._rng = rng
 
     def stands(self, but: str | None) -> str | None:
-        """Wait for a snapshot other than ``but``, by which the job goes on: its id."""
+        """Wait for a snapshot other than ``but``, by which the job has resumed, and return its id."""
         until(lambda: self._last() not in {None, but}, self._handle.status)
         return self._last()
 
     def strike(self, kind: str, *, rescales: bool) -> None:
-        """Kill an actor of a kind once, in the middle of a rescale if ``rescales``, and wait until the job goes on."""
+        """Kill an actor of a kind once, in the middle of a rescale if ``rescales``, and wait until the job resumes."""
         before = self.stands(None)
         time.sleep(self._rng.uniform(0.0, PAUSE_S))
         if rescales:
@@ -159,7 +159,7 @@ def ravage(folder: Path, *, kills: int, seed: int, say: Callable[[str], object])
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Ravage, and print how it goes on."""
+    """Kill, and print the progress."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))

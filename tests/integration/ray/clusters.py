@@ -24,7 +24,7 @@ PATIENCE_S: Final = 240.0
 
 
 class StartedCluster:
-    """A cluster of `ray start`, which notes that it runs in a folder of its own, so that nobody else finds it."""
+    """A cluster of `ray start` with a separate folder, so that no other program finds it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -70,7 +70,7 @@ def by_ray_start() -> Iterator[StartedCluster]:
 @contextmanager
 def two_nodes() -> Iterator[Any]:
     """Two nodes, with room for two workers each; this program is on the first, as the head is."""
-    # What a program of its own does when it starts a Ray: whoever ran before may have settled half of it.
+    # What a separate program does when it starts a Ray: an earlier one may have left settings.
     authentication_token_setup.enable_token_auth_by_default()
     authentication_token_setup.ensure_token_if_auth_enabled()
     made: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
@@ -95,7 +95,7 @@ def processes_of(node: Any) -> list[int]:
 
 @contextmanager
 def stopped(node: Any) -> Iterator[list[int]]:
-    """Stop all processes of ``node``, so that it answers nothing and nobody is told; at the end they go on."""
+    """Stop all processes of ``node``, so that it answers nothing and no loss is reported; at the end they continue."""
     pids = processes_of(node)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

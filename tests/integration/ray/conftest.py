@@ -80,7 +80,7 @@ def ray_here(rays: RaySwitch) -> None:
 
 @pytest.fixture
 def tidy(ray_here: None) -> Iterator[None]:
-    """Checks that the test leaves nothing behind."""
+    """Checks that the test leaves nothing."""
     before = things()
     yield
     try:
@@ -96,7 +96,7 @@ def out(tidy: None) -> sinks.Memory:
 
 @pytest.fixture
 def attendance(tmp_path: Path) -> Attendance:
-    """Who works, in a folder of its own."""
+    """The attendance list, in a separate folder."""
     folder = tmp_path / "attendance"
     folder.mkdir()
     return Attendance(folder)

@@ -1,4 +1,4 @@
-"""What a job must not leave behind: actors, processes, listening ports, threads of this program, files."""
+"""What a job must not leave: actors, processes, listening ports, threads of this program, files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from malstrom_py.workers.ray.discovery import running_nearby
 
 PATIENCE_S: Final = 120.0
 WITHIN_S: Final = 60.0
-"""How long is waited for a death to be told, and for what a job leaves behind to be gone."""
+"""The deadline for a death to be reported, and for the leftovers of a job to be gone."""
 OURS: Final = ("WorkerActor", "CoordinatorActor")
 
 
 class Things(NamedTuple):
-    """What there is now."""
+    """The resources in use now."""
 
     actors: frozenset[str]
     processes: frozenset[int]
@@ -56,7 +56,7 @@ def pids(kind: str) -> list[int]:
 
 
 def things(*, with_ray: bool = True) -> Things:
-    """What there is of jobs, in this program and on this machine."""
+    """The resources of jobs in this program and on this machine."""
     told = actors(alive=False) if with_ray else []
     return Things(
         frozenset(actor["ActorID"] for actor in told if actor["State"] != "DEAD"),
@@ -75,7 +75,7 @@ def check_nothing_left(before: Things, *, with_ray: bool = True) -> None:
         left = {name: there - was for name, there, was in zip(Things._fields, now, before, strict=True) if there - was}
         if not left:
             return
-        assert time.monotonic() < until_s, f"left behind: {left}"
+        assert time.monotonic() < until_s, f"left over: {left}"
         time.sleep(0.05)
 
 

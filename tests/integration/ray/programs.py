@@ -1,4 +1,4 @@
-"""Programs of users and commands, each a process of its own."""
+"""Programs of users and commands, each in a separate process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tree import ROOT
 
 @contextmanager
 def _started(folder: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python with ``arguments``, in a process group of its own."""
+    """A Python with ``arguments``, in a separate process group."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,
@@ -34,7 +34,7 @@ def _started(folder: Path, *arguments: str, **environment: str) -> Iterator[subp
 
 @contextmanager
 def program(folder: Path, text: str, *arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A program of a user, in a process group of its own."""
+    """A program of a user, in a separate process group."""
     file = folder / "program.py"
     file.write_text(text)
     with _started(Path.cwd(), str(file), *map(str, arguments), **environment) as process:
@@ -43,7 +43,7 @@ def program(folder: Path, text: str, *arguments: object, **environment: str) -> 
 
 @contextmanager
 def malstrom(folder: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A command, in a process group of its own."""
+    """A command, in a separate process group."""
     with _started(folder, "-m", "malstrom_py.cli", *arguments, **environment) as process:
         yield process
 

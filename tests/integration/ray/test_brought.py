@@ -98,21 +98,21 @@ def test_folders_and_modules_that_only_the_program_has_are_brought_to_workers_an
 @pytest.mark.parametrize("env", [{"working_dir": "."}, {"py_modules": ["."], "env_vars": {"A": "1"}}])
 def test_where_ray_runs_already_it_is_told_what_to_do(env: dict[str, Any], tidy: None) -> None:
     name = next(iter(env))
-    told = rf"{name} can only be set where it is started: .*ray\.init\(runtime_env=.*ray job submit --working-dir"
-    with pytest.raises(mp.PlanError, match=told):
+    reported = rf"{name} can only be set where it is started: .*ray\.init\(runtime_env=.*ray job submit --working-dir"
+    with pytest.raises(mp.PlanError, match=reported):
         mp.RayRuntime(1, runtime_env=env).start(small("too-late"))
 
 
 @pytest.mark.parametrize(
-    ("needs", "told"),
+    ("needs", "reported"),
     [
         ({"num_gpus": 1}, r"2 workers of 0\.1 CPU, 1 GPU each .* room for 0 .*less of GPU"),
         ({"memory": 1 << 50}, r"0\.1 CPU, 1\.1259e\+06 GB memory each .* less of memory"),
         ({"resources": {"gold": 0.5}}, r"0\.5 gold each .* less of gold"),
     ],
 )
-def test_what_the_cluster_does_not_have_is_told_at_once(needs: dict[str, Any], told: str, tidy: None) -> None:
-    with pytest.raises(mp.PlanError, match=told):
+def test_what_the_cluster_does_not_have_is_told_at_once(needs: dict[str, Any], reported: str, tidy: None) -> None:
+    with pytest.raises(mp.PlanError, match=reported):
         mp.RayRuntime(2, num_cpus=0.1, **needs).start(small("impossible"))
 
 
@@ -178,7 +178,7 @@ def test_a_detached_job_is_started_watched_rescaled_and_ended_by_commands(
     written, _ = waiting.communicate(timeout=PATIENCE_S)
     assert int(written) > 0
     after = malstrom(elsewhere, started_cluster, *status.split()[1:], "--json")
-    assert json.loads(after.stdout)["state"] == "finished", "it is told for a while to those who come later"
+    assert json.loads(after.stdout)["state"] == "finished", "late clients still get the final state"
 
 
 def test_what_a_detached_job_cannot_have_is_told_by_the_command(code: Path, started_cluster: StartedCluster) -> None:

@@ -1,4 +1,4 @@
-"""Whoever dies, the job ends soon with one error that says who and why, and leaves nothing behind."""
+"""Any process may die: the job ends soon with one error that names it and the cause, and leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event time through a rescale on Ray: nobody is falsely late, and each window fires once, with all that was in it."""
+"""Event time through a rescale on Ray: no row is falsely late, and each window fires once, complete."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Windows = dict[int, list[tuple[int, int]]]
 
 
 def time_of(record: Sent) -> int:
-    """Pairs stand the wrong way round, and every 97th record is far behind."""
+    """Pairs are in the wrong order, and every 97th record is far too late."""
     return record.number - 50 if record.number % 97 == 96 else record.number ^ 1
 
 
 class Collecting(mp.KeyedLogic[int, Sent, Any, Windows]):
-    """Windows by hand: who was in each, told by a timer at its end."""
+    """Windows by hand: the records of each, sent by a timer at its end."""
 
     def __init__(self, attendance: Attendance) -> None:
         self._attendance = attendance

@@ -1,4 +1,4 @@
-"""A cluster of several nodes: workers spread, come to one that joins, leave one that goes, outlive one that dies."""
+"""A cluster of several nodes: workers are spread, move to a new node, leave one that leaves, outlive one that dies."""
 
 from __future__ import annotations
 

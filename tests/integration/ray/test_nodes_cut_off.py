@@ -1,4 +1,4 @@
-"""A node that is cut off: it answers nothing, and nobody says that it is lost. Ray itself takes a minute to see it."""
+"""A node that is cut off: it answers nothing, and its loss is not reported. Ray itself takes a minute to see it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.ray.leftovers import actors
 from tests.integration.ray.test_nodes import nodes
 
 GOES_ON_S: Final = 15.0
-"""So soon a job that has lost a node goes on without it."""
+"""The deadline for a job that has lost a node to continue without it."""
 
 LATE_S: Final = 10.0
 """What a machine that is busy with other tests may take beyond that."""
@@ -34,12 +34,12 @@ def started(folder: Path, streams: Any) -> mp.JobHandle:
 
 
 def goes_on(handle: mp.JobHandle, since_s: float, deadline_s: float) -> None:
-    """Wait until a job on two workers reads, having begun again."""
+    """Wait until a job on two workers reads after a restart."""
     until_s = since_s + deadline_s
     while (status := handle.status()).workers != 2 or status.phase != "steady" or status.counts.read < 100:
         assert time.monotonic() < until_s, status
         time.sleep(0.02)
-    print(f"the job went on {time.monotonic() - since_s:.1f} s after the node was cut off")
+    print(f"the job resumed {time.monotonic() - since_s:.1f} s after the node was cut off")
 
 
 @pytest.mark.parametrize("streams", ["direct", "ray"])
@@ -113,7 +113,7 @@ def test_a_worker_whose_function_keeps_the_interpreter_to_itself_is_not_lost(clu
 
     def held(number: int) -> int:
         if number == 0:
-            ctypes.PyDLL(None).sleep(8)  # by a library that does not let go of the interpreter's lock
+            ctypes.PyDLL(None).sleep(8)  # by a library that does not release the interpreter's lock
         return number
 
     job = mp.Job("held")

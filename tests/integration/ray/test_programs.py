@@ -1,4 +1,4 @@
-"""Programs that run jobs on Ray: all in ``__main__``, interrupted, ended too soon, outlived by their job, or gone on
+"""Programs that run jobs on Ray: all in ``__main__``, interrupted, ended too soon, outlived by their job, or resumed
 from by the next."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Last:
         self.number = None
 
 class Readings:
-    "A source of the program's own, that waits where it is told to."
+    "A source of the program that waits where the test asks for it."
 
     def list_parts(self):
         return ["a", "b"]

@@ -1,4 +1,4 @@
-"""A job on Ray with snapshots goes on from the last of them, whoever dies (S6), and in other programs (S5, S7)."""
+"""A job on Ray with snapshots resumes from the last one when a process dies (S6), and in other programs (S5, S7)."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def runtime(workers: int, folder: Path, **options: Any) -> mp.RayRuntime:
 
 
 def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint(tidy: None, tmp_path: Path) -> None:
-    kept, copied, told = tmp_path / "kept", tmp_path / "copied", tmp_path / "told"
-    told.mkdir()
+    kept, copied, noted = tmp_path / "kept", tmp_path / "copied", tmp_path / "noted"
+    noted.mkdir()
 
     def tell(row: Row) -> None:
-        with (told / str(os.getpid())).open("a") as file:
+        with (noted / str(os.getpid())).open("a") as file:
             file.write(json.dumps(row) + "\n")
 
     handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out", tell))
     until(lambda: handle.status().counts.read > 100 * KEYS, handle.status)
-    first = handle.snapshot()  # behind records of each key
+    first = handle.snapshot()  # after records of each key
     savepoint = handle.savepoint(str(copied))
     last = mp.JobHandle.attach("goes-on").stop(timeout_s=PATIENCE_S)
     assert last is not None
     assert last > savepoint
-    assert handle.stop(timeout_s=PATIENCE_S) == last, "it was stopped already, as it is to be"
+    assert handle.stop(timeout_s=PATIENCE_S) == last, "it was stopped already in the same way"
     with pytest.raises(mp.JobEnded, match=f"can resume from snapshot {last}") as raised:
         handle.wait()
     assert raised.value.snapshot == last
@@ -63,7 +63,7 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
     rows = rows_in(tmp_path / "out")
     check(rows)
     assert len(rows) > len(stopped)
-    check(rows_in(told))  # though what it was told cannot be taken back
+    check(rows_in(noted))  # though what it noted cannot be taken back
     assert first < savepoint
 
     again = runtime(1, kept).run(chaotic("goes-on", tmp_path / "out"))

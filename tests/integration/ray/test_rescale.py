@@ -1,4 +1,4 @@
-"""A job on Ray goes to other sizes under traffic, and nothing of it is lost, comes twice or out of order."""
+"""A job on Ray changes its size under traffic, and no row is lost, duplicated or reordered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start on Ray: what is done before the job begins, in which order; and what is left of one that comes to nothing."""
+"""A start on Ray: what is done before the job begins, in which order; and what a failed start leaves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Told:
 
 
 class Held(sources.Memory[int]):
-    """Notes when it is pinned and unpinned. ``behind`` is called, in this process, behind its pin."""
+    """Notes when it is pinned and unpinned. ``after`` is called, in this process, after its pin."""
 
     def __init__(self, told: Told, behind: Callable[[], None] | None = None) -> None:
         super().__init__([1, 2, 3])
@@ -73,7 +73,7 @@ class Kept:
         return self
 
     def write(self, batch: object) -> None:
-        """Nobody asks for it again."""
+        """Its snapshots are not requested again."""
 
     def pre_commit(self, context: CommitContext) -> bytes:
         return b""
@@ -95,7 +95,7 @@ class Kept:
 
 @pytest.fixture
 def told(tmp_path: Path) -> Told:
-    return Told(tmp_path / "told")
+    return Told(tmp_path / "noted")
 
 
 def job_of(name: str, source: Held, sink: Kept | sinks.Memory) -> mp.Job:
@@ -108,7 +108,7 @@ def job_of(name: str, source: Held, sink: Kept | sinks.Memory) -> mp.Job:
 def test_what_a_sink_left_half_done_is_finished_before_a_source_is_pinned(told: Told, commits_in_driver: bool) -> None:
     RUNTIME.run(job_of("ordered", Held(told), Kept(told, commits_in_driver=commits_in_driver)))
     assert told.all[:2] == ["recover here", "pin here"]
-    # The coordinator does the same once more with what is its own.
+    # The coordinator does the same again for its part.
     assert told.all[2:3] == (["pin"] if commits_in_driver else ["recover"])
     assert told.all.count("recover here") == told.all.count("unpin here") == 1
 

@@ -57,7 +57,7 @@ folder = Path(__file__).parent
 
 class Told:
     def __call__(self, row):
-        "Nobody asks for it."
+        "It is not requested."
 
     def __getstate__(self):
         (folder / "packed").touch()  # nothing has been begun yet

@@ -1,4 +1,4 @@
-"""What goes wrong on Ray is told by an error of ours that says what to do, and the job goes on where it can."""
+"""Failures on Ray become errors of ours that name a remedy, and the job continues where it can."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"runtime_env": {"pip": 3}}, "Ray does not take these options: .*pip"),
         ({"runtime_env": {"working_dir": "/nonexistent"}}, "names /nonexistent, and there is no such folder"),
@@ -194,10 +194,10 @@ def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) ->
         ({"detached": "no"}, "True or False"),
     ],
 )
-def test_options_that_ray_does_not_take(options: dict[str, Any], told: str, out: sinks.Memory) -> None:
+def test_options_that_ray_does_not_take(options: dict[str, Any], reported: str, out: sinks.Memory) -> None:
     job = mp.Job("options")
     job.source("in", sources.Memory(range(10))).sink("out", out)
-    with pytest.raises(PlanError, match=told):
+    with pytest.raises(PlanError, match=reported):
         mp.RayRuntime(1, **{"num_cpus": 0.1, **options}).start(job)
 
 
@@ -235,7 +235,7 @@ class SlowToLeave:
         return self
 
     def write(self, batch: object) -> None:
-        """Nobody asks for it again."""
+        """It is not requested again."""
 
     def pre_commit(self, context: CommitContext) -> bytes:
         if self.worker:

@@ -42,7 +42,7 @@ class Sent(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record behind one or two stages. ``first_at``: how many its process had taken before it at that stage."""
+    """A record after one or two stages. ``first_at``: how many its process had taken before it at that stage."""
 
     sent: Sent
     wrong: str
@@ -58,7 +58,7 @@ _taken: Final = itertools.count()
 
 
 class Attendance:
-    """Who works at what: a file for each process and role, touched now and then."""
+    """Which process works at what: a file for each process and role, touched regularly."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class Attendance:
 
 
 class Roll:
-    """A sink that tells which process each worker is."""
+    """A sink that records the process of each worker."""
 
     def __init__(self, attendance: Attendance) -> None:
         self._attendance = attendance
@@ -99,7 +99,7 @@ class Roll:
         return self
 
     def write(self, batch: Batch) -> None:
-        """Nothing is told of records."""
+        """Records are not noted."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -160,12 +160,12 @@ class PacedPart:
 
 
 def fault(record: Sent, last: Last) -> str:
-    """What is wrong with a record that comes behind those of ``last``; empty if nothing is."""
+    """What is wrong with a record that comes after those of ``last``; empty if nothing is."""
     part, number, key = record[:3]
     if record.check != checksum(part, number, key):
         return f"{record} is damaged"
     before = last.get((part, key), number % KEYS - KEYS)
-    return "" if number == before + KEYS else f"{record} came behind number {before}"
+    return "" if number == before + KEYS else f"{record} came after number {before}"
 
 
 class Stage:
@@ -221,7 +221,7 @@ class Tour:
         self._attendance = attendance
 
     def stay(self, workers: int) -> None:
-        """Until as many processes as there are workers have read, and worked at both stages; and nobody else."""
+        """Until as many processes as there are workers have read, and worked at both stages; and no others."""
         until_s = time.monotonic() + PATIENCE_S
         while (now := self.handle.status().workers) != workers:
             assert time.monotonic() < until_s, (now, workers)
@@ -242,7 +242,7 @@ class Tour:
 
 
 def check_counts(result: mp.RunResult) -> None:
-    """What was read has come to both stages."""
+    """Whether all rows read have arrived at both stages."""
     steps = result.steps
     assert result.read == steps["first"].rows_in == steps["second"].rows_in
     assert result.written == steps["out"].rows_in == steps["shown"].rows_out

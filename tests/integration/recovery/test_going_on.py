@@ -105,7 +105,7 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_scale(
     assert handle.status().restarts == 0
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
     last = kept.checkpointer("numbered").list_checkpoints()[-1]
-    assert kept.checkpointer("numbered").sinks_committed(last), "sinks would be asked to commit it once more"
+    assert kept.checkpointer("numbered").sinks_committed(last), "sinks would be asked to commit it again"
     mp.run(numbered(str(out), rows=20_000), after, snapshots=kept, progress=False)
     check_written(out, rows=20_000)
 

@@ -1,6 +1,6 @@
-"""A sink that runs out of room, or of its reader: a typed error, and nothing half-written left behind.
+"""A sink that runs out of space, or loses its reader: a typed error, and no unfinished files are left.
 
-Each runs in a process of its own: the limit on the size of files is one of the process, and so is standard output.
+Each runs in a separate process: the limit on the size of files is one of the process, and so is standard output.
 """
 
 from __future__ import annotations

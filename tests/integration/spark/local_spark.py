@@ -1,4 +1,4 @@
-"""A Spark of this machine alone, for one process of tests; when it is closed, nothing of it is left."""
+"""A local Spark for one process of tests; when it is closed, nothing is left."""
 
 from __future__ import annotations
 

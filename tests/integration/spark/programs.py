@@ -1,4 +1,4 @@
-"""Programs with a Spark of their own, each in a process of its own: what they lack, they lack from the start."""
+"""Programs that start a Spark, each in a separate process: what they lack, they lack from the start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def other_python(folder: Path) -> Path:
 
 
 def fake_java(folder: Path, version: str) -> Path:
-    """A Java that tells its version and can do nothing else; its home."""
+    """The home of a Java that prints its version and can do nothing else."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f'#!/bin/sh\n[ "$1" = -version ] || exit 1\necho \'openjdk version "{version}"\' >&2\n')

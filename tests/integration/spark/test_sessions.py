@@ -150,7 +150,7 @@ with spark_environ("connect", Path(os.environ["SPARK_FOLDER"])):
 
 @pytest.fixture
 def alone(tmp_path: Path) -> dict[str, str]:
-    """The variables of a program with a Spark of its own."""
+    """The variables of a program that starts a Spark."""
     folder = tmp_path / "spark"
     folder.mkdir()
     return {"SPARK_FOLDER": str(folder), "OTHER_PYTHON": str(other_python(tmp_path / "other"))}

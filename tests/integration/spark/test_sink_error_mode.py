@@ -1,4 +1,4 @@
-"""What must not be there before, published by Spark: nothing that somebody else made meanwhile is touched."""
+"""A target that must not exist yet, published by Spark: what another writer made in that time is not touched."""
 
 from __future__ import annotations
 

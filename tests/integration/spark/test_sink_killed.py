@@ -1,4 +1,4 @@
-"""Programs that are killed while Spark publishes for them, over Connect: each is a process of its own."""
+"""Programs that are killed while Spark publishes for them, over Connect: each in a separate process."""
 
 from __future__ import annotations
 

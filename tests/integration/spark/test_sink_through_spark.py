@@ -115,7 +115,7 @@ def restarted(target: Target) -> None:
 
 
 def staged(target: Target) -> list[str]:
-    """What is staged; the note of what has been published is no part of it."""
+    """The staged files, without the note of what has been published."""
     found = [name for name in everything(target.folder) if "_staging" in name]
     noted = [name for name in found if name.endswith("~committed")]
     return [name for name in found if not any(note.startswith(name) for note in noted)]

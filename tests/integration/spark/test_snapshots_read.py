@@ -123,7 +123,7 @@ def test_a_schema_that_is_given_leaves_columns_out(reads: Any, folder: Path) -> 
         ({"snapshot": "yesterday"}, "option snapshot is a snapshot's id"),
         ({"snapshot": "20261122T042242123456Z-1a2b3c4d"}, "no snapshot 20261122T042242123456Z-1a2b3c4d"),
         ({"jobs": "prices"}, "unknown option jobs"),
-        ({"job": "nobody"}, "has no snapshot of job 'nobody'; it has snapshots of others, prices"),
+        ({"job": "absent"}, "has no snapshot of job 'absent'; it has snapshots of others, prices"),
     ],
     ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
 )

@@ -1,4 +1,4 @@
-"""A source of Spark: what it reads, what it leaves behind, and what it says when it cannot read."""
+"""A source of Spark: what it reads, what it leaves, and its errors when it cannot read."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_ctrl_c_while_rows_are_staged_leaves_nothing_that_the_next_start_would_k
     with pytest.raises(KeyboardInterrupt):
         rows_of(Spark(slow))
     until_s = time.monotonic() + PATIENCE_S
-    while True:  # Spark goes on writing for a while: what it leaves, a start behind that removes
+    while True:  # Spark continues to write for a while: the next start removes what it leaves
         rows_of(Spark(spark.range(1)))
         if not left_in(staging):
             break

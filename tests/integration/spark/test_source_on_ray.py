@@ -76,7 +76,7 @@ def test_ctrl_c_while_rows_are_staged_leaves_nothing_and_the_job_starts_again(sp
         assert runtime.run(job_over(spark.range(3))).read == 3
         return not any(tmp_path.glob("shared/*/pin-*"))
 
-    # Tasks of Spark that were stopped may write on for a while: what they wrote, the start behind that removes.
+    # Tasks of Spark that were stopped may write for a while longer: the next start removes their files.
     until(again)
 
 
@@ -156,7 +156,7 @@ def test_a_later_run_reads_the_rows_that_are_new_and_first_what_a_drained_one_ha
         on_ray(tmp_path, start_timeout_s=0).start(job())
     assert len(staged()) == 1, "a start that fails takes nothing from those that follow"
     appended(8_000, 8_100)
-    # What is left comes first, in a run of its own; what came meanwhile is for the next.
+    # The rest is read first, in a separate run; rows that arrived in that time are for the next.
     assert on_ray(tmp_path).run(job()).read == 7_300 - read
     kept = mp.Snapshots(tmp_path / "kept", interval_s=None)
     assert mp.InProcess(2, snapshots=kept).run(job()).read == 100

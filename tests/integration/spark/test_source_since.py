@@ -89,7 +89,7 @@ def test_a_stopped_run_reads_to_its_bound_before_a_later_one_reads_on(spark: Any
         handle = runtime.start(nightly(source(), tmp_path / "out"), control=False)
         handle.stop(drain=drain)
         written(drain * 60_000 + 50_000, drain * 60_000 + 60_000)
-        # What is left of the stopped run comes first, in a run of its own; what came meanwhile is for the next.
+        # The rest of the stopped run is read first, in a separate run; rows that arrived in that time are for the next.
         run(source(), tmp_path, 2)
         run(source(), tmp_path)
     assert last_totals(tmp_path) == {parity: sum(range(parity, 120_000, 2)) for parity in (0, 1)}

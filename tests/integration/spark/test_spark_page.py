@@ -1,4 +1,4 @@
-"""docs/spark.md runs, classic and over Connect; its tables have what there is."""
+"""docs/spark.md runs, classic and over Connect; its tables are complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.pages import SPARK
 def test_the_page_runs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(SPARK)
-    assert spark.range(3).count() == 3, "the session of the program goes on"
+    assert spark.range(3).count() == 3, "the session of the program continues"
 
 
 @pytest.mark.parametrize("end", [sources.Spark, sinks.Spark])

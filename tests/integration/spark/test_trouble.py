@@ -157,7 +157,7 @@ def test_what_is_not_there_is_a_source_error_in_one_line(
 
 
 def test_where_nothing_may_be_staged_or_written_it_says_so(spark: Any, tmp_path: Path) -> None:
-    # Nobody may write below a file, not even root.
+    # Not even root may write below a file.
     (tmp_path / "file").touch()
     staged = mp.Job("staged")
     source = sources.Spark(sql="select 1 as n", session=spark, staging=tmp_path / "file")

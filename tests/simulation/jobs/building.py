@@ -136,7 +136,7 @@ class _Builder:
         keyed = self.keyed(stage.inputs, name, stage.key, stage.partitioner, apart=stage.apart)
         keyed = watched(keyed, f"{name}-in", self.seen, arrivals=stage.ttl is not None)
         if stage.enriched:
-            keyed = keyed.enrich(f"{name}-ask", ask, combine=lambda passed, told: passed._replace(told=told))
+            keyed = keyed.enrich(f"{name}-ask", ask, combine=lambda passed, answer: passed._replace(answer=answer))
         timed = self.layout.is_timed(stage.inputs[0])
         policy = "dead-letter" if stage.poisoned else "fail"
         main, *sides = KINDS[stage.kind](keyed, stage, self.seen, timed=timed, on_error=policy)

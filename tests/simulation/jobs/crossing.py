@@ -1,6 +1,6 @@
 """One cell of the matrix: a job that goes from so many workers to so many others while data flows, and is judged.
 
-Rule: each stage takes records before the rescale, behind it, and in every version between: no move ends before.
+Rule: each stage takes records before the rescale, after it, and in every version between: no move ends before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WARM_ROWS: Final = 120
 LAST_ROWS: Final = 40
 """So many it takes at least when all has moved."""
 
-RUNS: Final = ("", ", started afresh after a loss", ", saved all the time", ", gone on after a loss")
+RUNS: Final = ("", ", restarted after a loss", ", with snapshots all the time", ", resumed after a loss")
 """How a cell is run."""
 
 TURNS_MAX: Final = 300_000
@@ -175,8 +175,8 @@ class Run:
             fed.feed(part, rng.randrange(KEYS), self.times[at] - rng.choice([0, 0, 0, 1, 3, BOUND + 30]))
 
     def lose(self, who: str, turns: int) -> None:
-        """Lose somebody so many turns after the rescale has begun, and go on where it was saved last, or start
-        afresh.
+        """Lose an actor so many turns after the rescale has begun, and resume from the last snapshot, or start from
+        nothing.
         """
         self.flow(0, WARM_ROWS)
         self.ask()

@@ -24,17 +24,17 @@ JOB_CASES: Final = (
     *(f"tail of {kind}" for kind in TAILS),
     *(f"sink {sink}" for sink in SINKS),
     "keyed by index",
-    "keyed by a partitioner of one's own",
+    "keyed by a custom partitioner",
     "one slot",
     "equal keys of other types",
     "joined before keys",
-    "joined behind keys",
+    "joined after keys",
     "timed",
     "untimed",
     "windows at two stages",
     "window fired",
     "late record",
-    "late behind a silence",
+    "late after a silence",
     "future record",
     "silent part",
     "empty part",
@@ -90,9 +90,9 @@ def _of_layout(case: Case) -> Iterator[str]:
     yield from (f"sink {end.sink}" for end in layout.ends)
     for stage in layout.stages:
         yield f"counted by {stage.kind}"
-        yield {"index": "keyed by index", "own": "keyed by a partitioner of one's own"}.get(stage.partitioner, "")
+        yield {"index": "keyed by index", "own": "keyed by a custom partitioner"}.get(stage.partitioner, "")
         if len(stage.inputs) > 1:
-            yield "joined behind keys" if stage.apart else "joined before keys"
+            yield "joined after keys" if stage.apart else "joined before keys"
     if sum(stage.window is not None for stage in layout.stages) > 1:
         yield "windows at two stages"
     if case.slots == 1:
@@ -128,7 +128,7 @@ def _of_late(case: Case, head: Head, outcome: Outcome) -> Counter[str]:
     return Counter(
         {
             "late record": len(own),
-            "late behind a silence": len(late - own),
+            "late after a silence": len(late - own),
             "future record": sum(record.time >= FUTURE for record in late),
         }
     )

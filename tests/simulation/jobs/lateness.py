@@ -79,7 +79,7 @@ def _check_woken(
         )
         for record in run:
             on_time = record in late or record.time > floor
-            require(on_time, f"{record} is on time, and one at {floor} behind the same silence was late (T2)")
+            require(on_time, f"{record} is on time, and one at {floor} after the same silence was late (T2)")
 
 
 def _some(records: set[Record]) -> str:

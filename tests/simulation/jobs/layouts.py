@@ -42,7 +42,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Stage:
-    """A step that counts per key. ``kind``: by which step; ``apart``: its inputs are keyed apart and joined behind.
+    """A step that counts per key. ``kind``: by which step; ``apart``: its inputs are keyed apart and joined later.
 
     ``window``: how wide its windows are; ``ttl``: when a key's state goes; ``poisoned``: whether it fails on some
     records; ``enriched``: whether an asynchronous step is before it.
@@ -119,7 +119,7 @@ class Layout:
         return self.has_epochs(self.stage(way.feeder).inputs[0])
 
     def finished(self) -> Layout:
-        """This layout, with an end for each stream that nobody shows: a tail shows nothing of who went by, and what is
+        """This layout, with an end for each stream without one: a tail does not show which records passed, and what is
         late, or in a window, is to be seen however it is read.
         """
         read = [way for stage in self.stages for way in stage.inputs] + [way for end in self.ends for way in end.inputs]

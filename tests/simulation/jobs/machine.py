@@ -168,8 +168,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.feds and self.driven.incarnation < INCARNATIONS_MAX)
     @rule(who=st.sampled_from(["worker", "coordinator"]), workers=_SIZE)
     def kill(self, who: str, workers: int) -> None:
-        """One is lost: the job goes on from its last snapshot, or begins afresh, and what the old one has still on its
-        way arrives all the same.
+        """Lose an actor: the job resumes from its last snapshot, or starts from nothing; messages of the old one
+        that are in flight still arrive.
         """
         with self.noted():
             self.driven.crash(who, workers)

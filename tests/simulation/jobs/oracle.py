@@ -1,6 +1,6 @@
 """The expected output of a job in any schedule: computed from its layout and its input, one record at a time.
 
-It knows no machine and no worker. What may differ from run to run (who comes first of two parts, who is late behind
+It knows no machine and no worker. What may differ between runs (which of two parts comes first, which row is late after
 a silence) is taken from the outcome, and must then agree with all the rest of it.
 """
 
@@ -187,7 +187,7 @@ class _Oracle:
         keys = by(came, lambda item: KEYS[stage.key](item.record))
         for key, items in keys.items():
             where = f"stage {stage.name}, key {key!r}"
-            self.told(stage, key, items, where)
+            self.answer(stage, key, items, where)
             for life in self.lives(stage, items, where):
                 self.tally(life, marks, where)
         if stage.kind in ("logic", "batch", "windows"):
@@ -195,12 +195,12 @@ class _Oracle:
         if stage.window is not None:
             self.windows(stage, stage.window, keys)
 
-    def told(self, stage: Stage, key: Any, items: list[Item], where: str) -> None:
+    def answer(self, stage: Stage, key: Any, items: list[Item], where: str) -> None:
         """What an enriching step has said about each."""
-        told = info_of(key) if stage.enriched else None
+        answer = info_of(key) if stage.enriched else None
         for item in items:
             mark = self.marks[stage.name][item.ident]
-            require(mark.told == told, f"{where}: {item} was told {mark.told}, not {told}")
+            require(mark.answer == answer, f"{where}: {item} got {mark.answer}, not {answer}")
 
     def lives(self, stage: Stage, items: list[Item], where: str) -> list[list[Item]]:
         """The records of a key in the order in which they were counted; with a ttl apart for each life of its state."""
@@ -237,7 +237,7 @@ class _Oracle:
             source = item.record.source
             n, digest, sources[source] = n + 1, chained(digest, item.ident), sources.get(source, 0) + 1
             mark = marks[item.ident]
-            right = Mark(mark.stage, n, digest, sources[source], mark.told)
+            right = Mark(mark.stage, n, digest, sources[source], mark.answer)
             require(mark == right, f"{where}: {item} has {mark}, not {right}")
         require_way_order(items, where)
 

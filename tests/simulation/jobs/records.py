@@ -21,7 +21,7 @@ class Record(NamedTuple):
 class Mark(NamedTuple):
     """What a stage notes on a record: the ``n``-th of its key there, ``of_source``-th among those of its source.
 
-    ``digest`` depends on all records of the key up to this one, in their order; ``told``: the answer of an enriching
+    ``digest`` depends on all records of the key up to this one, in their order; ``answer``: the answer of an enriching
     step.
     """
 
@@ -29,7 +29,7 @@ class Mark(NamedTuple):
     n: int
     digest: int
     of_source: int
-    told: int | None
+    answer: int | None
 
 
 class Passed(NamedTuple):
@@ -37,7 +37,7 @@ class Passed(NamedTuple):
 
     record: Record
     trail: tuple[Mark, ...] = ()
-    told: int | None = None
+    answer: int | None = None
 
 
 class Fired(NamedTuple):
@@ -93,7 +93,7 @@ def counted(tally: Tally, stage: str, passed: Passed) -> tuple[Tally, Passed]:
     digest = chained(digest, ident(passed))
     by_source = dict(sources)
     by_source[passed.record.source] = by_source.get(passed.record.source, 0) + 1
-    mark = Mark(stage, n + 1, digest, by_source[passed.record.source], passed.told)
+    mark = Mark(stage, n + 1, digest, by_source[passed.record.source], passed.answer)
     after = (n + 1, digest, tuple(sorted(by_source.items())))
     return after, Passed(passed.record, (*passed.trail, mark))
 

@@ -1,7 +1,7 @@
 """Restores of a snapshot on another number of workers: a job is lost in its middle and resumes.
 
 Rule: nothing is left to the schedule. Half of the records are read when the snapshot is asked for, and part of the
-others when the job is lost; so each has positions, timers, keys, lists and sinks behind it, and rows to take back.
+others when the job is lost; so each snapshot covers positions, timers, keys, lists and sinks, and rows to take back.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class CommittedWriter:
 
 
 class Written:
-    """A stateless sink: a row counts as soon as it is written."""
+    """A stateless sink: a row counts when it is written."""
 
     def __init__(self, seen: Seen, name: str) -> None:
         self.seen = seen

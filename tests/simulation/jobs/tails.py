@@ -136,7 +136,7 @@ def weight_of_passed(passed: Passed) -> int:
 
 
 def _judge_figures(tail: Tail, rows: Rows, came: list[Item]) -> None:
-    """By how much a sum has grown tells which record came, so each figure must be that of these records."""
+    """The growth of a sum shows which record came, so each figure must be that of these records."""
     rows_of = {figure: by(rows[f"{tail.name}-{figure}"], lambda row: row.key) for figure in FIGURES}
     items = keyed_by(tail, came)
     for figure, by_key in rows_of.items():

@@ -59,7 +59,7 @@ def test_t2_nobody_is_late_before_the_first_silence_or_behind_one_that_was_too_s
 
 def test_t2_behind_a_silence_all_are_judged_by_one_epoch() -> None:
     first, second, third = rows(10, 30, 29)
-    with pytest.raises(Violation, match="behind the same silence"):
+    with pytest.raises(Violation, match="after the same silence"):
         judge([first, 2, second, third], {second})
 
 

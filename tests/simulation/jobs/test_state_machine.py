@@ -98,8 +98,8 @@ def test_a_failure_can_be_run_again() -> None:
     unshrunk = settings(SETTINGS, phases=[Phase.generate])
     with pytest.raises(Violation) as failed:
         drive(Fragile, unshrunk)
-    told = "\n".join(failed.value.__notes__)
-    assert "state.start(" in told, "the program itself is told"
-    (blob,) = re.findall(r"reproduce_failure\('[^']+', b'([^']+)'\)", told)
+    printed = "\n".join(failed.value.__notes__)
+    assert "state.start(" in printed, "the program itself is shown"
+    (blob,) = re.findall(r"reproduce_failure\('[^']+', b'([^']+)'\)", printed)
     with pytest.raises(Violation, match="a worker has left"):
         drive(Fragile, unshrunk, blob)

@@ -52,7 +52,7 @@ def require_ordered(numbered: Iterable[tuple[Hashable, int]], where: str) -> Non
     last: dict[Hashable, int] = {}
     for path, number in numbered:
         before = last.get(path, -1)
-        require(before < number, f"{where}: of {path}, number {number} came behind {before}: reordered")
+        require(before < number, f"{where}: of {path}, number {number} came after {before}: reordered")
         last[path] = number
 
 

@@ -224,11 +224,11 @@ WRONG: Final = {
     "frontiers are those of the end": Wrong(Worker, "_maybe_cut", frontiers_of_the_end, 2, "windows-of-windows"),
     "states of parts are not restored": Wrong(RestorePoint, "_kept", no_state, 90, "linear"),
     "the claim is omitted": Wrong(StoreCheckpointer, "claim", claim_omitted, 0),
-    "sinks discard what stands": Wrong(SinkCommits, "recover", all_discarded, 4),
-    "what stands is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
+    "sinks discard what is valid": Wrong(SinkCommits, "recover", all_discarded, 4),
+    "what is valid is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
-    "workers go on behind the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
-    "a job stops before its last snapshot stands": Wrong(SnapshotCoordinator, "ask_last", stopped_early, 6),
+    "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
+    "a job stops before its last snapshot is durable": Wrong(SnapshotCoordinator, "ask_last", stopped_early, 6),
 }
 """The error, its place, and the first seed that shows it: another seed soon after must show it too."""

@@ -150,8 +150,8 @@ def _story(
     while (step := came_from[key]) is not None:
         key, action = step
         actions.append(action)
-    told = "\n".join(str(action) for action in reversed(actions))
-    return f"{instance.name}: {type(error).__name__}: {error}\n{told}"
+    shown = "\n".join(str(action) for action in reversed(actions))
+    return f"{instance.name}: {type(error).__name__}: {error}\n{shown}"
 
 
 def main() -> int:

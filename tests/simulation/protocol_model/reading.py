@@ -39,7 +39,7 @@ class Reading:
             part.position += 1
             late = self.is_late(part, record)
             if oracle.read(record, late=late):
-                special.append("late behind a wake")
+                special.append("late after a wake")
             if late:
                 special.append("future record" if time > AHEAD else "late record")
                 continue

@@ -138,7 +138,7 @@ class Run:
         new = range(self.next_worker, self.next_worker + request.size - len(keep))
         self.next_worker += len(new)
         if new and len(keep) < len(here):
-            world.hit("join and leave at once")
+            world.hit("join and leave together")
         self.note(("request", *sorted(keep), *new))
         world.request(tuple(sorted((*keep, *new))))
 

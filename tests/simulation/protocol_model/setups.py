@@ -38,7 +38,7 @@ class Machines:
 class Request:
     """Rescale to ``size`` workers, ``kept`` of those that are there; not before ``step``, and then as ``when`` says.
 
-    ``when``: "step": at once, "moving": during a rescale, "pressure": something has no credit, "end": at the end of
+    ``when``: "step": immediately, "moving": during a rescale, "pressure": a channel has no credit, "end": at the end of
     stream, "quiet": nothing is in flight and nothing can be read.
     """
 

@@ -152,7 +152,7 @@ class ModelWorker(Promising):
         if self.gone:
             return
         if self.id not in self.members:
-            self.net.hit("leaver's epoch behind its marker")
+            self.net.hit("leaver's epoch after its marker")
         self.sent[exchange], self.idle[exchange] = max(time, self.sent[exchange]), idle
         self.note_sent(exchange)
         self.flush(exchange)

@@ -300,7 +300,7 @@ def test_a_job_that_is_resumed_is_not_given_it_again(tmp_path: Path) -> None:
     assert next(calls) == 1  # at the first start alone
     assert written == list(range(1_001, 1_001 + len(written)))
 
-    # A step that is new in the job begins with it, although the job goes on; one that was renamed does not.
+    # A new step of the job begins with it, although the job is resumed; a renamed step does not.
     handle = mp.InProcess(snapshots=kept).start(job("y", renamed_from="x")[0], control=False)
     handle.stop(drain=False)
     assert next(calls) == 2

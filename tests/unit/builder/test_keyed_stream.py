@@ -191,7 +191,7 @@ def last(key: Any, value: int, state: Any) -> tuple[Any, int]:
 
 @pytest.mark.parametrize("stream", ["untimed", "timed", "late"])
 def test_t1_timers_and_ttl_need_epochs_and_the_late_stream_has_none(stream: str) -> None:
-    """Its records are below the frontier: a timer for them would fire at once, or at the end."""
+    """Its records are below the frontier: a timer for them would fire immediately, or at the end."""
     streams = {"untimed": keyed(), "timed": keyed().assign_timestamps("at", lambda n: n), "late": on_time_and_late()[1]}
     with pytest.raises(
         PlanError, match=r"step 'it': on_timer runs on event time, but the stream has no epochs.*on-time"

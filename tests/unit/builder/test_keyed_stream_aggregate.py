@@ -1,4 +1,4 @@
-"""`aggregate` as it is written in a job: what is wrong is told at the call, and what is right runs on any workers."""
+"""`aggregate` in a job: errors are raised at the call, and valid calls run on any number of workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions: what stands between exchanges, which exchanges feed it and which it feeds, downstream first."""
+"""Regions: the steps between exchanges, which exchanges feed it and which it feeds, downstream first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def regions(job: mp.Job) -> list[Region]:
     found = regions_of(job.plan())
     fed: set[str] = set()
     for region in found:
-        assert fed.issuperset(region.exits), "a region stands before one that it feeds"
+        assert fed.issuperset(region.exits), "a region comes before one that it feeds"
         fed.update(region.entries)
     steps = [name for region in found for name in region.steps]
     assert sorted(steps) == sorted(step.name for step in job.plan().steps), "each step is in one region"
@@ -145,7 +145,7 @@ def loop_over_two_exchanges(job: mp.Job) -> None:
 
 @pytest.mark.parametrize("build", [loop_over_one_exchange, loop_of_dead_letters, loop_over_two_exchanges])
 def test_a_region_that_feeds_itself_is_refused_naming_the_union_that_closes_the_loop(build: Any) -> None:
-    """It would be fed only while its own exchange has no backlog, so a full one would stop the job for good (F2)."""
+    """It would be fed only while its own exchange has no backlog, so a full one would stop the job forever (F2)."""
     job = mp.Job("a")
     build(job)
     around = "'third', 'second'" if build is loop_over_two_exchanges else "'second'"

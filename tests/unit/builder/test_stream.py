@@ -1,4 +1,4 @@
-"""Stream builders: fan-out, arguments checked at the call, and what stands where it may not."""
+"""Stream builders: fan-out, arguments checked at the call, and steps in the wrong place."""
 
 from __future__ import annotations
 

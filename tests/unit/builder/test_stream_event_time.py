@@ -1,4 +1,4 @@
-"""Stream builders and event time: what `generate_epochs` and `assign_timestamps` take, and where they may stand."""
+"""Stream builders and event time: the arguments of `generate_epochs` and `assign_timestamps`, and their place."""
 
 from __future__ import annotations
 

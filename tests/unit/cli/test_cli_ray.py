@@ -42,7 +42,7 @@ def test_a_runtime_env_is_json_or_a_file_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "reported"),
     [
         ("{", "--runtime-env is not JSON"),
         ("no/such/file.yaml", "no/such/file.yaml cannot be read"),
@@ -54,7 +54,7 @@ def test_a_runtime_env_is_json_or_a_file_with_it(tmp_path: Path) -> None:
         (".", r"\. cannot be read"),
     ],
 )
-def test_what_is_no_runtime_env(env: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_runtime_env(env: str, reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in {
         "list.json": b"[]",
@@ -64,7 +64,7 @@ def test_what_is_no_runtime_env(env: str, told: str, tmp_path: Path, monkeypatch
         "binary": b"\xff",
     }.items():
         Path(name).write_bytes(text)
-    with pytest.raises(WrongCommand, match=told):
+    with pytest.raises(WrongCommand, match=reported):
         ray_options(runtime_env=env)
 
 
@@ -93,9 +93,9 @@ def test_a_detached_job_that_had_finished_says_so_and_how_it_starts_over(
     runtime: Any = Ends(snapshots=mp.Snapshots(str(tmp_path)))
     runtime.run(job)
     start_detached(runtime, job, address=None, quiet=True)
-    told = capsys.readouterr().err
-    assert "job nightly has already finished" in told
-    assert told.endswith("nothing was run; --resume none starts over\n")
+    reported = capsys.readouterr().err
+    assert "job nightly has already finished" in reported
+    assert reported.endswith("nothing was run; --resume none starts over\n")
     start_detached(runtime, job, address=None, quiet=False)
     assert "2 read" in capsys.readouterr().err
 
@@ -117,7 +117,7 @@ def test_a_sigterm_while_ray_is_joined_is_not_blamed_on_a_function_of_the_job(
 
 
 class Stops(mp.InProcess):
-    """Stops what it starts, before anybody has asked for it."""
+    """Stops its job before a user asks for it."""
 
     def start(self, job: mp.Job, *, control: bool = True) -> mp.JobHandle:
         handle = super().start(job, control=control)

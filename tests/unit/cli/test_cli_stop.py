@@ -38,7 +38,7 @@ class Busy:
 
 @pytest.fixture
 def passing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time passes where somebody sleeps, and nowhere else."""
+    """Time passes only in `sleep_s`."""
     now = [0.0]
     monkeypatch.setattr(SystemClock, "monotonic_s", lambda self: now[0])
     monkeypatch.setattr(SystemClock, "sleep_s", lambda self, duration_s: now.__setitem__(0, now[0] + duration_s))

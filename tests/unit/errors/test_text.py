@@ -1,4 +1,4 @@
-"""What a message repeats of an error that a user's function raised: names that stand in the code, and no values."""
+"""What a message repeats of an error of a user's function: names from the code, and no values."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def nothing() -> Any:
             lambda row: (
                 row["delay"],
                 row[
-                    # where it says so
+                    # where it is declared so
                     "dep_delay"
                 ],
             ),

@@ -116,7 +116,7 @@ def test_another_name_is_answered_as_python_does() -> None:
     for thing, name, near in ((stream, "fliter", "filter"), (keyed, "cuont", "count"), (sources, "Fles", "Files")):
         with pytest.raises(AttributeError, match=name) as raised:
             getattr(thing, name)
-        # Of these the interpreter makes "Did you mean: …?" where nobody catches it.
+        # Of these the interpreter makes "Did you mean: …?" where the error is not caught.
         assert (raised.value.name, raised.value.obj) == (name, thing)
         assert near in dir(thing)
     with pytest.raises(ImportError, match=r"cannot import name 'Fles' from 'malstrom_py.sources' \("):

@@ -23,7 +23,7 @@ TIMED: dict[str, Any] = {"timed": True}
 
 
 class Desk:
-    """``ask`` is a coroutine function. ``asked``: the things it was asked about, in order; ``most``: at once."""
+    """``ask`` is a coroutine function. ``asked``: what it was asked, in order; ``most``: calls at the same time."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -66,7 +66,7 @@ class Desk:
 
 
 class Enriching(Stepped):
-    """The step ``enrich`` that asks ``desk``; its calls go on beside the test."""
+    """The step ``enrich`` that asks ``desk``; its calls run beside the test."""
 
     def __init__(self, desk: Desk, resources: Resources, options: dict[str, Any], stepping: dict[str, Any]) -> None:
         self.desk = desk

@@ -57,7 +57,7 @@ class OneWorker:
         return self
 
     def give(self, part: str, other: OneWorker, *, polled: bool = True) -> PartReleased:
-        """Hand ``part`` over; ``polled``: whether the other may poll it at once (R6)."""
+        """Release ``part``; ``polled``: whether the other worker may poll it immediately (R6)."""
         position, released = self.call(partial(self.source.release, part=Part(part)))
         assert isinstance(released, PartReleased)
         other.call(partial(other.source.take, part=Part(part), position=position, state=released.state))

@@ -37,7 +37,7 @@ def rows_of_batch(batch: Batch) -> list[Row]:
 
 
 class Stepped:
-    """The step that ``factory`` builds, called ``"under-test"``, with ``ports`` outputs of its own.
+    """The step that ``factory`` builds, called ``"under-test"``, with ``ports`` outputs.
 
     Ports named in ``silent`` carry no epochs below the maximum; dead letters get one more port, as in a plan.
     """

@@ -1,4 +1,4 @@
-"""`aggregate`: several running figures per key at once."""
+"""`aggregate`: several running figures per key in one step."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_fields_are_columns_or_functions_and_each_is_looked_up_once() -> None:
 
 
 class Priced:
-    """A function that is no key of a dict, and equal to all others."""
+    """A function that cannot be a key of a dict, and equals all others."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -173,7 +173,7 @@ def test_what_is_written_out_does_what_the_functions_do(values: list[Any]) -> No
 
 
 class Adding:
-    """A function that is no key of a dict."""
+    """A function that cannot be a key of a dict."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -210,7 +210,7 @@ BAD_FINISH = agg.custom(
     ids=["sum", "std", "n_unique", "min", "mean"],
 )
 def test_a_record_that_one_cannot_take_leaves_all_of_them_as_they_were(one: Any, values: list[Any]) -> None:
-    # The others come before and behind it, by name.
+    # The others come before and after it, by name.
     others = {name: agg.custom(list, lambda seen, value: [*seen, value], lambda a, b: a + b, tuple) for name in "az"}
     step = stepped("skip", **others, m=one, seen=agg.n_unique(repr))
     step.push(Batch(values, keys=["k"] * 3))

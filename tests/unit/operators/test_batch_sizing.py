@@ -1,4 +1,4 @@
-"""How many rows are taken at once, and how many are worked off in a second, by how long rows have taken."""
+"""How many rows are taken per poll, and how many are processed per second, by how long rows have taken."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_what_was_gathered_moves_with_the_time_that_it_has_waited() -> None:
     giver, taker = stepped(3, 3.0, clock=here), stepped(3, 3.0, clock=there)
     there.advance(77.0)
     giver.push(Batch([1, 2], keys=["a", "b"]))
-    here.advance(2.0)  # nobody has looked since
+    here.advance(2.0)  # no one has polled since
     taken = Taken(frozenset({"a"}))
     giver.push(taken)
     taker.push(Acquire(taken.states))

@@ -87,13 +87,13 @@ def test_a_function_is_told_by_name_file_and_line(described: object, name: str, 
 
 
 def test_a_lambda_is_told_by_file_and_line() -> None:
-    told = describe_function(lambda value: value)
-    assert told.startswith("test_a_lambda_is_told_by_file_and_line.<locals>.<lambda> at ")
+    reported = describe_function(lambda value: value)
+    assert reported.startswith("test_a_lambda_is_told_by_file_and_line.<locals>.<lambda> at ")
 
 
-@pytest.mark.parametrize(("described", "told"), [(str.upper, "str.upper"), (len, "len"), (int, "int"), (7, "int")])
-def test_what_has_no_code_is_told_by_name(described: object, told: str) -> None:
-    assert describe_function(described) == told
+@pytest.mark.parametrize(("described", "reported"), [(str.upper, "str.upper"), (len, "len"), (int, "int"), (7, "int")])
+def test_what_has_no_code_is_told_by_name(described: object, reported: str) -> None:
+    assert describe_function(described) == reported
 
 
 def test_a_column_is_told_as_one() -> None:

@@ -1,4 +1,4 @@
-"""What every step that calls a user's function does when that function raises, whatever the step."""
+"""What every step that calls a user's function does when that function raises, the same for each step."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def aggregate(fn: Fn) -> OperatorFactory:
     def user(value: int) -> int:
         return fn(value)
 
-    # Before and behind the aggregate that raises stand others, whose states must stay as they were as well.
+    # Before and after the aggregate that raises there are others, whose states must not change either.
     return partial(Aggregate, aggregations={"b": agg.sum(user), "a": agg.n_unique(), "c": agg.std()})
 
 

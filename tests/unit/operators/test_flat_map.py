@@ -61,7 +61,7 @@ def test_arrays_give_their_items() -> None:
 
 
 def test_of_much_made_of_little_only_a_slice_is_held_at_once() -> None:
-    """What is queued behind the step never grows past about one slice of outputs, however many one record gives."""
+    """The queue after the step never grows past about one slice of outputs, however many one record gives."""
     held: list[int] = []
 
     class Holding(Operator):

@@ -1,4 +1,4 @@
-"""`generate_epochs` and idle parts: who holds the epoch back, who says so, and what a part that wakes is judged by."""
+"""`generate_epochs` and idle parts: which part holds the epoch back, which is idle, and how a waking part is judged."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_t2_a_barrier_persists_what_an_idle_part_will_be_judged_by() -> None:
 
 
 class Joined:
-    """Two generators on parts of their own, joined: what comes out of the union."""
+    """Two generators on separate parts, joined: the output of the union."""
 
     def __init__(self, *, first_ways: int = 1) -> None:
         generator = limit_out_of_orderness(BOUND)
@@ -253,7 +253,7 @@ def test_t2_of_an_idle_and_a_finished_input_a_union_makes_an_idle_stream_never_t
 
 
 def test_t2_what_another_branch_has_sent_but_the_union_not_taken_yet_counts_when_a_part_wakes() -> None:
-    # One part, judged twice: the first judge has woken, and its epoch is on its way when the second one wakes.
+    # One part, judged twice: the first judge has woken, and its epoch is in flight when the second one wakes.
     both = Joined()
     for node in (0, 1):
         both.push(node, PartOpened("p"), batch_of("p", 50))

@@ -1,4 +1,4 @@
-"""`generate_epochs` at a switch: idle parts are raised, then a part that is behind takes the promise back (T2)."""
+"""`generate_epochs` at a switch: idle parts are raised, then a part that lags takes the promise back (T2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDLE_AFTER_S = 10.0
 
 
 class Reader(Operator):
-    """Stands for a source: passes what it is given, and promises nothing before its end."""
+    """Replaces a source: passes its input on, and promises nothing before its end."""
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         out.send(batch)
@@ -111,7 +111,7 @@ def test_r2_a_part_that_is_behind_takes_the_promise_back() -> None:
     generating = Generating("a").data("a", 100)
     assert generating.said == [Epoch(99)]
     assert generating.switch(b=19) == Epoch(19)
-    # Epochs that were behind the old promise are news again.
+    # Epochs below the old promise are news again.
     generating.data("b", 41)
     assert generating.said[-1] == Epoch(40)
 

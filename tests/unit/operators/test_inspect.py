@@ -1,4 +1,4 @@
-"""`inspect`: calls a function for its effect and passes records on as they are."""
+"""`inspect`: calls a function for its effect and forwards records unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inspect_frontier`: a function is told of every move of the frontier, and of nothing else."""
+"""`inspect_frontier`: calls a function at every move of the frontier, and only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps persist while they are tracked: what changed, no more, and enough to go on with (S1, S2, S5)."""
+"""What the steps persist while they are tracked: the changes, no more, and enough to resume (S1, S2, S5)."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_what_has_waited_moves_on_with_a_list_that_was_restored() -> None:
 
 
 class Ledger:
-    """Parts by key, whose position is ``told`` by the test, or how much was written."""
+    """Parts by key, whose position the test sets in the test, or how much was written."""
 
     def __init__(self) -> None:
         self.opened: list[tuple[str, Any]] = []

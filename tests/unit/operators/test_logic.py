@@ -1,4 +1,4 @@
-"""Logics: which hooks one really has, and what is told when one is misspelt or missing."""
+"""Logics: which hooks one has, and the error when one is misspelt or missing."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_nothing_is_sent_at_or_below_what_has_passed() -> None:
 
 
 def named(message: object, output: object) -> None:
-    """Stands in for a user's function."""
+    """Replaces a user's function."""
 
 
 @pytest.mark.parametrize("key", ["b", None, ("a",)])

@@ -183,12 +183,12 @@ def test_a_finished_part_is_closed_at_once_and_only_once() -> None:
     assert source.closed == {"a": 1, "b": 1}
 
 
-MALFORMED = {"a": [[1], MalformedRecord("line 2 is no number", record="x"), [3]]}
+MALFORMED = {"a": [[1], MalformedRecord("line 2 is not a number", record="x"), [3]]}
 
 
 def test_a_malformed_record_fails_and_names_step_and_part() -> None:
     reading = Reading(Scripted(MALFORMED)).open()
-    with pytest.raises(SourceError, match=r"'under-test', part 'a': line 2 is no number.*on_error=") as caught:
+    with pytest.raises(SourceError, match=r"'under-test', part 'a': line 2 is not a number.*on_error=") as caught:
         reading.read_all()
     assert type(caught.value) is SourceError
     assert isinstance(caught.value.__cause__, MalformedRecord)
@@ -205,7 +205,7 @@ def test_a_malformed_record_becomes_a_dead_letter() -> None:
     assert step.values() == [1, 3]
     letter = step.dead_letters[0]
     assert (letter.step, letter.key, letter.value, letter.timestamp) == ("under-test", None, "x", None)
-    assert letter.error == "line 2 is no number"
+    assert letter.error == "line 2 is not a number"
     assert step.batches(port=1)[0].part == "under-test/a"
 
 
@@ -330,7 +330,7 @@ def test_the_text_of_a_users_error_is_not_repeated_that_of_the_system_is() -> No
 
 
 class Sized:
-    """Gives as many rows as it is asked for, each of ``row_bytes``, and lets ``row_s`` pass for each."""
+    """Gives as many rows as requested, each of ``row_bytes``, and lets ``row_s`` pass for each."""
 
     def __init__(self, clock: VirtualClock, row_s: float = 0.0, row_bytes: int = 10) -> None:
         self.clock, self.row_s, self.row = clock, row_s, "x" * row_bytes
@@ -363,7 +363,7 @@ class Sized:
         (0.0, 10, [4, 8, 16, 32, 64, 100, 100]),
         (0.02, 10, [4, 8, 2, 4, 8, 2, 4]),  # a poll of 8 takes longer than a tenth of a second
         (1.0, 10, [4, 1, 1, 1, 1, 1, 1]),
-        (0.0, 1 << 17, [4, 7, 7, 7, 7, 7, 7]),  # about a mebibyte at once
+        (0.0, 1 << 17, [4, 7, 7, 7, 7, 7, 7]),  # about a mebibyte per poll
         (0.0, 1 << 22, [4, 1, 1, 1, 1, 1, 1]),
     ],
 )

@@ -1,4 +1,4 @@
-"""A part that was gained: it counts at once, and is read when nothing of it is on its way elsewhere (R2, R6, T5)."""
+"""A gained part: it counts immediately, and is read when none of its rows is in flight elsewhere (R2, R6, T5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_r2_a_finished_part_is_handed_over_by_its_position_and_kept_for_snapshot
     giver.poll(10)  # part "0" is finished
     said = len(giver.on_time.messages)
     assert giver.call(partial(giver.source.release, part=Part("0"))) == (2, None)
-    assert len(giver.on_time.messages) == said, "operators keep nothing of it, so they are told nothing"
+    assert len(giver.on_time.messages) == said, "operators keep no state of it, so they get no message"
     taker.source.take_finished(part=Part("0"), position=2)
     assert (taker.source.finished, taker.source.parts_left) == (True, [])
     assert (positions(giver), positions(taker)) == ({"1": [0, False]}, {"0": [2, True]})
@@ -40,7 +40,7 @@ def test_r6_a_gained_part_counts_but_is_not_polled_before_it_may_be() -> None:
     assert (values_of(taker.on_time), taker.epoch()) == ([100, 200], 10 - BOUND - 1)
     assert not taker.source.finished
     assert taker.source.next_poll_s() is None, "nothing is due that may be polled"
-    assert positions(taker) == {"0": [2, True], "1": [1, False]}, "one that waits is where it stood"
+    assert positions(taker) == {"0": [2, True], "1": [1, False]}, "one that waits keeps its position"
     taker.source.poll_gained()
     taker.finish()
     assert values_of(taker.on_time) == [100, 200, 20]

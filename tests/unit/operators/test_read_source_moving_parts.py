@@ -198,7 +198,7 @@ def test_r2_giving_the_last_part_away_sends_no_epoch_until_the_worker_is_told_to
 
 def test_t2_a_gained_part_keeps_its_epoch_where_the_taker_is_ahead_of_it() -> None:
     class Two(sources.Memory[int]):
-        """Part "slow" stands at 10 when part "fast" is at 1000."""
+        """Part "slow" is at 10 when part "fast" is at 1000."""
 
         def build_part(self, part: Part, state: Any) -> Any:
             items = [10, 11, 12] if part == "slow" else [1000, 2000]
@@ -231,7 +231,7 @@ def test_s1_a_barrier_persists_positions_of_open_waiting_and_finished_parts_and_
 
 
 class Mute:
-    """A part that will not say where it stands."""
+    """A part that does not give its position."""
 
     def __init__(self) -> None:
         self.left = 2

@@ -1,4 +1,4 @@
-"""`source` and parts that have nothing: which are told of, since when, and which never are (T2)."""
+"""`source` and parts without rows: which are reported, since when, and which never are (T2)."""
 
 from __future__ import annotations
 

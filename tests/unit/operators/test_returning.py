@@ -1,4 +1,4 @@
-"""A function that forgets ``return``: found by test mode at once, by a run after a thousand calls, never wrongly."""
+"""A function without ``return``: found by test mode immediately, by a run after a thousand calls, never wrongly."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Pairs(KeyedLogic[str, Any, tuple[Any, Any], Any]):
 
 
 class Totals(KeyedLogic[str, int, int, int]):
-    """Adds whole batches up and tells the totals at each epoch, dated at the epoch itself."""
+    """Adds up whole batches and sends the totals at each epoch, dated at the epoch itself."""
 
     def __init__(self, timed: bool = True) -> None:
         self.timed = timed
@@ -275,7 +275,7 @@ def test_a_hook_that_raises_is_named(hook: str) -> None:
 
 
 class Aside(Pairs):
-    """Sends odd values aside; says so at epochs and when a timer is due; raises on 7, when it has sent it."""
+    """Sends odd values aside; sends a row at epochs and when a timer is due; raises on 7, after it has sent it."""
 
     def on_data(self, message: DataMessage[str, Any], key_state: Any, output: Output[str, Any]) -> Any:
         output.set_timer(message.key, 15)

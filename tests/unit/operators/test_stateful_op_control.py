@@ -22,7 +22,7 @@ from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester
 
 
 def total(message: DataMessage[str, int], state: int | None, output: Output[str, int]) -> int | None:
-    """Adds up; a sum of 0 is no state."""
+    """Adds up; a sum of 0 counts as no state."""
     state = (state or 0) + message.value
     output.emit(message.key, state, message.timestamp)
     return state or None

@@ -26,7 +26,7 @@ State = MutableMapping[str, Any]
 
 
 class Alarms(KeyedLogic[str, Any, Any, int]):
-    """A value is a list of times to be woken at. Says when it was woken, and at which epoch it was told of."""
+    """A value is a list of times to be woken at. Sends when it was woken, and at which epoch."""
 
     def __init__(self, again: Callable[[int], int | None] = lambda time: None, keep: bool = True) -> None:
         self._again, self._keep = again, keep
@@ -68,7 +68,7 @@ def test_t6_a_step_with_two_inputs_wakes_at_the_minimum_of_both() -> None:
         return stream.generate_epochs(f"{name}-epochs", mp.limit_out_of_orderness(0))[0]
 
     class Now(KeyedLogic[str, int, Any, list[int]]):
-        """Tells, when it is woken for a record, which records have come by then."""
+        """Sends, when it is woken for a record, which records have come by then."""
 
         def on_data(self, message: DataMessage[str, int], key_state: Any, output: Output[str, Any]) -> list[int]:
             assert message.timestamp is not None

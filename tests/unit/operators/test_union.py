@@ -29,7 +29,7 @@ class Watching(Recorder):
 
 
 def joined(inputs: int) -> tuple[Executor, Watching]:
-    """A union of ``inputs`` nodes that are pushed to, with a recorder behind it."""
+    """A union of ``inputs`` nodes that are pushed to, followed by a recorder."""
     recorder = Watching()
     union: Operator = Union(StepContext("test", "union"))
     nodes = [NodeSpec(f"in-{number}", None) for number in range(inputs)]

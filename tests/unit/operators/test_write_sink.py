@@ -1,4 +1,4 @@
-"""`sink`: hands batches to a writer, and turns whatever goes wrong into an error that names the step."""
+"""`sink`: passes batches to a writer, and turns each failure into an error that names the step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.operators.stepping import Stepped
 
 
 class Plain:
-    """A sink without transactions that is its own writer, and fails where it is told."""
+    """A sink without transactions that is its own writer, and fails where the test asks for it."""
 
     def __init__(self, failing: str = "", error: BaseException | None = None) -> None:
         self._failing, self._error = failing, error or OSError(28, "No space left on device")

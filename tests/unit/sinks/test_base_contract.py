@@ -33,7 +33,7 @@ class Folder(sinks.Files):
         found = []
         for path in sorted(self.folder.glob(f"**/*.{self.format}"), key=lambda path: path.name):
             if not path.relative_to(self.folder).parts[0].startswith("_"):
-                # Partition columns stand in the names of folders.
+                # Partition columns are part of the names of folders.
                 named = dict(part.split("=") for part in path.relative_to(self.folder).parts[:-1])
                 found += [row | named for row in readers[self.format](path).to_dicts()]
         return [{"n": int(row["n"]), "text": row["text"]} for row in found]

@@ -1,5 +1,5 @@
 """Output partitioned by column: each row in the folder of its values, read back whole by the programs that know Hive's
-layout, however many partitions there are and whoever writes them."""
+layout, however many partitions and writers there are."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_numbers_and_bools_of_numpy_are_partitions(tmp_path: Path) -> None:
 def test_far_more_partitions_than_open_files(format: Format, tmp_path: Path) -> None:
     count = 3 * rolling.OPEN_MAX
     rows = [{"a": n % count, "n": n} for n in range(4 * count)]
-    # So small a size makes each piece a write of its own: the files of all but the last partitions are finished early.
+    # So small a size makes each piece a separate write: the files of all but the last partitions are finished early.
     write(tmp_path, rows[:count], rows[count:], format=format, partition_by="a", file_bytes_max=4000)
     found = [int(row["n"]) for path in visible(tmp_path) for row in read_plain(tmp_path / path)]
     assert sorted(found) == list(range(4 * count))

@@ -152,7 +152,7 @@ def test_what_two_workers_wrote_stands_in_the_order_of_arrival_whoever_commits_f
 
 
 def test_a_worker_that_has_left_is_behind_nobody() -> None:
-    """What it pre-committed long ago stands where it arrived, also among what a later worker has written."""
+    """Rows that were pre-committed long ago stay in their place, also among those that a later worker has written."""
     out = sinks.Memory()
     leaver, stayer = (out.open(WorkerInfo("job", "out", WorkerId(worker))) for worker in (5, 0))
     stayer.write(Batch(["first"], keys=["a"]))
@@ -165,7 +165,7 @@ def test_a_worker_that_has_left_is_behind_nobody() -> None:
 
 
 def test_copies_in_other_processes_pre_commit_their_rows_and_keep_a_moved_key_in_order() -> None:
-    """Each copy counts for itself, so that between them only the version of the table tells what came first."""
+    """Each copy counts for itself, so that only the version of the table orders them."""
     original = sinks.Memory()
     original.items.append("of an earlier run")
     copies = [cloudpickle.loads(cloudpickle.dumps(original)) for _ in range(3)]

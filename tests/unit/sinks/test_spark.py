@@ -18,7 +18,7 @@ from tests.unit.sinks.writing import context, everything, visible
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ({}, "one of path=, table= and foreach_snapshot="),
         ({"path": "a", "table": "b"}, "one of path=, table= and foreach_snapshot="),
@@ -39,8 +39,8 @@ from tests.unit.sinks.writing import context, everything, visible
         ({"foreach_snapshot": print, "mode": "overwrite"}, "the function decides"),
     ],
 )
-def test_arguments_that_do_not_go_together_are_told_at_once(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+def test_arguments_that_do_not_go_together_are_told_at_once(arguments: dict[str, Any], reported: str) -> None:
+    with pytest.raises(PlanError, match=reported):
         Spark(**arguments)
 
 
@@ -70,7 +70,7 @@ def test_it_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "told"),
+    ("second", "reported"),
     [
         ([{"a": 2, "b": None, "c": 1}], "columns 'c' are not among those of the first batch"),
         ([{"a": "x", "b": None}], "column 'a' holds int and str"),
@@ -78,8 +78,8 @@ def test_it_says_what_it_is() -> None:
         ([{"a": 1, "b": {"x": 1}}, {"a": 1, "b": {"y": 1}}], r"'b' \(struct<x: int64> before"),
     ],
 )
-def test_drift_in_one_worker_names_the_column(second: list[Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=told):
+def test_drift_in_one_worker_names_the_column(second: list[Any], reported: str, tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=reported):
         pre_committed(Spark(tmp_path), [{"a": 1, "b": {"x": 1}}], *[[row] for row in second])
 
 
@@ -119,7 +119,7 @@ def test_what_is_appended_must_be_like_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"is partitioned by \[\], and partition_by is \['t'\]"):
         Spark(tmp_path, partition_by="t").recover(context("s4"), [])
     (tmp_path / "a.parquet").write_bytes(b"no parquet")
-    with pytest.raises(SinkError, match=r"a\.parquet is no Parquet file"):
+    with pytest.raises(SinkError, match=r"a\.parquet is not a Parquet file"):
         Spark(tmp_path).recover(context("s4"), [])
 
 

@@ -1,4 +1,4 @@
-"""Sinks of one job: what is replaced as a whole has one writer, and the plan says so before anything runs."""
+"""Sinks of one job: a target that is replaced as a whole has one writer, and the plan is refused otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark raises is told in its own words, in one line, and as what it means for the job."""
+"""Errors of Spark become one line with Spark's words, and the matching error of the job."""
 
 from __future__ import annotations
 

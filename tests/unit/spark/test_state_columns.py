@@ -73,7 +73,7 @@ def test_keys_are_told_by_the_same_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         (math.nan, "nan"),
         (-math.inf, "-inf"),
@@ -93,8 +93,8 @@ def test_keys_are_told_by_the_same_rule() -> None:
     ],
     ids=str,
 )
-def test_json_tells_what_it_lacks_by_what_comes_nearest(value: Any, told: Any) -> None:
-    assert json.loads(json_text(value)) == told
+def test_json_tells_what_it_lacks_by_what_comes_nearest(value: Any, reported: Any) -> None:
+    assert json.loads(json_text(value)) == reported
 
 
 def test_arrays_of_numpy_are_lists() -> None:

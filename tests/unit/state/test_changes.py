@@ -91,7 +91,7 @@ def test_a_key_is_written_in_one_way_along_a_chain() -> None:
     made = changes()
     assert made.names([1, "a"], 2, full=True) == [1, "a"]
     assert made.names([2], 2, full=False) == [2]
-    assert made.names([1.0], 2, full=False) is None  # the chain has 1 perhaps: it begins anew
+    assert made.names([1.0], 2, full=False) is None  # the chain may have 1: it starts again
     assert made.names([1.0, True, 2], 2, full=True) == [1.0, 1.0, 2]
     found = made.names([1, 2.0, Decimal(3)], 2, full=False)
     assert found is not None

@@ -144,7 +144,7 @@ OWN_THING: dict[str, Any] = {"by": lambda value: value}
 
 
 def dealt(entries: list[Any], owner: dict[str, int]) -> list[list[Any]]:
-    """The input of three workers: rows of their own keys, whose values are numbers, and all epochs."""
+    """The input of three workers: rows of separate keys, whose values are numbers, and all epochs."""
     inputs: list[list[Any]] = [[], [], []]
     epoch = 0
     for number, entry in enumerate(entries):

@@ -215,7 +215,7 @@ def test_what_is_no_error_of_a_record_ends_the_job_as_itself(stop: type[BaseExce
 
 
 def test_calls_that_never_come_back_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if each attempt ended at once, and yet the desk never answers.
+    # As if each attempt ended immediately, and yet the desk never answers.
     monkeypatch.setattr(calls, "_GRACE_S", 0.01 - 30.0)
     with enriching() as step:
         step.push(keyed("a"))
@@ -273,7 +273,7 @@ def test_a_function_that_is_no_coroutine_function_is_refused(function: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"concurrency": 0}, "whole number of at least 1"),
         ({"concurrency": 1.5}, "whole number of at least 1"),
@@ -292,8 +292,8 @@ def test_a_function_that_is_no_coroutine_function_is_refused(function: Any) -> N
     ],
     ids=shown,
 )
-def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(PlanError, match=reported):
         stream().enrich("e", known, **options)
 
 

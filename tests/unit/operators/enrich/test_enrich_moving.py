@@ -1,4 +1,4 @@
-"""`enrich` where state moves: what is in flight comes back first, and nothing of it moves."""
+"""`enrich` where state moves: what is in flight comes back first, and none moves while in flight."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_r5_acquire_lets_every_epoch_leave_first_and_brings_nothing() -> None:
 
 
 def test_what_leaves_for_a_collect_comes_out_before_it() -> None:
-    """So that the steps behind get the rows and epochs before they give up state."""
+    """So that later steps get the rows and epochs before they give up state."""
 
     async def look(key: str) -> str:
         await asyncio.sleep(0)

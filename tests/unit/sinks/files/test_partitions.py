@@ -1,4 +1,4 @@
-"""Rows are told apart by their partition columns, in order, without rows being made."""
+"""Rows are divided by their partition columns, in order, without building rows."""
 
 from __future__ import annotations
 

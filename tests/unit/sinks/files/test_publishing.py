@@ -186,7 +186,7 @@ def test_names_that_the_file_system_takes_for_one_are_told(tmp_path: Path, monke
             raise FileExistsError(path)
         mkdir(path, mode)
 
-    # Folders on Linux tell case apart; this one does not.
+    # Folders on Linux distinguish case; this one does not.
     monkeypatch.setattr(os, "mkdir", mkdir_of_any_case)
     monkeypatch.setattr(Path, "is_dir", lambda self: True)
     with pytest.raises(SinkError, match="treats two partitions as one"):

@@ -78,7 +78,7 @@ class Case:
         return sorted(n for name in visible(folder) for n in readers[self.kind](folder / name)["n"].to_list())
 
     def has_gone_on(self, folder: Path) -> None:
-        """As a start after the death does: recover, commit what has a manifest, go on."""
+        """As a start after the death does: recover, commit what has a manifest, continue."""
         self.recover(folder)
         self.commit(folder, "s1", "s2")
         assert self.there(folder) == sorted(written("s1", "s2"))

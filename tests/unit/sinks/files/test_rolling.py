@@ -1,4 +1,4 @@
-"""Open files: one per folder, not too many, each finished once and none left behind."""
+"""Open files: one per folder, a bounded number, each finished once and none left over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet folders: exactly once, wherever the machine dies and whatever step of the file system fails."""
+"""Parquet folders: exactly once, for a death at any moment and a failure of any step of the file system."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_wherever_the_commit_of_an_empty_table_is_interrupted_it_is_there_whole_
 
 
 def test_the_columns_of_folders_are_told_as_spark_tells_them(tmp_path: Path) -> None:
-    """Each escape is a character of its own, as in the names that `sinks.Files` and Spark make."""
+    """Each escape is one character, as in the names that `sinks.Files` and Spark make."""
     (tmp_path / "%C3%BC%25=1").mkdir()
     pq.write_table(pa.table({"n": [1]}), tmp_path / "%C3%BC%25=1" / "a.parquet")
     there = existing_in(tmp_path)

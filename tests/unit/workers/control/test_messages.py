@@ -1,4 +1,4 @@
-"""Messages of control sockets: they come back as they went, and whatever else comes is a typed error."""
+"""Messages of control sockets: they survive a round trip, and all other input is a typed error."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_an_answer_comes_as_it_went(answer: Answer) -> None:
     "error",
     [
         JobEnded("it has", job="a", how="failed"),
-        OperationInProgress("it goes on", job="a", operation="stop"),
+        OperationInProgress("it continues", job="a", operation="stop"),
         JobNotFound("there is none", job="a", running=("b", "c")),
         OperatorError("step 'b' failed", step="b", function="f at job.py:3", rule="key kept"),
     ],

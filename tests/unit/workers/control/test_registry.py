@@ -78,11 +78,11 @@ def test_a_folder_that_others_may_look_into_is_refused(rights: int, runtime: Pat
 def test_a_link_or_a_file_instead_of_the_folder_is_refused(runtime: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (runtime / "malstrom").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ControlError, match="is no folder"):
+    with pytest.raises(ControlError, match="is not a folder"):
         server_directory()
     (runtime / "malstrom").unlink()
     (runtime / "malstrom").touch()
-    with pytest.raises(ControlError, match=r"cannot be made|is no folder"):
+    with pytest.raises(ControlError, match=r"cannot be made|is not a folder"):
         server_directory()
 
 
@@ -100,7 +100,7 @@ def test_a_socket_has_the_name_of_its_job_or_a_digest_where_the_path_would_be_to
 
 def test_a_claim_holds_the_name_and_leaves_nothing(folder: Path) -> None:
     claim = NameClaim.of(folder, "job")
-    assert read_token(folder, "job") is None, "nothing is told before the socket listens"
+    assert read_token(folder, "job") is None, "no token before the socket listens"
     claim.publish()
     claim.socket_path.touch()
     assert read_token(folder, "job") == claim.token

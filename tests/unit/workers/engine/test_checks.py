@@ -157,5 +157,5 @@ def test_s5_a_step_that_is_watched_is_told_where_epochs_go_on() -> None:
         def continue_at(self, epoch: int) -> None:
             told.append(epoch)
 
-    CheckedStep(Told(StepContext("test", "told")), Codec()).continue_at(7)
+    CheckedStep(Told(StepContext("test", "noted")), Codec()).continue_at(7)
     assert told == [7]

@@ -168,9 +168,9 @@ def test_s1_a_region_goes_on_behind_a_barrier_that_is_not_the_last() -> None:
     region = Region(source=True)
     region.feed.at_sources(Barrier("1"))
     for exchange, worker in CHANNELS:
-        region.send(exchange, worker, Barrier("1"), ["behind"])
+        region.send(exchange, worker, Barrier("1"), ["after"])
     region.take()
-    assert region.got() == [region.made[0], *["behind"] * 4]
+    assert region.got() == [region.made[0], *["after"] * 4]
     assert not region.feed.suspended
     assert region.feed.sources_open
 

@@ -39,9 +39,9 @@ class Modulo:
 class Told(Operator):
     """Passes everything on, says that it has key 1, and writes down what acts on state."""
 
-    def __init__(self, context: StepContext, *, told: list[tuple[str, str]]) -> None:
+    def __init__(self, context: StepContext, *, noted: list[tuple[str, str]]) -> None:
         super().__init__(context)
-        self._told = told
+        self._told = noted
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         out.send(batch)
@@ -66,13 +66,13 @@ def graph_of(job: mp.Job) -> WorkerGraph:
     )
 
 
-def told_on_shipping(job: mp.Job, told: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return what the steps record in ``told`` when all slots of each region leave."""
+def told_on_shipping(job: mp.Job, noted: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return what the steps record in ``noted`` when all slots of each region leave."""
     for feed in graph_of(job).feeds:
         feed._shipping.start(events.Ship(1, tuple((slot, 1) for slot in range(job.slots))))
         while feed._shipping.under_way:
             feed._shipping.next()
-    return told
+    return noted
 
 
 @pytest.mark.parametrize(
@@ -82,26 +82,28 @@ def told_on_shipping(job: mp.Job, told: list[tuple[str, str]]) -> list[tuple[str
 )
 def test_r4_the_steps_of_a_union_are_told_in_the_order_of_the_graph_each_once(one: Any, other: Any) -> None:
     """Records that the second branch releases reach the step after both branches: that step gets the message last."""
-    job, told = mp.Job("told", slots=8), list[tuple[str, str]]()
+    job, noted = mp.Job("noted", slots=8), list[tuple[str, str]]()
     numbers = job.source("in", sources.Memory([1]))
     first = numbers.key_by("first-key", lambda n: n, partitioner=one)
     second = numbers.map("again", lambda n: n).key_by("second-key", lambda n: n, partitioner=other)
-    branches = [as_step(partial(Told, told=told), name=f"of-{key.ref.step}")(key) for key in (first, second)]
-    as_step(partial(Told, told=told), name="behind")(branches[0].union("both", branches[1])).sink("out", sinks.Memory())
-    order = ["of-first-key", "of-second-key", "behind"]
-    assert told_on_shipping(job, told) == [(kind, step) for kind in ("Interrogate", "Collect") for step in order]
+    branches = [as_step(partial(Told, noted=noted), name=f"of-{key.ref.step}")(key) for key in (first, second)]
+    as_step(partial(Told, noted=noted), name="after")(branches[0].union("both", branches[1])).sink(
+        "out", sinks.Memory()
+    )
+    order = ["of-first-key", "of-second-key", "after"]
+    assert told_on_shipping(job, noted) == [(kind, step) for kind in ("Interrogate", "Collect") for step in order]
 
 
 def test_r4_steps_without_state_by_key_are_not_told() -> None:
-    job, told = mp.Job("told", slots=8), list[tuple[str, str]]()
+    job, noted = mp.Job("noted", slots=8), list[tuple[str, str]]()
     keyed = job.source("in", sources.Memory([1])).key_by("key", lambda n: n)
     told_of = [
-        as_step(partial(Told, told=told), name="keyed")(keyed),
-        as_step(partial(Told, told=told), name="local")(keyed.key_local("near", lambda n: n)),
+        as_step(partial(Told, noted=noted), name="keyed")(keyed),
+        as_step(partial(Told, noted=noted), name="local")(keyed.key_local("near", lambda n: n)),
     ]
     told_of[0].key_by("again", lambda n: n).sink("out", sinks.Memory())
     told_of[1].sink("near-out", sinks.Memory())
-    assert {step for _, step in told_on_shipping(job, told)} == {"keyed"}
+    assert {step for _, step in told_on_shipping(job, noted)} == {"keyed"}
 
 
 def test_f3_a_partitioner_is_bound_once_per_exchange() -> None:

@@ -52,18 +52,18 @@ def test_r2_all_exchanges_switch_at_once_with_what_was_and_is_promised_on_each()
         on_time = judged(first, "first")
         on_time.key_by("alone", lambda time: time).sink("alone-out", sinks.Memory())
         joined = on_time.union("joined", judged(second, "second"))
-        joined.key_by("key", lambda time: time).key_by("behind", lambda time: time).sink("out", sinks.Memory())
+        joined.key_by("key", lambda time: time).key_by("after", lambda time: time).sink("out", sinks.Memory())
 
     worker = OneWorker(two, Silent({"a": [10]}), Silent({"b": [20]}), here=["a", "b"])
     worker.poll().poll(source=1)
-    for name in ("alone", "key", "behind"):
+    for name in ("alone", "key", "after"):
         worker.sent(name)
     worker.order(move_of())
-    markers = {name: worker.marker(name) for name in ("alone", "key", "behind")}
+    markers = {name: worker.marker(name) for name in ("alone", "key", "after")}
     assert {name: (marker.before, marker.after) for name, marker in markers.items()} == {
         "alone": (9, 9),
         "key": (9, 9),
-        "behind": (MIN_EPOCH, MIN_EPOCH),  # its region has reached nothing yet
+        "after": (MIN_EPOCH, MIN_EPOCH),  # its region has reached nothing yet
     }
     assert worker.told() == [Switched(1, 0)]
 
@@ -71,14 +71,14 @@ def test_r2_all_exchanges_switch_at_once_with_what_was_and_is_promised_on_each()
 def test_r2_the_exchange_of_a_keyed_region_is_promised_what_the_region_has_reached() -> None:
     def chain(stream: Stream) -> None:
         first = judged(stream).key_by("key", lambda time: time).map("same", lambda time: time)
-        first.key_by("behind", lambda time: time).sink("out", sinks.Memory())
+        first.key_by("after", lambda time: time).sink("out", sinks.Memory())
 
     worker = OneWorker(chain, Silent({"a": [10, 30], "b": [20]}), here=["a"]).poll(2)
     executor = worker.graph.executor
     executor.push(worker.graph.nodes["key"] + 2, Epoch(7))
     executor.run()
     worker.order(move_of(gained("b"))).comes(came("b", 0, 3))
-    markers = worker.marker(), worker.marker("behind")
+    markers = worker.marker(), worker.marker("after")
     assert [(marker.before, marker.after) for marker in markers] == [(29, 3), (7, 7)]
 
 

@@ -1,4 +1,4 @@
-"""Sinks that are committed in the program that started a job: each task once, errors told, a program gone."""
+"""Sinks that are committed by the driver: each task once, errors reported, a dead driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def serving(tasks: DriverTasks, runner: DriverTaskRunner, taken: list[str]) -> t
             if task is not None:
                 taken.append(task.what)
                 error = runner.do(task)
-                assert runner.do(task) == error  # handed out again: it is not done again
+                assert runner.do(task) == error  # offered again: it is not done again
                 tasks.done(task.number, error)
 
     thread = threading.Thread(target=serve)

@@ -25,7 +25,7 @@ def test_what_ray_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"num_gpus": -1}, "num_gpus is a number of at least 0, got -1"),
         ({"num_gpus": float("nan")}, "num_gpus is a number of at least 0"),
@@ -43,8 +43,8 @@ def test_what_ray_counts() -> None:
         ({"runtime_env": {"py_modules": ["/no/such"]}}, "py_modules in runtime_env names /no/such"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_before_ray_is_asked(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+def test_an_option_that_cannot_be_is_refused_before_ray_is_asked(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(PlanError, match=reported):
         mp.RayRuntime(1, **options)
 
 

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, driven by handle: what it is asked, what it sends, and how it ends."""
+"""A worker in a separate process, driven by hand: what it is asked, what it sends, and how it ends."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_it_reads_to_the_end_and_says_how_it_stands() -> None:
 
 def test_what_is_for_one_receiver_goes_together_and_a_worker_at_rest_waits() -> None:
     driven = Driven(plan_of(Ledger())).opened(members=(0, 1))
-    # The other one is fast, and says so.
+    # The other one is fast, and reports it.
     driven.streams.coming.append([Grant(ChannelId("by", 0, 1), 1, 0, 0)])
     driven.go(10)
     frames = [content for content in driven.streams.sent[1] if isinstance(content, Frame)]

@@ -13,7 +13,7 @@ from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
 
 
 class UsersError(Exception):
-    """One with an argument of its own, which pickle would lose."""
+    """An error with an argument that pickle would lose."""
 
     def __init__(self, code: int, *, why: str) -> None:
         super().__init__(f"{code}: {why}")

@@ -1,4 +1,4 @@
-"""What is told of a wait that ran out."""
+"""The message of a wait that ran out."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def test_a_wait_that_ran_out_says_what_goes_on(operation: str) -> None:
 
 
 def test_an_interrupted_wait_says_that_the_job_goes_on() -> None:
-    assert still_running("a").startswith("job 'a' goes on")
+    assert still_running("a").startswith("job 'a' continues")

@@ -1,4 +1,4 @@
-"""How a job ended: what its own process knows of it, and what others are told."""
+"""How a job ended: what its process knows, and what others get."""
 
 from __future__ import annotations
 

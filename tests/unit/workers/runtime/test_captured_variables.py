@@ -125,8 +125,8 @@ def nested(lock: Any) -> dict[str, Any]:
         "a list": ([1, [lock]], "an item of a list in an item of a list"),
         "a thread": (thread, "attribute '_lock' of Condition in attribute '_cond' of Event in attribute '_started' of"),
         "an object": ([Guarded({"lock": lock})], "an item of a dict in attribute 'lock' of Guarded in an item of a li"),
-        "behind a long text": ({"text": "x" * 1_000_000, "lock": lock}, "an item of a dict"),
-        "behind long bytes": ({"text": b"x" * 1_000_000, "lock": lock}, "an item of a dict"),
+        "after a long text": ({"text": "x" * 1_000_000, "lock": lock}, "an item of a dict"),
+        "after long bytes": ({"text": b"x" * 1_000_000, "lock": lock}, "an item of a dict"),
     }
 
 

@@ -112,7 +112,7 @@ def test_a_function_that_takes_long_makes_the_figures_old_and_blocks_nobody() ->
     status = handle.status(timeout_s=0.01)
     assert status.state == "running"
     assert status.age_s > 0
-    with pytest.raises(OperationInProgress, match=r"has not been rescaled within 0.01 s; the rescale goes on"):
+    with pytest.raises(OperationInProgress, match=r"has not been rescaled within 0.01 s; the rescale continues"):
         handle.rescale(2, timeout_s=0.01)
     with pytest.raises(OperationInProgress, match="it is still being stopped"):
         handle.stop(timeout_s=0.01)

@@ -69,7 +69,7 @@ def test_one_part_and_one_exchange_give_the_same_per_key_at_any_number_of_worker
     found = []
     for count in (1, workers):
         job, out, late = timed_job(items, STEPS[name])
-        # Epochs come behind batches, which are cut by time, too: so the clock stands still.
+        # Epochs come after batches, which are cut by time, too: so the clock does not move.
         mp.run(job, count, batch=mp.Batching(rows_max=37), clock=VirtualClock())
         found.append((out.by_key, late.items))
     assert found[0] == found[1]
@@ -99,7 +99,7 @@ def test_f2_no_credit_is_too_small_and_no_cut_changes_the_answer(
 
 @pytest.mark.parametrize("workers", [1, *WORKERS])
 def test_with_many_parts_and_exchanges_each_part_keeps_its_order_per_key_path(workers: int) -> None:
-    """Nothing lost, duplicated or reordered: every record tells its part and number, every path is checked."""
+    """Nothing lost, duplicated or reordered: every record carries its part and number, every path is checked."""
     job, out = mp.Job("paths"), sinks.Memory()
     items = [(part, number) for number in range(400) for part in range(5)]
     stream = job.source("in", sources.Memory(items, parts=5))
@@ -152,7 +152,7 @@ def test_t5_workers_without_a_part_do_not_hold_back_event_time() -> None:
 
 
 class PerWorker:
-    """A source without parts: every worker has one of its own."""
+    """A source without parts: every worker opens it."""
 
     def build(self, worker: sinks.WorkerInfo) -> Any:
         return sources.Memory([(worker.worker, number) for number in range(10)]).build_part(sources.Part("0"), None)
@@ -166,7 +166,7 @@ def test_a_stateless_source_is_read_by_every_worker() -> None:
 
 
 class Ledger:
-    """A partitioned sink that tells which rows came to which part, and how often a part was opened."""
+    """A partitioned sink that notes the rows of each part, and how many times a part was opened."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[tuple[Any, Any]]] = {}

@@ -1,4 +1,4 @@
-"""A rescale with which nobody gets on: it ends the job by a named cause, and only then (R7, P8)."""
+"""A rescale that makes no progress ends the job with an error that names the cause, and only then (R7, P8)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TricklePart:
 
 
 class Forgetful(LocalWorkers):
-    """Loses every message of the kinds in ``lost``: whoever waits for one waits for ever."""
+    """Loses every message of the kinds in ``lost``: a worker that waits for one waits forever."""
 
     lost: tuple[type, ...] = ()
 
@@ -89,7 +89,7 @@ def test_r7_past_its_deadline_a_rescale_ends_the_job_and_says_what_it_waits_for(
 
 
 def test_r7_who_still_gets_something_done_is_not_given_up() -> None:
-    """Whatever trickles in is still carried to the end of the job."""
+    """Rows that trickle in are still carried to the end of the job."""
     clock = VirtualClock()
     running = stuck(OpenSlots, clock, every_s=100.0)
     while clock.monotonic_s() < 10 * MOVE_DEADLINE_S:

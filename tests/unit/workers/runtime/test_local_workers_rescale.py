@@ -231,7 +231,7 @@ def test_r10_slots_are_balanced_and_few_move() -> None:
 
 
 class PerWorker:
-    """A source without parts: each worker that is there at the start reads ``count`` of its own."""
+    """A source without parts: each worker that runs from the start reads ``count`` rows."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -250,7 +250,7 @@ def test_who_reads_what_cannot_be_read_on_elsewhere_does_not_leave() -> None:
     with pytest.raises(PlanError, match=r"source 'clock' reads on worker 1 .*keep at least 2 workers"):
         running.ask(1)
     assert (running.crew.phase, running.reports) == ("steady", [])
-    # Others may come, read nothing of it, and go again.
+    # Others may join, read none of its rows, and leave again.
     running.ask(4).settle().ask(2).settle()
     assert source.built == [0, 1]
     while not running.crew._workers[1].reading.finished:
@@ -264,7 +264,7 @@ def test_who_reads_what_cannot_be_read_on_elsewhere_does_not_leave() -> None:
 # Ends.
 
 
-@pytest.mark.parametrize("moment", ["before", "meanwhile", "both"])
+@pytest.mark.parametrize("moment", ["before", "during", "both"])
 def test_a_job_that_is_drained_reads_nothing_more_whoever_joins(moment: str) -> None:
     job, out = mp.Job("drained"), sinks.Memory()
     endless = sources.Generator(lambda part, start: iter(range(start, 1 << 60)), parts=3)
@@ -274,7 +274,7 @@ def test_a_job_that_is_drained_reads_nothing_more_whoever_joins(moment: str) -> 
         running.ask(4).step(1)
         assert running.crew.phase == "moving"
     running.crew.drain()
-    if moment != "meanwhile":
+    if moment != "during":
         running.ask(3)
     read = running.crew.rows_in("in")
     running.settle()

@@ -91,7 +91,7 @@ SPAN = 10
 
 
 class Windows(mp.KeyedLogic[int, Reading, tuple[int, tuple[int, ...]], dict[int, tuple[int, ...]]]):
-    """Tumbling windows of `SPAN`: the numbers of the records of a key in each, told once, when its end is reached."""
+    """Tumbling windows of `SPAN`: the numbers of the records of a key in each, sent once, when its end is reached."""
 
     def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
         start = message.timestamp // SPAN * SPAN
@@ -147,7 +147,7 @@ def test_p2_each_window_is_told_once_and_is_right_at_both_stages(
 
 
 class WindowsOfWindows(mp.KeyedLogic[int, Any, tuple[int, int], dict[int, int]]):
-    """How many windows of the stage before it began at each time: told once, when that time is over."""
+    """How many windows of the stage before it began at each time: sent once, when that time is over."""
 
     def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
         start = message.value[0]

@@ -33,7 +33,7 @@ class Parts:
         self.log.append(("open", part, state or 0))
         self.open[part] += 1
         assert self.open[part] == 1, f"{part} is written in two places"
-        assert len(self.rows.setdefault(part, [])) == (state or 0), "it goes on where it stood"
+        assert len(self.rows.setdefault(part, [])) == (state or 0), "it resumes at its position"
         return PartWriter(self, part)
 
 
@@ -77,7 +77,7 @@ async def looked_up(row: tuple[int, int]) -> int:
 
 @pytest.mark.parametrize("sizes", [(2, 1), (3, 2)], ids=str)
 def test_r4_records_that_await_an_answer_leave_before_the_state_behind_them_moves(sizes: tuple[int, ...]) -> None:
-    """A count behind enrich: were a record let go of behind the state of its key, it would be counted from 0 again."""
+    """A count after enrich: a record released after the state of its key has moved would be counted from 0 again."""
     job, out = mp.Job("calls", slots=16), sinks.Memory()
     keyed = job.source("in", sources.Memory(rows(2, 150), parts=2)).key_by("key", lambda row: row[1] % 9)
     asked = keyed.enrich("asked", looked_up, by=lambda row: row, concurrency=4)
@@ -103,7 +103,7 @@ class Modulo:
 
 @pytest.mark.parametrize("sizes", [(2, 1), (3, 2)], ids=str)
 def test_r4_a_union_of_equally_keyed_streams_moves_as_one(sizes: tuple[int, ...]) -> None:
-    """One branch holds its records back, and the state behind the union gets those as well before it leaves."""
+    """One branch holds its records back, and the state after the union gets those as well before it leaves."""
     job, out = mp.Job("union", slots=16), sinks.Memory()
     first, second = (job.source(name, sources.Memory(rows(2, 80), parts=2)) for name in ("first", "second"))
     by_first = first.key_by("key-first", lambda row: row[1] % 9, partitioner=Modulo(16)).map("plain", lambda row: row)
@@ -153,7 +153,7 @@ class SlowPart:
 
 @pytest.mark.parametrize("checks", [False, True])
 def test_r6_what_is_sent_on_a_schedule_keeps_its_order_through_moves(checks: bool) -> None:
-    """Lists by time, behind which each record is put in order again: none is lost, none overtakes."""
+    """Lists by time, after which each record is put in order again: none is lost, none overtakes."""
     clock, out = VirtualClock(), sinks.Memory()
     job = mp.Job("schedule", slots=16)
     keyed = job.source("in", Slow(clock, 120)).key_by("key", lambda row: row[1] % 7)

@@ -1,4 +1,4 @@
-"""A planned stop takes as long as its last snapshot, whatever timer would be the next; by a virtual clock."""
+"""A planned stop takes as long as its last snapshot, independent of the next timer; by a virtual clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG_S = 1_000.0
 
 
 class Stopped:
-    """Runs a job whose function asks for its stop at its first record, behind which its source has nothing."""
+    """Runs a job whose function asks for its stop at its first record, after which its source has no rows."""
 
     def __init__(self, *, parts: int = 1, drain: bool | None = False, workers: int = 1, **options: Any) -> None:
         self.clock = VirtualClock()

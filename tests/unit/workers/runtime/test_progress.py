@@ -80,7 +80,7 @@ def test_a_run_is_shown_per_step_with_keys_epoch_late_and_skipped() -> None:
     assert skipping[-2:] == ["end", "1"]
     assert seen[0] == "8"
     assert "2" in seen
-    assert "dead letters" not in text, "a column in which nothing stands is left out"
+    assert "dead letters" not in text, "an empty column is left out"
 
 
 def test_dead_letters_are_shown_where_there_are_some() -> None:

@@ -1,4 +1,4 @@
-"""Who runs a job where it would block an event loop is told so at once; a cell of a notebook runs one."""
+"""A run that would block an event loop is refused immediately; a notebook cell runs one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_it_says_to_do_works_there() -> None:
 
 
 def in_a_notebook(source: str) -> Any:
-    """What a cell comes to, run as the kernel of a notebook runs it: inside its loop, by a coroutine of its own."""
+    """The result of a cell, run as the kernel of a notebook runs it: inside its loop, by a separate coroutine."""
     kernel: dict[str, Any] = {"__name__": "IPython.core.interactiveshell", "inspect": inspect}
     exec(KERNEL, kernel)
     run_cell: Callable[[CodeType, dict[str, Any]], Awaitable[Any]] = kernel["run_cell"]

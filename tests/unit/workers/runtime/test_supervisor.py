@@ -1,4 +1,4 @@
-"""A job that fails is begun again from its last snapshot, as often as it may, and only if that could help."""
+"""A failed job is restarted from its last snapshot, as often as allowed, and only if that could help."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FINE = RunResult("job", {}, 1.0)
 
 
 class Played:
-    """A run that ends as it is told."""
+    """A run that ends as the test asks."""
 
     def __init__(self, ends: list[MalstromError | RunResult], *, has_begun: bool = True) -> None:
         self._ends = ends
@@ -108,13 +108,16 @@ def test_a_stop_without_drain_ends_the_job_in_the_pause_before_it_begins_again()
 def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for failure, told in ((OperatorError("by zero"), "by zero"), (ZeroDivisionError("secret"), "ZeroDivisionError")):
+    for failure, text in (
+        (OperatorError("by zero"), "by zero"),
+        (ZeroDivisionError("secret"), "ZeroDivisionError"),
+    ):
         make, controls = Runs(failure, FINE), CommandQueue("job", kept=True)  # type: ignore[arg-type]
         controls.stop(drain=False)
         with pytest.raises(JobEnded, match=r"nothing was committed\. No last snapshot was made") as raised:
             Supervisor(make, controls, Restart(), VirtualClock()).execute()
         assert raised.value.__cause__ is failure
-        assert raised.value.__notes__ == [f"the job failed while it was being stopped: {told}"]
+        assert raised.value.__notes__ == [f"the job failed while it was being stopped: {text}"]
         assert raised.value.snapshot == ""
         assert len(make.asked) == 1
         assert "goes back" not in caplog.text
@@ -138,7 +141,7 @@ def test_a_stop_with_drain_cuts_the_pause_short() -> None:
 
 
 class Stopping(VirtualClock):
-    """Somebody stops the job as soon as time passes."""
+    """A client stops the job as soon as time passes."""
 
     def __init__(self, controls: CommandQueue, *, drain: bool) -> None:
         super().__init__()

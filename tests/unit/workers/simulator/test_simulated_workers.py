@@ -49,5 +49,5 @@ def test_f1_what_several_lost_runs_have_sent_all_comes_to_the_next_one() -> None
     crew = started(plan, 3, zombies)
     while crew.ways:
         crew.arrive(crew.ways[0])
-    assert crew.rows_in("n") == 0, "nothing of it counts"
+    assert crew.rows_in("n") == 0, "no row counts"
     crew.close()

@@ -1,4 +1,4 @@
-"""The simulator: the same seed the same run, what it lets happen, and how it tells of an error."""
+"""The simulator: the same seed the same run, which events it permits, and how it reports an error."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_s6_by_itself_no_seed_crashes_a_job_whose_sinks_cannot_discard() -> None
 
 def test_r8_a_reader_without_positions_stays_and_so_does_its_worker() -> None:
     class Once:
-        """A source that has no positions: each worker has a reader of its own."""
+        """A source that has no positions: each worker has a separate reader."""
 
         def build(self, worker: object) -> Any:
             return sources.Memory(range(10)).build_part("0", None)  # type: ignore[arg-type]
