@@ -81,7 +81,10 @@ def files_of(top: str) -> list[Path]:
 
 @pytest.mark.parametrize(
     "top",
-    ["malstrom_py", "workers", "rescale", "examples", "bench", "docs", "README.md", "CONTRIBUTING.md"],
+    [
+        *("malstrom_py", "workers", "rescale", "examples", "bench", "tests", "docs"),
+        *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    ],
 )
 def test_words_are_plain(top: str) -> None:
     wrong = [each for file in files_of(top) for each in banned_in(file)]

@@ -55,7 +55,7 @@ from tests.integration.ray.chaos import chaotic
 
 folder = Path(__file__).parent
 
-class Told:
+class Noted:
     def __call__(self, row):
         "It is not requested."
 
@@ -64,7 +64,7 @@ class Told:
         return {}
 
 def job():
-    return chaotic("early", folder / "out", Told())
+    return chaotic("early", folder / "out", Noted())
 """
 
 
