@@ -74,7 +74,7 @@ class CommandedWorkers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RescaleCommand:
+class PendingRescale:
     """A command to rescale. ``taken`` is set when the run has started the rescale, ``done`` at its end."""
 
     size: int
@@ -92,7 +92,7 @@ class RescaleCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotCommand:
+class PendingSnapshot:
     """A command to make a snapshot of the job, or a savepoint at ``uri``. ``done`` gets the id."""
 
     uri: str | None
@@ -160,8 +160,8 @@ class CommandQueue:
         self.pending = False
         self._lock = threading.Lock()
         self._clock = SystemClock()
-        self._asked: list[RescaleCommand | SnapshotCommand] = []
-        self._unanswered: list[RescaleCommand | SnapshotCommand] = []
+        self._asked: list[PendingRescale | PendingSnapshot] = []
+        self._unanswered: list[PendingRescale | PendingSnapshot] = []
         self._status: Future[JobStatus] | None = None
         self._drain: bool | None = None
         self._drain_sent = False
@@ -174,7 +174,7 @@ class CommandQueue:
 
     # Any thread.
 
-    def rescale(self, size: int) -> RescaleCommand:
+    def rescale(self, size: int) -> PendingRescale:
         """Request ``size`` workers.
 
         Raises:
@@ -182,20 +182,20 @@ class CommandQueue:
             JobEnded: the job has ended.
         """
         check_size(size)
-        asked = RescaleCommand(size, future(), future())
+        asked = PendingRescale(size, future(), future())
         with self._lock:
             self._ask(asked, "rescale")
         self.wake.set()
         return asked
 
-    def save(self, uri: str | None = None) -> SnapshotCommand:
+    def save(self, uri: str | None = None) -> PendingSnapshot:
         """Request a snapshot; with ``uri`` a savepoint there.
 
         Raises:
             OperationInProgress: the job is being stopped, or another savepoint is being made.
             JobEnded: the job has ended.
         """
-        asked = SnapshotCommand(uri, future())
+        asked = PendingSnapshot(uri, future())
         operation = "snapshot" if uri is None else "savepoint"
         with self._lock:
             if self._drain is not None and not self.ended.done():
@@ -304,7 +304,7 @@ class CommandQueue:
             self.pending = False
             self._snapshots = crew.snapshots
             drain, drain_sent, self._drain_sent = self._drain, self._drain_sent, self._drain is not None
-            taken: list[RescaleCommand | SnapshotCommand] = []
+            taken: list[PendingRescale | PendingSnapshot] = []
             # A job that is being stopped starts no rescale: endless requests would prevent its end.
             if drain is None:
                 taken, self._asked = self._asked, []
@@ -317,7 +317,7 @@ class CommandQueue:
                 crew.suspend()
                 self._suspending_s = self._clock.monotonic_s()
         for asked in taken:
-            if isinstance(asked, RescaleCommand):
+            if isinstance(asked, PendingRescale):
                 self._rescale(crew, asked)
             else:
                 self._save(crew, asked)
@@ -360,7 +360,7 @@ class CommandQueue:
         if status is not None:
             status.set_result(known)
 
-    def _rescale(self, crew: CommandedWorkers, asked: RescaleCommand) -> None:
+    def _rescale(self, crew: CommandedWorkers, asked: PendingRescale) -> None:
         restarts = self._restarts
 
         def done(ended: RescaleReport | MalstromError) -> None:
@@ -383,7 +383,7 @@ class CommandQueue:
         if not asked.taken.done():
             asked.taken.set_result(None)
 
-    def _save(self, crew: CommandedWorkers, asked: SnapshotCommand) -> None:
+    def _save(self, crew: CommandedWorkers, asked: PendingSnapshot) -> None:
         restarts = self._restarts
 
         def done(ended: SnapshotId | MalstromError) -> None:
@@ -402,7 +402,7 @@ class CommandQueue:
         except (PlanError, SnapshotError) as error:
             done(error)
 
-    def _is_answered(self, asked: RescaleCommand | SnapshotCommand, restarts: int) -> bool:
+    def _is_answered(self, asked: PendingRescale | PendingSnapshot, restarts: int) -> bool:
         """Record that ``asked`` is answered; False if the answer is of a run that was restarted since."""
         with self._lock:
             if self._restarts != restarts:
@@ -410,7 +410,7 @@ class CommandQueue:
             self._unanswered.remove(asked)
             return True
 
-    def _ask(self, asked: RescaleCommand | SnapshotCommand, operation: str) -> None:
+    def _ask(self, asked: PendingRescale | PendingSnapshot, operation: str) -> None:
         self._refuse_if_ended(asked.what)
         if len(self._asked) >= ASKED_MAX:
             raise OperationInProgress(
@@ -421,9 +421,9 @@ class CommandQueue:
         self._asked.append(asked)
         self.pending = True
 
-    def _savepoint(self) -> SnapshotCommand | None:
+    def _savepoint(self) -> PendingSnapshot | None:
         """Return the running or waiting savepoint."""
-        savings = (asked for asked in self._asked + self._unanswered if isinstance(asked, SnapshotCommand))
+        savings = (asked for asked in self._asked + self._unanswered if isinstance(asked, PendingSnapshot))
         return next((asked for asked in savings if asked.uri is not None), None)
 
     def _conflict(self, wanted: str, operation: str) -> OperationInProgress:

@@ -298,7 +298,7 @@ class Coordinator:
         )
 
 
-class WorkerGroup(ABC):
+class CoordinatedWorkers(ABC):
     """The workers that run ``plan`` under the decisions of ``coordination``: the base class of all worker groups."""
 
     coordination: Coordinator

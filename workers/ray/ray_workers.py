@@ -17,7 +17,7 @@ from malstrom_py.errors import InternalError, MalstromError, PeerError
 from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
-from malstrom_py.workers.coordinator.coordinator import Coordinator, WorkerGroup
+from malstrom_py.workers.coordinator.coordinator import CoordinatedWorkers, Coordinator
 from malstrom_py.workers.coordinator.recovery import RestorePoint, RunStart, begin, beginning_steps, listed
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
@@ -67,7 +67,7 @@ GO_BACK_S: Final = 1.0
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
-class RayWorkers(WorkerGroup):
+class RayWorkers(CoordinatedWorkers):
     """The workers of ``plan``, configured by ``setup``. ``tasks``: for the driver; ``journal``: for the next
     coordinator; ``node_watch``: knows the silent nodes.
     """

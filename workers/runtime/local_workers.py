@@ -21,7 +21,7 @@ from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import Report
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
-from malstrom_py.workers.coordinator.coordinator import Coordinator, WorkerGroup
+from malstrom_py.workers.coordinator.coordinator import CoordinatedWorkers, Coordinator
 from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse, begin, beginning_steps, listed, restore
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits, pre_committed
@@ -41,7 +41,7 @@ _NAP_S: Final = 0.01
 """The same with a clock other than the system's."""
 
 
-class LocalWorkers(WorkerGroup):
+class LocalWorkers(CoordinatedWorkers):
     """``workers`` workers of one plan, and workers that join later. ``keeping``: how the job keeps snapshots, if any.
 
     ``incarnation``: the number of this start of the job, for a job without snapshots.

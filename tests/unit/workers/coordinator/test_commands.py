@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from malstrom_py.errors import InternalError, JobEnded
-from malstrom_py.workers.coordinator.command_queue import RescaleCommand, SnapshotCommand, future
+from malstrom_py.workers.coordinator.command_queue import PendingRescale, PendingSnapshot, future
 
 
 def test_a_command_says_what_the_job_was_to_be() -> None:
-    assert RescaleCommand(3, future(), future()).what == "rescaled to 3"
-    assert SnapshotCommand(None, future()).what == "saved in a snapshot"
-    assert SnapshotCommand("s3://there", future()).what == "saved to s3://there"
+    assert PendingRescale(3, future(), future()).what == "rescaled to 3"
+    assert PendingSnapshot(None, future()).what == "saved in a snapshot"
+    assert PendingSnapshot("s3://there", future()).what == "saved to s3://there"
 
 
 def test_an_answer_stays_as_it_was_given_first() -> None:
-    asked = RescaleCommand(3, future(), future())
+    asked = PendingRescale(3, future(), future())
     asked.taken.set_result(None)
     asked.refuse(JobEnded("it has"))
     asked.refuse(InternalError("again"))
