@@ -320,8 +320,8 @@ class ReadSource(Operator):
             position = reader.source_part.snapshot() if self.moves_parts else None
         except Exception:  # an earlier error is being reported
             position = None
-        upto = "" if position is None else f", up to position {shown(position)}"
-        return f"part {reader.part!r} of source {self.context.step!r}{upto}"
+        upto = describe_position(position)
+        return f"part {reader.part!r} of source {self.context.step!r}{upto and f', up to {upto}'}"
 
     def rewind(self, epoch: Epoch) -> Epoch:
         """Return the frontier of the source, which is the minimum before its end."""
@@ -546,3 +546,22 @@ class ReadSource(Operator):
         if isinstance(error, MalstromError):
             raise error
         raise SourceError(f"source {self.context.step!r} {what}: {safe_text(error)}") from error
+
+
+def describe_position(position: Any) -> str:
+    """Describe the position of a part for people: the row of a file, a number or a text; empty if it is not readable.
+
+    >>> describe_position(3), describe_position({"schema": b"...", "rows": 1200}), describe_position({"schema": b"..."})
+    ('position 3', 'row 1,200', '')
+    """
+    if isinstance(position, (int, float, str)):
+        return f"position {shown(position)}"
+    if not isinstance(position, Mapping):
+        return ""
+    if isinstance(rows := position.get("rows"), int):
+        return f"row {rows:,}"
+    if isinstance(current := position.get("current"), Mapping):  # of a folder that is followed
+        row = describe_position(current.get("position"))
+        return f"{row} of {shown(current.get('file'))}" if row else ""
+    plain = all(isinstance(value, (int, float, str)) for value in position.values())
+    return ", ".join(f"{name} {shown(value)}" for name, value in position.items()) if plain else ""

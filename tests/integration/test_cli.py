@@ -202,7 +202,7 @@ def test_a_failed_job_is_told_with_the_users_own_line_and_without_a_traceback(fo
     assert "division by zero" not in done.stderr
     assert lines[-3:] == [
         "  raised at jobs.py:11, in inverse",
-        "  it was at work on what had been read from part '0' of source 'numbers', up to position 3",
+        "  it was processing rows of part '0' of source 'numbers', up to position 3",
         "  run again with --traceback to see the full error",
     ]
 

@@ -330,7 +330,10 @@ ENDINGS = {
     "exit": ("raise SystemExit(0)", STOPPED),
     "stopped": ("handle.stop()", ""),
     "interrupted": (INTERRUPTED, ""),
-    "failed": (FAILED, r"malstrom: step 'inverse' failed: ZeroDivisionError in <lambda> at .*\n  it was at work .*\n"),
+    "failed": (
+        FAILED,
+        r"malstrom: step 'inverse' failed: ZeroDivisionError in <lambda> at .*\n  it was processing rows .*\n",
+    ),
     "stuck": (
         STUCK,
         r"(job stuck: step 'block' .*\n)?malstrom: job 'stuck' did not stop within 0\.2 s, and ends with the program\n",
