@@ -1,4 +1,4 @@
-"""A finished job on Ray goes on with new files, from the state that it began with and has counted since."""
+"""A finished job on Ray resumes with new files, from its initial state and what it has counted since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job on Ray goes to other sizes under traffic, and nothing of it is lost, comes twice or out of order."""
+"""Rescales of a job on Ray under traffic lose, duplicate and reorder nothing."""
 
 from __future__ import annotations
 
