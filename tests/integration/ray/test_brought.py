@@ -154,7 +154,7 @@ def test_a_detached_job_is_started_watched_rescaled_and_ended_by_commands(
     )
     done = malstrom(code, started_cluster, *run, *needs)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"job brought runs on 2 workers, and continues without this program", done.stderr), done.stderr
+    assert re.search(r"job brought runs on 2 workers and continues without this program", done.stderr), done.stderr
     status = f"malstrom status brought --address {started_cluster.address}"
     assert status in done.stderr
 

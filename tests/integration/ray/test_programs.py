@@ -127,8 +127,9 @@ def test_classes_of_main_travel_through_exchanges_and_rescales(tmp_path: Path, s
         assert "all there" in said(process)
 
 
-def test_ctrl_c_stops_the_job(tmp_path: Path, readers: Path) -> None:
-    with program(tmp_path, ENDLESS + "mp.RayRuntime(2, num_cpus=0.1).run(job)", readers) as process:
+def test_ctrl_c_stops_the_job(tmp_path: Path, readers: Path, started_cluster: StartedCluster) -> None:
+    run = ENDLESS + "mp.RayRuntime(2, num_cpus=0.1).run(job)"
+    with program(tmp_path, run, readers, RAY_ADDRESS=started_cluster.address) as process:
         until(lambda: len(list(readers.iterdir())) == 2)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_S)

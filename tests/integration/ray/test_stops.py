@@ -24,12 +24,14 @@ job = chaotic("stopped", folder / "out")
 RUN = ("run", "program.py", "--runtime", "ray", "-w", "2", "--num-cpus", "0.1", "--snapshots", "kept")
 
 
-def test_s7_a_sigterm_stops_a_job_of_the_command_line_and_it_resumes(tmp_path: Path) -> None:
+def test_s7_a_sigterm_stops_a_job_of_the_command_line_and_it_resumes(
+    tmp_path: Path, started_cluster: StartedCluster
+) -> None:
     (tmp_path / "program.py").write_text(STOPPED)
     sizes: list[int] = []
     stopped = ""
     for by in ("SIGTERM", "stop"):
-        with malstrom(tmp_path, *RUN, "--interval", "1000") as process:
+        with malstrom(tmp_path, *RUN, "--interval", "1000", RAY_ADDRESS=started_cluster.address) as process:
             until(lambda: _reads("stopped"))
             if by == "SIGTERM":
                 process.send_signal(signal.SIGTERM)
