@@ -1,8 +1,8 @@
-"""Kills workers and coordinators of a job on Ray, one after the other, at random moments, and checks that no row of it
-shows: ``python -m tests.integration.ray.chaos --kills 500`` (``make chaos``).
+"""Kill workers and coordinators of a job on Ray at random moments, and check that its output is exact:
+``python -m tests.integration.ray.chaos --kills 500`` (``make chaos``).
 
-Every record says which one of its part it is, and its key's state counts it: what is lost, comes twice, or was counted
-twice, shows in the files at the end. A kill counts once its process is gone and the job says that it went back.
+Every record has its part and its number, and the state of its key counts it. The files at the end therefore show every
+record that was lost, duplicated or counted twice. A kill counts once the process is gone and the job has restarted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ KEYS: Final = 97
 SIZES: Final = (1, 2, 3)
 PATIENCE_S: Final = 120.0
 PAUSE_S: Final = 1.5
-"""A kill comes at most so long after the job resumes; snapshots are taken in that time."""
+"""The longest time between a restart and the next kill; the job makes snapshots in between."""
 
 Row = dict[str, int]
 
 
 def numbers(part: int, start: int) -> Iterator[tuple[int, int]]:
-    """The records of a part, from one on, at a pace."""
+    """Yield the records of a part from ``start`` on, at a limited rate."""
     while True:
         yield part, start
         start += 1
@@ -50,26 +50,26 @@ def counted(key: int, record: tuple[int, int], seen: int) -> tuple[Row, int]:
     return {"part": part, "number": number, "key": key, "seen": seen + 1}, seen + 1
 
 
-def chaotic(name: str, folder: Path, noted: Callable[[Row], object] | None = None) -> mp.Job:
-    """A job that can be killed at any moment, and writes into ``folder``. ``noted`` is called with each row as well."""
+def chaotic(name: str, folder: Path, call: Callable[[Row], object] | None = None) -> mp.Job:
+    """Return a job that can be killed at any moment and writes into ``folder``. ``call`` gets each row too."""
     job = mp.Job(name)
     read = job.source("in", sources.Generator(numbers, parts=PARTS))
     keyed = read.key_by("by-key", lambda record: record[1] % KEYS)
     rows = keyed.stateful_map("count", counted, default=int)
     rows.sink("out", sinks.Files(folder, format="json"))
-    if noted is not None:
-        rows.sink("noted", sinks.Callable(noted))
+    if call is not None:
+        rows.sink("call", sinks.Callable(call))
     return job
 
 
 def rows_in(folder: Path) -> list[Row]:
-    """What a job has committed into a folder."""
+    """Return the rows that a job has committed into ``folder``."""
     files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith(("_", ".")))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def check(rows: list[Row]) -> None:
-    """Every record is there once, and was counted once."""
+    """Check that every record was written once and counted once."""
     parts, keys = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for row in rows:
         parts[row["part"]].append(row["number"])
@@ -82,7 +82,7 @@ def check(rows: list[Row]) -> None:
 
 
 def until(holds: Callable[[], bool], what: Callable[[], object]) -> None:
-    """Wait until something holds."""
+    """Wait until ``holds`` returns True; fail with ``what`` after `PATIENCE_S`."""
     until_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < until_s, what()
@@ -90,7 +90,7 @@ def until(holds: Callable[[], bool], what: Callable[[], object]) -> None:
 
 
 class Chaos:
-    """Kills what works for the job of ``handle``, as ``rng`` says. ``hits``: which kinds of kills there were."""
+    """Kills actors of the job of ``handle``, chosen by ``rng``. ``hits``: the number of kills of each kind."""
 
     def __init__(self, handle: mp.JobHandle, rng: random.Random) -> None:
         self.hits = defaultdict[str, int](int)
@@ -98,14 +98,14 @@ class Chaos:
         self._handle = handle
         self._rng = rng
 
-    def stands(self, but: str | None) -> str | None:
-        """Wait for a snapshot other than ``but``, by which the job has resumed, and return its id."""
+    def next_snapshot(self, but: str | None) -> str | None:
+        """Wait for a snapshot other than ``but``, and return its id."""
         until(lambda: self._last() not in {None, but}, self._handle.status)
         return self._last()
 
     def strike(self, kind: str, *, rescales: bool) -> None:
-        """Kill an actor of a kind once, in the middle of a rescale if ``rescales``, and wait until the job resumes."""
-        before = self.stands(None)
+        """Kill an actor of this kind, during a rescale if ``rescales``, and wait until the job has restarted."""
+        before = self.next_snapshot(None)
         time.sleep(self._rng.uniform(0.0, PAUSE_S))
         if rescales:
             self._rescale()
@@ -116,17 +116,17 @@ class Chaos:
         os.kill(pid, signal.SIGKILL)
         until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
         until(lambda: self._handle.status().restarts > restarts, self._handle.status)
-        self.stands(before)
+        self.next_snapshot(before)
         self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
         self.hits[f"{kind}{' in a rescale' if rescales else ''}"] += 1
 
     def _rescale(self) -> None:
-        """Ask for another size; sometimes wait until keys are moving."""
+        """Request another size, and sometimes wait until keys are moving."""
         size = self._rng.choice([size for size in SIZES if size != self._handle.status().workers])
         try:
             self._handle.rescale(size, wait=False)
         except MalstromError:
-            return  # it is going back already
+            return  # the job is already restarting
         if self._rng.random() < 0.7:
             until(lambda: self._handle.status().phase in {"joining", "moving", "leaving"}, self._handle.status)
 
@@ -136,7 +136,7 @@ class Chaos:
 
 
 def ravage(folder: Path, *, kills: int, seed: int, say: Callable[[str], object]) -> dict[str, int]:
-    """Kill ``kills`` times, end the job, and check all it has written: how often what was hit."""
+    """Kill ``kills`` times, stop the job, check all its rows, and return the number of kills of each kind."""
     rng = random.Random(seed)
     runtime = mp.RayRuntime(
         2,
@@ -159,7 +159,7 @@ def ravage(folder: Path, *, kills: int, seed: int, say: Callable[[str], object])
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Kill, and print the progress."""
+    """Run `ravage` and print its progress."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))

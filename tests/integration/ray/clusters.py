@@ -1,4 +1,4 @@
-"""Clusters of Ray that tests start: one of `ray start`, and one of two nodes."""
+"""Ray clusters for tests: one of `ray start`, and one of two nodes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ PATIENCE_S: Final = 240.0
 
 
 class StartedCluster:
-    """A cluster of `ray start` with a separate folder, so that no other program finds it."""
+    """A cluster of `ray start`. It records its address in a separate folder, so no other program finds it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.environment = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": folder}
         ray = Path(sys.executable).with_name("ray")
         command = [str(ray), "start", "--head", "--port=0", "--num-cpus=2", "--include-dashboard=false"]
-        told = subprocess.run(
+        started = subprocess.run(
             command, env=os.environ | self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
         )
-        address = re.search(r"--address='([^']+)'", told.stdout)
-        assert address is not None, told.stdout
+        address = re.search(r"--address='([^']+)'", started.stdout)
+        assert address is not None, started.stdout
         self.address = address[1]
 
     def processes(self) -> list[int]:
-        """Its processes, but workers."""
+        """Return the processes of the cluster, without the workers."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -49,7 +49,7 @@ class StartedCluster:
         return found
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
+        """Kill the cluster by SIGKILL."""
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -57,7 +57,7 @@ class StartedCluster:
 
 @contextmanager
 def by_ray_start() -> Iterator[StartedCluster]:
-    """A cluster of `ray start`, killed at the end."""
+    """Start a cluster with `ray start`, and kill it at the end."""
     with tempfile.TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         cluster = StartedCluster(folder)
         try:
@@ -69,8 +69,8 @@ def by_ray_start() -> Iterator[StartedCluster]:
 
 @contextmanager
 def two_nodes() -> Iterator[Any]:
-    """Two nodes, with room for two workers each; this program is on the first, as the head is."""
-    # What a separate program does when it starts a Ray: an earlier one may have left settings.
+    """Start two nodes with room for two workers each; this program and the head are on the first."""
+    # A new program does this when it starts Ray; an earlier test may have done half of it here.
     authentication_token_setup.enable_token_auth_by_default()
     authentication_token_setup.ensure_token_if_auth_enabled()
     made: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
@@ -84,7 +84,7 @@ def two_nodes() -> Iterator[Any]:
 
 
 def processes_of(node: Any) -> list[int]:
-    """The processes of a node of `two_nodes`: its raylet, and all that it has started."""
+    """Return the processes of a node of `two_nodes`: the raylet and all its descendants."""
     found = [node.all_processes["raylet"][0].process.pid]
     for pid in found:
         with suppress(OSError):
@@ -95,7 +95,7 @@ def processes_of(node: Any) -> list[int]:
 
 @contextmanager
 def stopped(node: Any) -> Iterator[list[int]]:
-    """Stop all processes of ``node``, so that it answers nothing and no loss is reported; at the end they continue."""
+    """Stop all processes of ``node`` by SIGSTOP, so that it is silent without being lost; continue them at the end."""
     pids = processes_of(node)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

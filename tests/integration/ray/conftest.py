@@ -1,6 +1,6 @@
-"""Ray clusters for these tests: one Ray at a time in this program, and one cluster of `ray start`, shared by all.
+"""Ray clusters for these tests: one Ray at a time in this program, and one shared cluster of `ray start`.
 
-A test that uses `tidy` or `out` leaves no actor, process, port, thread or file of its jobs.
+The fixtures `tidy` and `out` check that a test leaves no actor, process, port, thread or file of its jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.tree import ROOT
 
 
 class RaySwitch:
-    """The Ray that this program is connected to: a test that needs another kind of cluster replaces it."""
+    """The Ray that this program is connected to. A test that needs another kind of cluster replaces it."""
 
     def __init__(self) -> None:
         self._kind = ""
@@ -40,14 +40,14 @@ class RaySwitch:
         return self._made
 
     def close(self) -> None:
-        """End the cluster."""
+        """Stop the cluster."""
         self._kind = ""
         self._stack.close()
 
 
 @pytest.fixture(scope="package", autouse=True)
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give these tests a folder for temporary files, and one for Ray, whose paths must be short."""
+    """Create a folder for temporary files, and one for Ray, which needs short paths."""
     tmp_path_factory.getbasetemp()
     before = os.environ.copy()
     with (
@@ -66,7 +66,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def rays(temporary: None) -> Iterator[RaySwitch]:
-    """The one Ray of this program."""
+    """Return the switch for the Ray of this program."""
     switch = RaySwitch()
     yield switch
     switch.close()
@@ -74,13 +74,13 @@ def rays(temporary: None) -> Iterator[RaySwitch]:
 
 @pytest.fixture
 def ray_here(rays: RaySwitch) -> None:
-    """A Ray with room for many small workers."""
+    """Connect to a local Ray with room for many small workers."""
     rays.use("local", lambda: local_ray(num_cpus=4))
 
 
 @pytest.fixture
 def tidy(ray_here: None) -> Iterator[None]:
-    """Checks that the test leaves nothing."""
+    """Check that the test leaves nothing: see `check_nothing_left`."""
     before = things()
     yield
     try:
@@ -96,7 +96,7 @@ def out(tidy: None) -> sinks.Memory:
 
 @pytest.fixture
 def attendance(tmp_path: Path) -> Attendance:
-    """The attendance list, in a separate folder."""
+    """Return an attendance list in a new folder."""
     folder = tmp_path / "attendance"
     folder.mkdir()
     return Attendance(folder)
@@ -113,7 +113,7 @@ def two_nodes_here() -> Iterator[Any]:
 
 @pytest.fixture
 def cluster(rays: RaySwitch) -> Iterator[Any]:
-    """Two nodes, with room for two workers each; a second node that an earlier test lost is replaced."""
+    """Connect to two nodes with room for two workers each. A second node that an earlier test lost is replaced."""
     shared_cluster = rays.use("two nodes", two_nodes_here)
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
     for node in list(shared_cluster.worker_nodes):
@@ -129,13 +129,13 @@ def cluster(rays: RaySwitch) -> Iterator[Any]:
 
 @pytest.fixture(scope="package")
 def started_cluster(temporary: None) -> Iterator[StartedCluster]:
-    """A cluster of `ray start`, shared by all tests that do not end it."""
+    """Return the cluster of `ray start` that all tests share that do not stop it."""
     with by_ray_start() as cluster:
         yield cluster
 
 
 @pytest.fixture
 def own_cluster() -> Iterator[StartedCluster]:
-    """A cluster of `ray start` for one test, which may end it."""
+    """Start a cluster with `ray start` for one test, which may kill it."""
     with by_ray_start() as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""What a job must not leave: actors, processes, listening ports, threads of this program, files."""
+"""Checks that a job leaves no actors, processes, listening ports, threads of this program, or files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from malstrom_py.workers.ray.discovery import running_nearby
 
 PATIENCE_S: Final = 120.0
 WITHIN_S: Final = 60.0
-"""The deadline for a death to be reported, and for the leftovers of a job to be gone."""
+"""The timeout for the report of a death, and for the clean-up of a job."""
 OURS: Final = ("WorkerActor", "CoordinatorActor")
 
 
 class Things(NamedTuple):
-    """The resources in use now."""
+    """The actors, processes, ports, threads and files of jobs at one moment."""
 
     actors: frozenset[str]
     processes: frozenset[int]
@@ -33,7 +33,7 @@ class Things(NamedTuple):
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
+    """Wait until ``holds`` returns True; fail after `PATIENCE_S`."""
     until_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < until_s
@@ -41,26 +41,26 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def actors(*, alive: bool = True) -> list[dict[str, Any]]:
-    """The actors of jobs, as Ray's own table has them, oldest first."""
+    """Return the actors of jobs from Ray's actor table, oldest first."""
     private: Any = importlib.import_module(
         "ray._private.state"
-    )  # the public list asks the dashboard, which is not there
+    )  # the public list needs the dashboard, which does not run
     table: dict[str, dict[str, Any]] = private.actors()
     found = [actor for actor in table.values() if actor["ActorClassName"] in OURS]
     return sorted((a for a in found if not alive or a["State"] != "DEAD"), key=lambda actor: actor["StartTime"])
 
 
 def pids(kind: str) -> list[int]:
-    """The processes of the living actors of a class, oldest first; those that have not begun yet are not there."""
+    """Return the processes of the living actors of a class, oldest first, without those that have not started yet."""
     return [actor["Pid"] for actor in actors() if actor["ActorClassName"] == kind and actor["Pid"]]
 
 
 def things(*, with_ray: bool = True) -> Things:
-    """The resources of jobs in this program and on this machine."""
-    told = actors(alive=False) if with_ray else []
+    """Return what jobs have in this program and on this machine."""
+    table = actors(alive=False) if with_ray else []
     return Things(
-        frozenset(actor["ActorID"] for actor in told if actor["State"] != "DEAD"),
-        frozenset(actor["Pid"] for actor in told if actor["Pid"] and is_alive(actor["Pid"])),
+        frozenset(actor["ActorID"] for actor in table if actor["State"] != "DEAD"),
+        frozenset(actor["Pid"] for actor in table if actor["Pid"] and is_alive(actor["Pid"])),
         frozenset(_listening(os.getpid())),
         frozenset(thread.name for thread in threading.enumerate() if thread.name.startswith("malstrom")),
         frozenset(_files()),
@@ -68,7 +68,7 @@ def things(*, with_ray: bool = True) -> Things:
 
 
 def check_nothing_left(before: Things, *, with_ray: bool = True) -> None:
-    """Soon there is no more than there was."""
+    """Wait until nothing exists that did not exist ``before``; fail after `WITHIN_S`."""
     until_s = time.monotonic() + WITHIN_S
     while True:
         now: tuple[frozenset[Any], ...] = things(with_ray=with_ray)
@@ -80,13 +80,13 @@ def check_nothing_left(before: Things, *, with_ray: bool = True) -> None:
 
 
 def kill_jobs() -> None:
-    """End all jobs, so that the next test has none."""
+    """Kill all jobs, so that the next test starts without any."""
     for job in running_nearby():
         ray.kill(ray.get_actor(job, namespace=NAMESPACE))
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, that has not ended."""
+    """Return whether this process exists and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -94,7 +94,7 @@ def is_alive(pid: int) -> bool:
 
 
 def _listening(pid: int) -> set[int]:
-    """The TCP ports that a process listens on."""
+    """Return the TCP ports that a process listens on."""
     sockets = set[str]()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -110,6 +110,6 @@ def _listening(pid: int) -> set[int]:
 
 
 def _files() -> set[str]:
-    """The files in the folders for temporary ones and for sockets."""
+    """Return the files in the folders for temporary files and sockets."""
     folders = {Path(tempfile.gettempdir()), Path(os.environ["XDG_RUNTIME_DIR"])}
     return {str(path) for folder in folders for path in folder.rglob("*") if not path.is_dir()}

@@ -1,4 +1,4 @@
-"""Programs of users and commands, each in a separate process."""
+"""Run programs of users and commands in separate processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tree import ROOT
 
 @contextmanager
 def _started(folder: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python with ``arguments``, in a separate process group."""
+    """Start Python with ``arguments`` in a new process group."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,
@@ -34,7 +34,7 @@ def _started(folder: Path, *arguments: str, **environment: str) -> Iterator[subp
 
 @contextmanager
 def program(folder: Path, text: str, *arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A program of a user, in a separate process group."""
+    """Start a program of a user in a new process group."""
     file = folder / "program.py"
     file.write_text(text)
     with _started(Path.cwd(), str(file), *map(str, arguments), **environment) as process:
@@ -43,13 +43,13 @@ def program(folder: Path, text: str, *arguments: object, **environment: str) -> 
 
 @contextmanager
 def malstrom(folder: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A command, in a separate process group."""
+    """Start a command in a new process group."""
     with _started(folder, "-m", "malstrom_py.cli", *arguments, **environment) as process:
         yield process
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    """What a program has printed when it has ended well."""
+    """Wait until a program has ended with exit code 0, and return its output."""
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     return out

@@ -1,4 +1,4 @@
-"""What Ray is to bring to workers, and what they need: from a program, and from the command line."""
+"""What Ray sends to workers (``runtime_env``), and the resources they need: in programs and on the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 
 code, besides = sys.argv[1:]
-sys.path[:0] = [code, besides]  # this program finds what is there, and its workers do not
+sys.path[:0] = [code, besides]  # for this program alone, not for its workers
 import only_besides, only_there
 
 def run(name, seen, env):
@@ -73,7 +73,7 @@ print(handle.wait(timeout_s=120).written)
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """A folder with a module that is nowhere else."""
+    """Return a folder with a module that exists only there."""
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "only_there.py").write_text("def double(n):\n    return 2 * n\n")
@@ -96,27 +96,29 @@ def test_folders_and_modules_that_only_the_program_has_are_brought_to_workers_an
 
 
 @pytest.mark.parametrize("env", [{"working_dir": "."}, {"py_modules": ["."], "env_vars": {"A": "1"}}])
-def test_where_ray_runs_already_it_is_told_what_to_do(env: dict[str, Any], tidy: None) -> None:
+def test_a_runtime_env_is_refused_where_ray_runs_already(env: dict[str, Any], tidy: None) -> None:
     name = next(iter(env))
-    reported = rf"{name} can only be set where it is started: .*ray\.init\(runtime_env=.*ray job submit --working-dir"
-    with pytest.raises(mp.PlanError, match=reported):
+    message = rf"{name} can only be set where it is started: .*ray\.init\(runtime_env=.*ray job submit --working-dir"
+    with pytest.raises(mp.PlanError, match=message):
         mp.RayRuntime(1, runtime_env=env).start(small("too-late"))
 
 
 @pytest.mark.parametrize(
-    ("needs", "reported"),
+    ("needs", "message"),
     [
         ({"num_gpus": 1}, r"2 workers of 0\.1 CPU, 1 GPU each .* room for 0 .*less of GPU"),
         ({"memory": 1 << 50}, r"0\.1 CPU, 1\.1259e\+06 GB memory each .* less of memory"),
         ({"resources": {"gold": 0.5}}, r"0\.5 gold each .* less of gold"),
     ],
 )
-def test_what_the_cluster_does_not_have_is_told_at_once(needs: dict[str, Any], reported: str, tidy: None) -> None:
-    with pytest.raises(mp.PlanError, match=reported):
+def test_workers_that_need_more_than_the_cluster_has_are_refused(
+    needs: dict[str, Any], message: str, tidy: None
+) -> None:
+    with pytest.raises(mp.PlanError, match=message):
         mp.RayRuntime(2, num_cpus=0.1, **needs).start(small("impossible"))
 
 
-def test_what_a_cluster_never_grows_is_told_by_a_deadline(tidy: None) -> None:
+def test_a_resource_that_an_autoscaling_cluster_never_gets_ends_in_a_deadline_error(tidy: None) -> None:
     runtime = mp.RayRuntime(1, num_cpus=0.1, resources={"gold": 1}, autoscaling=True, start_timeout_s=5)
     with pytest.raises(
         mp.DeadlineError, match=r"worker 0 .* did not start within 5 s: .* \(each needs 0\.1 CPU, 1 gold\)"
@@ -125,7 +127,7 @@ def test_what_a_cluster_never_grows_is_told_by_a_deadline(tidy: None) -> None:
 
 
 def malstrom(folder: Path, cluster: StartedCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command, in a folder and near a cluster."""
+    """Run a command in a folder, on the machine of a cluster."""
     return subprocess.run(
         [sys.executable, "-m", "malstrom_py.cli", *arguments],
         cwd=folder,
@@ -156,8 +158,8 @@ def test_a_detached_job_is_started_watched_rescaled_and_ended_by_commands(
     status = f"malstrom status brought --address {started_cluster.address}"
     assert status in done.stderr
 
-    elsewhere = code.parent  # where the module is not
-    # One that joins has its code from Ray, though the program that brought it is gone.
+    elsewhere = code.parent  # without the module
+    # A worker that joins has its code from Ray, although the program that sent it has ended.
     more = malstrom(elsewhere, started_cluster, "rescale", "brought", "3", *at)
     assert more.returncode == 0, more.stderr
     waiting = subprocess.Popen(
@@ -178,20 +180,22 @@ def test_a_detached_job_is_started_watched_rescaled_and_ended_by_commands(
     written, _ = waiting.communicate(timeout=PATIENCE_S)
     assert int(written) > 0
     after = malstrom(elsewhere, started_cluster, *status.split()[1:], "--json")
-    assert json.loads(after.stdout)["state"] == "finished", "late clients still get the final state"
+    assert json.loads(after.stdout)["state"] == "finished", "the coordinator still answers for a while"
 
 
-def test_what_a_detached_job_cannot_have_is_told_by_the_command(code: Path, started_cluster: StartedCluster) -> None:
+def test_the_command_refuses_a_detached_job_with_a_memory_sink_and_shows_why_one_failed(
+    code: Path, started_cluster: StartedCluster
+) -> None:
     (code / "jobs.py").write_text(ENDLESS)
     run = ("--runtime", "ray", "--address", started_cluster.address, "--num-cpus", "0.1", "--detached")
     done = malstrom(code, started_cluster, "run", "jobs:in_memory", *run)
     assert (done.returncode, "into its memory, and a detached job continues without it" in done.stderr) == (1, True)
     done = malstrom(code, started_cluster, "run", "jobs:failing", *run)
-    assert done.returncode == 1, "it has failed, before or after its workers were at work"
+    assert done.returncode == 1, "it has failed, before or after its workers started"
     assert "step 'inverse'" in done.stderr
 
 
-def test_resources_that_are_nowhere_are_told_by_the_command(code: Path, started_cluster: StartedCluster) -> None:
+def test_the_command_refuses_resources_that_no_node_has(code: Path, started_cluster: StartedCluster) -> None:
     (code / "jobs.py").write_text(ENDLESS)
     run = ("run", "jobs:job", "--runtime", "ray", "--address", started_cluster.address, "--num-cpus", "0.1")
     done = malstrom(code, started_cluster, *run, "--resources", "gold=1")

@@ -1,4 +1,4 @@
-"""Any process may die: the job ends soon with one error that names it and the cause, and leaves nothing."""
+"""When a worker or the coordinator dies, the job ends with one error that names it and the cause, and cleans up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNTIME = mp.RayRuntime(2, num_cpus=0.2)
 
 
 def error_of(handle: mp.JobHandle) -> MalstromError:
-    """What the job failed of, soon."""
+    """Wait until the job has failed, and return its error."""
     with pytest.raises(MalstromError) as caught:
         handle.wait(timeout_s=WITHIN_S)
     with pytest.raises(mp.JobEnded):
@@ -36,7 +36,7 @@ def error_of(handle: mp.JobHandle) -> MalstromError:
 
 
 def rescale_in_background(handle: mp.JobHandle, size: int) -> tuple[threading.Thread, list[MalstromError]]:
-    """A thread that asks for it, and what it gets to hear."""
+    """Request a rescale in a thread; return the thread and the list of its errors."""
     errors: list[MalstromError] = []
 
     def rescale() -> None:
@@ -51,7 +51,7 @@ def rescale_in_background(handle: mp.JobHandle, size: int) -> tuple[threading.Th
 
 
 def again(attendance: Attendance) -> None:
-    """The name is free: another job of it starts, and ends."""
+    """Check that the name is free: start another job of this name, and stop it."""
     handle = RUNTIME.start(traffic("mortal", sinks.Memory(), attendance))
     Tour(handle, attendance).stay(2)
     handle.stop()
@@ -97,7 +97,7 @@ def test_s6_a_worker_is_killed_in_the_middle_of_a_rescale(
 
 
 class Detained(Roll):
-    """A sink whose writers on workers beyond the second do not open before ``pass_file`` is there."""
+    """A sink whose writers on the third and later workers do not open until ``pass_file`` exists."""
 
     def __init__(self, attendance: Attendance, pass_file: Path) -> None:
         super().__init__(attendance)
@@ -110,7 +110,7 @@ class Detained(Roll):
         return self
 
 
-def test_a_joiner_that_is_killed_while_it_opens_calls_the_rescale_off_and_the_job_goes_on(
+def test_a_joiner_that_is_killed_while_it_opens_cancels_the_rescale_and_the_job_continues(
     tidy: None, attendance: Attendance, tmp_path: Path
 ) -> None:
     handle = RUNTIME.start(traffic("mortal", Detained(attendance, tmp_path / "pass"), attendance))
@@ -131,7 +131,7 @@ def test_a_joiner_that_is_killed_while_it_opens_calls_the_rescale_off_and_the_jo
 
 
 class DiesIfIdle:
-    """A sink whose writer, if it was given nothing, ends its process in its pre-commit once a file is in ``folder``."""
+    """A sink whose writer, if it got no rows, kills its process in the pre-commit once ``folder`` has a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -150,20 +150,20 @@ class DiesIfIdle:
         return b""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 def is_staged(path: Path) -> bool:
-    """Whether this is a file that `sinks.Files` has pre-committed."""
+    """Return whether `sinks.Files` has pre-committed this file."""
     return path.suffix == ".json" and not path.name.startswith("open-")
 
 
@@ -179,7 +179,9 @@ def test_s6_a_worker_that_is_killed_in_its_pre_commit_leaves_nothing_of_the_othe
     assert list(folder.rglob("*")) == []
 
 
-def test_the_users_own_exception_is_told(out: sinks.Memory, tidy: None, attendance: Attendance) -> None:
+def test_the_error_has_the_exception_of_the_users_function_as_its_cause(
+    out: sinks.Memory, tidy: None, attendance: Attendance
+) -> None:
     def refuse(record: Sent) -> bool:
         if record.number == 2000 and record.part == 3:
             raise LookupError(f"no number {record.number}")

@@ -1,4 +1,4 @@
-"""Event time through a rescale on Ray: no row is falsely late, and each window fires once, complete."""
+"""Event time through a rescale on Ray: no record is wrongly late, and each window fires once with all its records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Windows = dict[int, list[tuple[int, int]]]
 
 
 def time_of(record: Sent) -> int:
-    """Pairs are in the wrong order, and every 97th record is far too late."""
+    """Return the event time: pairs are swapped, and every 97th record is late."""
     return record.number - 50 if record.number % 97 == 96 else record.number ^ 1
 
 
 class Collecting(mp.KeyedLogic[int, Sent, Any, Windows]):
-    """Windows by hand: the records of each, sent by a timer at its end."""
+    """Collects the records of each window, and emits them by a timer at the end of the window."""
 
     def __init__(self, attendance: Attendance) -> None:
         self._attendance = attendance

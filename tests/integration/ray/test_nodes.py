@@ -1,4 +1,4 @@
-"""A cluster of several nodes: workers are spread, move to a new node, leave one that leaves, outlive one that dies."""
+"""Clusters of several nodes: workers spread over them, use a new node, leave an old one, and survive a lost one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from tests.integration.ray.traffic import Attendance, Tour, check_counts, check_
 
 
 def nodes() -> list[str]:
-    """The nodes of the living workers."""
+    """Return the nodes of the living workers."""
     return [actor["Address"]["NodeID"] for actor in actors() if actor["ActorClassName"] == "WorkerActor"]
 
 
-def test_workers_go_to_a_node_that_joins_and_leave_one_that_goes(cluster: Any, attendance: Attendance) -> None:
+def test_workers_start_on_a_new_node_and_leave_a_node_before_it_is_removed(
+    cluster: Any, attendance: Attendance
+) -> None:
     before, out = things(), sinks.Memory()
     handle = mp.RayRuntime(2, num_cpus=1).start(traffic("nodes", out, attendance))
     tour = Tour(handle, attendance)
@@ -45,7 +47,7 @@ def test_workers_go_to_a_node_that_joins_and_leave_one_that_goes(cluster: Any, a
     check_nothing_left(before)
 
 
-def test_a_node_that_is_lost_is_told(cluster: Any, attendance: Attendance) -> None:
+def test_a_lost_node_ends_a_job_without_snapshots_with_a_peer_error(cluster: Any, attendance: Attendance) -> None:
     handle = mp.RayRuntime(2, num_cpus=1).start(traffic("lost-node", sinks.Memory(), attendance))
     Tour(handle, attendance).stay(2)
     [lost] = [node for node in cluster.worker_nodes if node.node_id in nodes()]
@@ -54,7 +56,7 @@ def test_a_node_that_is_lost_is_told(cluster: Any, attendance: Attendance) -> No
         handle.wait(timeout_s=30)
 
 
-def test_s6_a_job_with_snapshots_goes_on_without_a_node_that_is_lost(cluster: Any, tmp_path: Path) -> None:
+def test_s6_a_job_with_snapshots_continues_without_a_lost_node(cluster: Any, tmp_path: Path) -> None:
     runtime = mp.RayRuntime(3, num_cpus=1, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=0.5))
     handle = runtime.start(chaotic("one-node-less", tmp_path / "out"))
     until(lambda: (made := handle.status().snapshots) is not None and made.last is not None, handle.status)
@@ -64,7 +66,7 @@ def test_s6_a_job_with_snapshots_goes_on_without_a_node_that_is_lost(cluster: An
     until(lambda: handle.status().restarts > 0, handle.status)
     read = handle.status().counts.read
     until(lambda: handle.status().state == "running" and handle.status().counts.read > read + 100, handle.status)
-    assert handle.status().workers == 2, "there is room for two on the node that is left"
+    assert handle.status().workers == 2, "the remaining node has room for two"
     handle.stop(timeout_s=PATIENCE_S)
     rows = rows_in(tmp_path / "out")
     assert len(rows) > 100
@@ -72,7 +74,7 @@ def test_s6_a_job_with_snapshots_goes_on_without_a_node_that_is_lost(cluster: An
 
 
 @pytest.mark.parametrize(("placement", "used"), [("spread", 2), ("pack", 1)])
-def test_workers_are_placed_as_was_said_and_the_coordinator_beside_the_head(
+def test_placement_spreads_or_packs_the_workers_and_the_coordinator_is_beside_the_head(
     placement: Any, used: int, cluster: Any, attendance: Attendance
 ) -> None:
     runtime = mp.RayRuntime(2, num_cpus=0.2, memory=10_000_000, placement=placement)

@@ -1,4 +1,4 @@
-"""A node that is cut off: it answers nothing, and its loss is not reported. Ray itself takes a minute to see it."""
+"""A node that is cut off: it is silent and Ray does not report it as lost. Ray itself needs a minute for that."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from tests.integration.ray.leftovers import actors
 from tests.integration.ray.test_nodes import nodes
 
 GOES_ON_S: Final = 15.0
-"""The deadline for a job that has lost a node to continue without it."""
+"""The longest time until a job that has lost a node continues without it."""
 
 LATE_S: Final = 10.0
-"""What a machine that is busy with other tests may take beyond that."""
+"""The extra time that a machine which is busy with other tests may need."""
 
 
 def started(folder: Path, streams: Any) -> mp.JobHandle:
-    """A job with three workers on two nodes, and no snapshot for as long as the test takes."""
+    """Start a job with three workers on two nodes that makes no snapshot during the test."""
     snapshots = mp.Snapshots(folder / "kept", interval_s=3600)
     job = chaotic(folder.name, folder / "out")
     return mp.RayRuntime(3, num_cpus=1, streams=streams, snapshots=snapshots).start(job)
 
 
 def goes_on(handle: mp.JobHandle, since_s: float, deadline_s: float) -> None:
-    """Wait until a job on two workers reads after a restart."""
+    """Wait until the job has restarted on two workers and reads."""
     until_s = since_s + deadline_s
     while (status := handle.status()).workers != 2 or status.phase != "steady" or status.counts.read < 100:
         assert time.monotonic() < until_s, status
         time.sleep(0.02)
-    print(f"the job resumed {time.monotonic() - since_s:.1f} s after the node was cut off")
+    print(f"the job continued {time.monotonic() - since_s:.1f} s after the node was cut off")
 
 
 @pytest.mark.parametrize("streams", ["direct", "ray"])
-def test_a_node_cut_off_before_the_first_snapshot_is_gone_on_without(
+def test_a_job_continues_without_a_node_cut_off_before_the_first_snapshot(
     streams: str, cluster: Any, tmp_path: Path
 ) -> None:
     handle = started(tmp_path, streams)
@@ -63,7 +63,7 @@ def test_a_node_cut_off_before_the_first_snapshot_is_gone_on_without(
     check(rows)
 
 
-def test_a_node_cut_off_while_workers_come_up_is_gone_on_without(cluster: Any, tmp_path: Path) -> None:
+def test_a_job_continues_without_a_node_cut_off_while_workers_start(cluster: Any, tmp_path: Path) -> None:
     handle = started(tmp_path, "direct")
     until(lambda: any(actor["ActorClassName"] == "WorkerActor" for actor in actors()), handle.status)
     [lost] = cluster.worker_nodes
@@ -73,9 +73,9 @@ def test_a_node_cut_off_while_workers_come_up_is_gone_on_without(cluster: Any, t
     check(rows_in(tmp_path / "out"))
 
 
-def test_a_node_cut_off_while_workers_join_has_others_hired_elsewhere(cluster: Any, tmp_path: Path) -> None:
+def test_workers_start_elsewhere_when_a_node_is_cut_off_while_they_join(cluster: Any, tmp_path: Path) -> None:
     snapshots = mp.Snapshots(tmp_path / "kept", interval_s=3600)
-    # The first is beside the coordinator, and for the next there is more room on the other node.
+    # The first worker is beside the coordinator; the other node has more room for the next ones.
     runtime = mp.RayRuntime(1, num_cpus=0.6, placement="pack", snapshots=snapshots)
     handle = runtime.start(chaotic("joining", tmp_path / "out"))
     until(lambda: handle.status().phase == "steady" and handle.status().counts.read > 100, handle.status)
@@ -84,14 +84,14 @@ def test_a_node_cut_off_while_workers_join_has_others_hired_elsewhere(cluster: A
     with stopped(lost):
         began_s = time.monotonic()
         assert handle.rescale(3, timeout_s=GOES_ON_S + LATE_S) is not None
-        print(f"three workers were there {time.monotonic() - began_s:.1f} s after they were asked for")
+        print(f"three workers were up {time.monotonic() - began_s:.1f} s after the request")
         assert handle.status().restarts == 0
         handle.stop(timeout_s=PATIENCE_S)
     check(rows_in(tmp_path / "out"))
 
 
-def test_a_raylet_that_is_held_up_for_five_seconds_is_not_lost(cluster: Any, tmp_path: Path) -> None:
-    handle = started(tmp_path, "ray")  # here nodes are looked at all the time
+def test_a_raylet_that_stops_for_five_seconds_is_not_lost(cluster: Any, tmp_path: Path) -> None:
+    handle = started(tmp_path, "ray")  # with these streams the coordinator checks the nodes all the time
     until(lambda: handle.status().phase == "steady" and handle.status().counts.read > 100, handle.status)
     [busy] = cluster.worker_nodes
     [raylet] = busy.all_processes["raylet"]
@@ -107,13 +107,13 @@ def test_a_raylet_that_is_held_up_for_five_seconds_is_not_lost(cluster: Any, tmp
     check(rows_in(tmp_path / "out"))
 
 
-def test_a_worker_whose_function_keeps_the_interpreter_to_itself_is_not_lost(cluster: Any, tmp_path: Path) -> None:
+def test_a_worker_whose_function_holds_the_interpreter_lock_is_not_lost(cluster: Any, tmp_path: Path) -> None:
     def numbers(part: int, start: int) -> Iterator[int]:
         yield from range(start, 3)
 
     def held(number: int) -> int:
         if number == 0:
-            ctypes.PyDLL(None).sleep(8)  # by a library that does not release the interpreter's lock
+            ctypes.PyDLL(None).sleep(8)  # in a library that does not release the interpreter lock
         return number
 
     job = mp.Job("held")

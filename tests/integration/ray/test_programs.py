@@ -1,5 +1,5 @@
-"""Programs that run jobs on Ray: all in ``__main__``, interrupted, ended too soon, outlived by their job, or resumed
-from by the next."""
+"""Programs that run jobs on Ray: with all classes in ``__main__``, interrupted, killed, survived by a detached job, or
+resumed by another program."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Last:
         self.number = None
 
 class Readings:
-    "A source of the program that waits where the test asks for it."
+    "A source at a limited rate."
 
     def list_parts(self):
         return ["a", "b"]
@@ -116,7 +116,7 @@ print("all there")
 
 @pytest.fixture
 def readers(tmp_path: Path) -> Path:
-    """A folder with a file for each process that reads."""
+    """Return a folder for one file per process that reads."""
     folder = tmp_path / "readers"
     folder.mkdir()
     return folder
@@ -127,8 +127,9 @@ def test_classes_of_main_travel_through_exchanges_and_rescales(tmp_path: Path, s
         assert "all there" in said(process)
 
 
-def test_ctrl_c_stops_the_job(tmp_path: Path, readers: Path) -> None:
-    with program(tmp_path, ENDLESS + "mp.RayRuntime(2, num_cpus=0.1).run(job)", readers) as process:
+def test_ctrl_c_stops_the_job(tmp_path: Path, readers: Path, started_cluster: StartedCluster) -> None:
+    run = ENDLESS + "mp.RayRuntime(2, num_cpus=0.1).run(job)"
+    with program(tmp_path, run, readers, RAY_ADDRESS=started_cluster.address) as process:
         until(lambda: len(list(readers.iterdir())) == 2)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_S)
@@ -180,7 +181,9 @@ print(*glob.glob(f"{os.environ['XDG_RUNTIME_DIR']}/**/stuck-on-ray*", recursive=
 """
 
 
-def test_a_job_that_does_not_stop_with_its_program_is_told_and_leaves_its_name(tmp_path: Path, readers: Path) -> None:
+def test_a_job_that_does_not_stop_with_its_program_prints_a_notice_and_releases_its_name(
+    tmp_path: Path, readers: Path
+) -> None:
     with program(tmp_path, STUCK, readers) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
@@ -192,7 +195,7 @@ def test_a_job_that_does_not_stop_with_its_program_is_told_and_leaves_its_name(t
 
 
 def check_gone(readers: Path, processes: int = 2) -> None:
-    """The processes that have read soon are no more."""
+    """Wait until the processes that have read are gone."""
     pids = [int(file.name) for file in readers.iterdir()]
     assert len(pids) == processes
     until(lambda: not any(map(is_alive, pids)))
@@ -212,7 +215,9 @@ print(handle.snapshot(), flush=True)
 """
 
 
-def test_s5_a_program_that_is_killed_with_its_ray_is_gone_on_from_by_the_next_at_another_size(tmp_path: Path) -> None:
+def test_s5_a_job_whose_program_is_killed_with_its_ray_resumes_in_the_next_program_at_another_size(
+    tmp_path: Path,
+) -> None:
     with program(tmp_path, KEPT + "import os; os.kill(os.getpid(), 9)", tmp_path, 2) as process:
         killed, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -9

@@ -1,4 +1,4 @@
-"""A job on Ray with snapshots resumes from the last one when a process dies (S6), and in other programs (S5, S7)."""
+"""A job on Ray resumes from its last snapshot after any death (S6), and in other programs (S5, S7)."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def runtime(workers: int, folder: Path, **options: Any) -> mp.RayRuntime:
     return mp.RayRuntime(workers, num_cpus=0.2, snapshots=mp.Snapshots(folder, interval_s=0.5), **options)
 
 
-def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint(tidy: None, tmp_path: Path) -> None:
-    kept, copied, noted = tmp_path / "kept", tmp_path / "copied", tmp_path / "noted"
-    noted.mkdir()
+def test_s5_a_stopped_job_resumes_at_another_size_also_from_a_savepoint(tidy: None, tmp_path: Path) -> None:
+    kept, copied, calls = tmp_path / "kept", tmp_path / "copied", tmp_path / "calls"
+    calls.mkdir()
 
-    def tell(row: Row) -> None:
-        with (noted / str(os.getpid())).open("a") as file:
+    def note(row: Row) -> None:
+        with (calls / str(os.getpid())).open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out", tell))
+    handle = runtime(2, kept).start(chaotic("goes-on", tmp_path / "out", note))
     until(lambda: handle.status().counts.read > 100 * KEYS, handle.status)
     first = handle.snapshot()  # after records of each key
     savepoint = handle.savepoint(str(copied))
     last = mp.JobHandle.attach("goes-on").stop(timeout_s=PATIENCE_S)
     assert last is not None
     assert last > savepoint
-    assert handle.stop(timeout_s=PATIENCE_S) == last, "it was stopped already in the same way"
+    assert handle.stop(timeout_s=PATIENCE_S) == last, "a second stop of a stopped job is allowed"
     with pytest.raises(mp.JobEnded, match=f"can resume from snapshot {last}") as raised:
         handle.wait()
     assert raised.value.snapshot == last
@@ -55,7 +55,7 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
     stopped = rows_in(tmp_path / "out")
     check(stopped)
 
-    handle = runtime(3, kept).start(chaotic("goes-on", tmp_path / "out", tell))
+    handle = runtime(3, kept).start(chaotic("goes-on", tmp_path / "out", note))
     until(lambda: handle.status().counts.read > 100, handle.status)
     assert handle.status().workers == 3
     final = handle.stop(drain=True, timeout_s=PATIENCE_S)
@@ -63,7 +63,7 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
     rows = rows_in(tmp_path / "out")
     check(rows)
     assert len(rows) > len(stopped)
-    check(rows_in(noted))  # though what it noted cannot be taken back
+    check(rows_in(calls))  # although calls cannot be undone
     assert first < savepoint
 
     again = runtime(1, kept).run(chaotic("goes-on", tmp_path / "out"))
@@ -77,11 +77,11 @@ def test_s5_a_job_that_was_stopped_goes_on_at_another_size_also_from_a_savepoint
     handle.stop(drain=True, timeout_s=PATIENCE_S)
     other = rows_in(tmp_path / "other")
     assert other
-    assert min(row["seen"] for row in other) > 1  # the state of what the first run had read
+    assert min(row["seen"] for row in other) > 1  # with the state of the first run
 
 
 @pytest.mark.timeout(400)
-def test_s5_a_checkpointer_of_the_users_own_is_sent_to_workers_and_the_job_goes_on_at_another_size(
+def test_s5_a_users_checkpointer_is_sent_to_workers_and_the_job_resumes_at_another_size(
     tidy: None, tmp_path: Path
 ) -> None:
     out, kept = tmp_path / "out", mp.Snapshots(checkpointer=SqliteCheckpointer(tmp_path, "goes-on"), interval_s=0.5)
@@ -100,7 +100,7 @@ def test_s5_a_checkpointer_of_the_users_own_is_sent_to_workers_and_the_job_goes_
     assert len(rows) > len(stopped)
 
 
-def test_a_checkpointer_that_cannot_be_sent_to_workers_is_told_at_once() -> None:
+def test_a_checkpointer_that_cannot_be_sent_to_workers_is_refused() -> None:
     kept = mp.Snapshots(checkpointer=StoreCheckpointer(MemoryStore(), "goes-on"))
     with pytest.raises(
         mp.PlanError, match=r"RayRuntime: the checkpointer cannot be sent .*a MemoryStore is in the mem"
@@ -108,7 +108,7 @@ def test_a_checkpointer_that_cannot_be_sent_to_workers_is_told_at_once() -> None
         mp.RayRuntime(2, snapshots=kept)
 
 
-def test_s7_rows_that_show_in_this_program_are_there_once_though_a_function_fails(
+def test_s7_rows_in_this_programs_memory_are_there_once_although_a_function_fails(
     out: sinks.Memory, tmp_path: Path
 ) -> None:
     failed = tmp_path / "failed"
@@ -135,9 +135,7 @@ def test_s7_rows_that_show_in_this_program_are_there_once_though_a_function_fail
     assert result.read == result.written == 5_000
 
 
-def test_s4_a_coordinator_that_is_started_again_misses_snapshots_that_were_taken_away(
-    tidy: None, tmp_path: Path
-) -> None:
+def test_s4_a_restarted_coordinator_reports_that_its_snapshot_is_gone(tidy: None, tmp_path: Path) -> None:
     runtime = mp.RayRuntime(1, num_cpus=0.2, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=None))
     handle = runtime.start(chaotic("robbed", tmp_path / "out"))
     until(lambda: handle.status().counts.read > 100, handle.status)
@@ -149,7 +147,7 @@ def test_s4_a_coordinator_that_is_started_again_misses_snapshots_that_were_taken
     check(rows_in(tmp_path / "out"))
 
 
-def test_s6_what_fails_each_time_ends_with_its_own_error(out: sinks.Memory, tmp_path: Path) -> None:
+def test_s6_a_job_that_fails_each_time_ends_with_the_error_of_its_function(out: sinks.Memory, tmp_path: Path) -> None:
     def refuse(row: Row) -> Row:
         raise LookupError("always")
 
@@ -162,7 +160,7 @@ def test_s6_what_fails_each_time_ends_with_its_own_error(out: sinks.Memory, tmp_
     assert out.items == []
 
 
-def test_s6_a_record_that_kills_its_worker_each_time_is_told_by_step_part_and_position(
+def test_s6_the_error_names_step_part_and_position_of_a_record_that_kills_its_worker(
     out: sinks.Memory, tmp_path: Path
 ) -> None:
     def poisoned(number: int) -> int:

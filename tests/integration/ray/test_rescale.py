@@ -1,4 +1,4 @@
-"""A job on Ray changes its size under traffic, and no row is lost, duplicated or reordered."""
+"""Rescales of a job on Ray under traffic lose, duplicate and reorder nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs on Ray write, while they go to other sizes: into files, and to functions that run in the workers."""
+"""Rows that jobs on Ray write during rescales: into files, and to functions in the workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.ray.traffic import Attendance, Seen, Sent, Tour, check_co
 
 
 class Appended:
-    """A function that appends to a file of its process."""
+    """A function that appends to one file per process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ def as_object(seen: Seen) -> dict[str, list[object]]:
 
 
 def lines(folder: Path) -> list[Seen]:
-    """The rows in the files of a folder, by file in turn."""
+    """Return the rows in the files of a folder, file by file."""
     files = sorted(folder.glob("[!_]*"))
     found = [json.loads(line)["row"] for file in files for line in file.read_text().splitlines()]
     return [Seen(Sent(*row[0]), *row[1:]) for row in found]
@@ -38,7 +38,7 @@ def test_files_are_whole_after_rescales(tidy: None, attendance: Attendance, tmp_
     files = sinks.Files(str(tmp_path / "out"), format="json")
     handle = mp.RayRuntime(2, num_cpus=0.2).start(traffic("into-files", files, attendance, show=as_object))
     Tour(handle, attendance).go(3, 1)
-    # A second run of this name, elsewhere, clears what earlier runs have left; those who have left here are none.
+    # A second run of this name removes the leftovers of earlier runs, but not the files of workers that left this run.
     files.recover(CommitContext("into-files", "out", SnapshotId("another"), incarnation=1), [])
     handle.stop()
     result = handle.wait()

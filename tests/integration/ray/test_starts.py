@@ -1,4 +1,4 @@
-"""A start on Ray: what is done before the job begins, in which order; and what a failed start leaves."""
+"""The start of a job on Ray: the order of its steps, and the clean-up after a start that fails."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("tidy")
 RUNTIME = mp.RayRuntime(1, num_cpus=0.2)
 
 
-class Told:
-    """What was done, wherever it was, in a file; what was done in this very process is marked by ``here``."""
+class Log:
+    """A file of the steps in all processes; ``here`` marks the steps in this process."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -39,33 +39,33 @@ class Told:
 
 
 class Held(sources.Memory[int]):
-    """Notes when it is pinned and unpinned. ``after`` is called, in this process, after its pin."""
+    """A source that logs its pin and unpin. ``after`` is called in this process after the pin."""
 
-    def __init__(self, told: Told, behind: Callable[[], None] | None = None) -> None:
+    def __init__(self, log: Log, after: Callable[[], None] | None = None) -> None:
         super().__init__([1, 2, 3])
-        self._told = told
-        self._behind = behind
+        self._log = log
+        self._after = after
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_behind": None}
+        return {**self.__dict__, "_after": None}
 
     def pin(self, job: str, record: object = None) -> None:
-        self._told.note("pin")
-        if self._behind is not None:
-            self._behind()
+        self._log.note("pin")
+        if self._after is not None:
+            self._after()
 
     def pin_record(self) -> object:
         return None
 
     def unpin(self, *, keep: bool = False) -> None:
-        self._told.note("unpin")
+        self._log.note("unpin")
 
 
 class Kept:
-    """A sink that keeps nothing, and notes when it recovers; ``refuses``: it cannot, in the program that starts it."""
+    """A sink that ignores rows and logs its recovery. ``refuses``: its recovery fails in the driver."""
 
-    def __init__(self, told: Told, *, commits_in_driver: bool, refuses: bool = False) -> None:
-        self._told = told
+    def __init__(self, log: Log, *, commits_in_driver: bool, refuses: bool = False) -> None:
+        self._log = log
         self.commits_in_driver = commits_in_driver
         self.refuses = refuses
 
@@ -73,29 +73,29 @@ class Kept:
         return self
 
     def write(self, batch: object) -> None:
-        """Its snapshots are not requested again."""
+        """Do nothing."""
 
     def pre_commit(self, context: CommitContext) -> bytes:
         return b""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Nothing was written."""
+        """Do nothing."""
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Nothing was written."""
+        """Do nothing."""
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        self._told.note("recover")
+        self._log.note("recover")
         if self.refuses:
             raise SinkError("there is such a table already")
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Told:
-    return Told(tmp_path / "noted")
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "log")
 
 
 def job_of(name: str, source: Held, sink: Kept | sinks.Memory) -> mp.Job:
@@ -105,27 +105,27 @@ def job_of(name: str, source: Held, sink: Kept | sinks.Memory) -> mp.Job:
 
 
 @pytest.mark.parametrize("commits_in_driver", [True, False], ids=["here", "coordinator"])
-def test_what_a_sink_left_half_done_is_finished_before_a_source_is_pinned(told: Told, commits_in_driver: bool) -> None:
-    RUNTIME.run(job_of("ordered", Held(told), Kept(told, commits_in_driver=commits_in_driver)))
-    assert told.all[:2] == ["recover here", "pin here"]
-    # The coordinator does the same again for its part.
-    assert told.all[2:3] == (["pin"] if commits_in_driver else ["recover"])
-    assert told.all.count("recover here") == told.all.count("unpin here") == 1
+def test_sinks_recover_before_a_source_is_pinned(log: Log, commits_in_driver: bool) -> None:
+    RUNTIME.run(job_of("ordered", Held(log), Kept(log, commits_in_driver=commits_in_driver)))
+    assert log.all[:2] == ["recover here", "pin here"]
+    # The coordinator then does the same with its own sinks.
+    assert log.all[2:3] == (["pin"] if commits_in_driver else ["recover"])
+    assert log.all.count("recover here") == log.all.count("unpin here") == 1
 
 
-def test_a_start_that_a_sink_refuses_leaves_nothing_and_its_name_is_free(told: Told) -> None:
-    job = job_of("refused", Held(told), sink := Kept(told, commits_in_driver=True, refuses=True))
+def test_a_start_that_a_sink_refuses_cleans_up_and_its_name_is_free(log: Log) -> None:
+    job = job_of("refused", Held(log), sink := Kept(log, commits_in_driver=True, refuses=True))
     for _ in range(2):
         with pytest.raises(SinkError, match="'out' could not be prepared: there is such a table already"):
             RUNTIME.start(job)
         assert actors() == []
-    assert told.all == ["recover here"] * 2
+    assert log.all == ["recover here"] * 2
     sink.refuses = False
     assert RUNTIME.run(job).read == 3
 
 
-def test_a_name_that_is_taken_is_told_before_anything_is_done(
-    told: Told, tmp_path: Path, attendance: Attendance, monkeypatch: pytest.MonkeyPatch
+def test_a_taken_name_is_refused_before_the_start_does_anything(
+    log: Log, tmp_path: Path, attendance: Attendance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(starting, "NAME_S", 1.0)
     (tmp_path / "here").mkdir()
@@ -135,21 +135,21 @@ def test_a_name_that_is_taken_is_told_before_anything_is_done(
     ]
     for handle in running:
         with pytest.raises(JobRunning, match=f"'{handle.name}' runs already"):
-            RUNTIME.start(job_of(handle.name, Held(told), Kept(told, commits_in_driver=True)))
-    assert told.all == []
+            RUNTIME.start(job_of(handle.name, Held(log), Kept(log, commits_in_driver=True)))
+    assert log.all == []
     for handle in running:
         handle.stop(drain=False)
 
 
-def test_ctrl_c_while_the_coordinator_comes_up_leaves_nothing_and_the_name_is_free(told: Told) -> None:
+def test_ctrl_c_while_the_coordinator_starts_cleans_up_and_the_name_is_free(log: Log) -> None:
     def press() -> None:
         until(lambda: bool(actors()))
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)
     with pytest.raises(KeyboardInterrupt):
-        RUNTIME.start(job_of("pressed", Held(told, thread.start), sinks.Memory()))
+        RUNTIME.start(job_of("pressed", Held(log, thread.start), sinks.Memory()))
     thread.join()
     until(lambda: not actors())
-    assert told.all == ["pin here", "unpin here"]
-    assert RUNTIME.run(job_of("pressed", Held(told), sinks.Memory())).read == 3
+    assert log.all == ["pin here", "unpin here"]
+    assert RUNTIME.run(job_of("pressed", Held(log), sinks.Memory())).read == 3

@@ -1,4 +1,4 @@
-"""Planned stops of jobs on Ray: by a signal, by a command, and of a job that has outlived its program."""
+"""Planned stops of jobs on Ray: by a signal, by a command, and of a detached job."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ job = chaotic("stopped", folder / "out")
 RUN = ("run", "program.py", "--runtime", "ray", "-w", "2", "--num-cpus", "0.1", "--snapshots", "kept")
 
 
-def test_s7_a_sigterm_stops_what_the_command_line_runs_on_ray_and_it_goes_on(tmp_path: Path) -> None:
+def test_s7_a_sigterm_stops_a_job_of_the_command_line_and_it_resumes(
+    tmp_path: Path, started_cluster: StartedCluster
+) -> None:
     (tmp_path / "program.py").write_text(STOPPED)
     sizes: list[int] = []
     stopped = ""
     for by in ("SIGTERM", "stop"):
-        with malstrom(tmp_path, *RUN, "--interval", "1000") as process:
+        with malstrom(tmp_path, *RUN, "--interval", "1000", RAY_ADDRESS=started_cluster.address) as process:
             until(lambda: _reads("stopped"))
             if by == "SIGTERM":
                 process.send_signal(signal.SIGTERM)
@@ -55,23 +57,23 @@ from tests.integration.ray.chaos import chaotic
 
 folder = Path(__file__).parent
 
-class Noted:
+class Packed:
     def __call__(self, row):
-        "It is not requested."
+        "Do nothing."
 
     def __getstate__(self):
-        (folder / "packed").touch()  # nothing has been begun yet
+        (folder / "packed").touch()  # before the job starts
         return {}
 
 def job():
-    return chaotic("early", folder / "out", Noted())
+    return chaotic("early", folder / "out", Packed())
 """
 
 
 def test_s7_a_sigterm_before_the_job_has_been_started_stops_it_then(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(EARLY)
     run = ("run", "program.py:job", *RUN[2:], "--interval", "1000")
-    for pause_s in (0.0, 2.0):  # Ray is being started, and takes the signal for itself
+    for pause_s in (0.0, 2.0):  # while Ray starts, it handles the signal itself
         with malstrom(tmp_path, *run) as process:
             until((tmp_path / "packed").exists)
             sleep(pause_s)
@@ -138,7 +140,7 @@ while handle.status().counts.read < 100:
 """
 
 
-def test_s7_a_detached_job_is_stopped_so_that_it_can_go_on(tmp_path: Path, started_cluster: StartedCluster) -> None:
+def test_s7_a_detached_job_is_stopped_and_can_resume(tmp_path: Path, started_cluster: StartedCluster) -> None:
     address = started_cluster.address
     with program(tmp_path, KEPT_DETACHED, tmp_path, address) as process:
         said(process)

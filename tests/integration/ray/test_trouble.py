@@ -1,4 +1,4 @@
-"""Failures on Ray become errors of ours that name a remedy, and the job continues where it can."""
+"""Failures on Ray: the error says what to do, and the job continues if it can."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def small(name: str, out: sinks.Memory) -> mp.Job:
     return job
 
 
-def test_what_cannot_be_pickled_is_told_with_its_step(out: sinks.Memory) -> None:
+def test_the_error_names_the_step_whose_function_cannot_be_pickled(out: sinks.Memory) -> None:
     lock, job = threading.Lock(), mp.Job("locked")
 
     def guarded(n: int) -> int:
@@ -53,7 +53,7 @@ def test_what_cannot_be_pickled_is_told_with_its_step(out: sinks.Memory) -> None
         RUNTIME.run(job)
 
 
-def test_a_module_that_workers_do_not_have_is_told(
+def test_the_error_names_a_module_that_workers_do_not_have(
     out: sinks.Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_in_the_driver.py").write_text("def double(n):\n    return 2 * n\n")
@@ -68,7 +68,7 @@ def test_a_module_that_workers_do_not_have_is_told(
         del sys.modules["only_in_the_driver"]
 
 
-def test_a_job_that_has_finished_refuses_and_tells_how_it_ended(out: sinks.Memory) -> None:
+def test_a_finished_job_refuses_a_rescale_and_says_how_it_ended(out: sinks.Memory) -> None:
     handle = RUNTIME.start(small("finished", out))
     assert handle.wait(timeout_s=PATIENCE_S).written == 3
     with pytest.raises(mp.JobEnded, match="has finished, and its sinks have committed"):
@@ -81,7 +81,7 @@ def test_a_job_that_has_finished_refuses_and_tells_how_it_ended(out: sinks.Memor
         mp.JobHandle.attach("finished")
 
 
-def test_sizes_that_cannot_be_are_refused_and_the_job_goes_on(out: sinks.Memory, attendance: Attendance) -> None:
+def test_impossible_sizes_are_refused_and_the_job_continues(out: sinks.Memory, attendance: Attendance) -> None:
     handle = RUNTIME.start(traffic("sized", out, attendance))
     tour = Tour(handle, attendance)
     tour.stay(1)
@@ -98,7 +98,7 @@ def test_sizes_that_cannot_be_are_refused_and_the_job_goes_on(out: sinks.Memory,
     check_rows(memory_rows(out), handle.wait())
 
 
-def test_workers_that_do_not_come_up_in_time_are_called_off(out: sinks.Memory, attendance: Attendance) -> None:
+def test_a_rescale_whose_workers_do_not_start_in_time_is_cancelled(out: sinks.Memory, attendance: Attendance) -> None:
     runtime = mp.RayRuntime(1, num_cpus=1.5, autoscaling=True, start_timeout_s=4)
     handle = runtime.start(traffic("waiting", out, attendance))
     tour = Tour(handle, attendance)
@@ -152,7 +152,7 @@ def test_stop_without_drain_commits_nothing(out: sinks.Memory, attendance: Atten
     assert out.items == []
 
 
-def test_a_job_that_waits_tells_so(out: sinks.Memory, attendance: Attendance) -> None:
+def test_a_timeout_of_a_wait_leaves_the_job_running(out: sinks.Memory, attendance: Attendance) -> None:
     handle = RUNTIME.start(traffic("slow", out, attendance))
     with pytest.raises(OperationInProgress, match=r"job 'slow' has not ended within 0\.1 s"):
         handle.wait(timeout_s=0.1)
@@ -185,7 +185,7 @@ def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "reported"),
+    ("options", "message"),
     [
         ({"runtime_env": {"pip": 3}}, "Ray does not take these options: .*pip"),
         ({"runtime_env": {"working_dir": "/nonexistent"}}, "names /nonexistent, and there is no such folder"),
@@ -194,14 +194,14 @@ def test_stop_at_once(drain: bool, out: sinks.Memory, attendance: Attendance) ->
         ({"detached": "no"}, "True or False"),
     ],
 )
-def test_options_that_ray_does_not_take(options: dict[str, Any], reported: str, out: sinks.Memory) -> None:
+def test_options_that_ray_does_not_take(options: dict[str, Any], message: str, out: sinks.Memory) -> None:
     job = mp.Job("options")
     job.source("in", sources.Memory(range(10))).sink("out", out)
-    with pytest.raises(PlanError, match=reported):
+    with pytest.raises(PlanError, match=message):
         mp.RayRuntime(1, **{"num_cpus": 0.1, **options}).start(job)
 
 
-def test_a_row_that_cannot_be_brought_home_is_told_with_its_cause(out: sinks.Memory) -> None:
+def test_the_error_of_a_row_that_cannot_be_sent_to_the_driver_has_its_cause(out: sinks.Memory) -> None:
     job = mp.Job("locked-rows")
     job.source("in", sources.Memory(range(3))).map("lock", lambda n: threading.Lock()).sink("out", out)
     with pytest.raises(SinkError, match=r"'out' could not pre-commit: sinks\.Memory .*cannot be pickled") as caught:
@@ -210,7 +210,7 @@ def test_a_row_that_cannot_be_brought_home_is_told_with_its_cause(out: sinks.Mem
     assert out.items == []
 
 
-def test_a_job_that_is_run_again_starts_empty_and_leaves_nothing_if_it_fails(out: sinks.Memory) -> None:
+def test_a_second_run_of_a_job_clears_its_memory_sink_and_leaves_it_empty_if_it_fails(out: sinks.Memory) -> None:
     def run(limit: int) -> None:
         job = mp.Job("again")
         job.source("in", sources.Memory([1, 2, 3])).map("by", lambda n: 6 // (limit - n)).sink("out", out)
@@ -224,7 +224,7 @@ def test_a_job_that_is_run_again_starts_empty_and_leaves_nothing_if_it_fails(out
 
 
 class SlowToLeave:
-    """Its writer on any worker but the first takes long to pre-commit; ``folder`` gets the process of each worker."""
+    """A sink with a slow pre-commit on all workers but the first; ``folder`` gets the process of each worker."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -235,7 +235,7 @@ class SlowToLeave:
         return self
 
     def write(self, batch: object) -> None:
-        """It is not requested again."""
+        """Do nothing."""
 
     def pre_commit(self, context: CommitContext) -> bytes:
         if self.worker:
@@ -243,26 +243,26 @@ class SlowToLeave:
         return b""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Nothing was written."""
+        """Do nothing."""
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        """Nothing was written."""
+        """Do nothing."""
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        """Nothing was written."""
+        """Do nothing."""
 
 
-def test_a_death_is_told_while_one_who_leaves_takes_long(tidy: None, tmp_path: Path) -> None:
+def test_a_death_is_reported_while_a_leaver_takes_long(tidy: None, tmp_path: Path) -> None:
     job = mp.Job("slow-leaver")
     numbers = job.source("in", sources.Generator(lambda part, start: itertools.count(start), parts=2))
     numbers.key_by("by", lambda n: n % 10).count("count").sink("out", SlowToLeave(tmp_path))
     handle = mp.RayRuntime(2, num_cpus=0.1).start(job)
     until(lambda: handle.status().counts.read > 0)
     handle.rescale(1, wait=False)
-    until(lambda: handle.status(timeout_s=0.2).age_s > 0.2)  # the coordinator waits for the one who leaves
+    until(lambda: handle.status(timeout_s=0.2).age_s > 0.2)  # the coordinator waits for the leaver
     os.kill(int((tmp_path / "worker-0").read_text()), signal.SIGKILL)
     with pytest.raises(PeerError, match="worker 0 died"):
         handle.wait(timeout_s=WITHIN_S)

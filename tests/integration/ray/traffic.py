@@ -1,8 +1,8 @@
-"""Traffic that verifies itself: a record knows its part, number, key and checksum, and each stage what must come next.
+"""Traffic that verifies itself: each record has a part, number, key and checksum, and each stage knows the next one.
 
-A part's numbers give the keys in turn, so that of one part and key each number is the one before plus `KEYS`: what is
-lost, comes twice or out of order shows at the next record, in the worker, at full speed. Every `SAMPLE`-th record also
-goes into the sink, with who has worked on it. Who works now is seen in a folder.
+The numbers of a part run through all keys in turn, so each number of one part and key is the previous one plus `KEYS`.
+A worker therefore sees every lost, duplicated or reordered record at the next record, at full speed. Every `SAMPLE`-th
+record also goes into the sink, with the processes that handled it. A folder shows which processes are at work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE_S: Final = 120.0
 
 
 class Sent(NamedTuple):
-    """A record as it was read, and by which process."""
+    """A record as it was read, and the process that read it."""
 
     part: int
     number: int
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record after one or two stages. ``first_at``: how many its process had taken before it at that stage."""
+    """A record after one or two stages. ``first_at``: how many records its process had handled there before."""
 
     sent: Sent
     wrong: str
@@ -58,32 +58,32 @@ _taken: Final = itertools.count()
 
 
 class Attendance:
-    """Which process works at what: a file for each process and role, touched regularly."""
+    """Which process works in which role: a file for each process and role, touched regularly."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def sign(self, role: str) -> None:
-        """This process does that now."""
+        """Record that this process works in ``role`` now."""
         if next(_signed[role]) % SIGN == 0:
             (self._folder / f"{role}-{os.getpid()}").touch()
 
     def since(self, began_ns: int, role: str) -> set[int]:
-        """The processes that have done that since then."""
+        """Return the processes that have worked in ``role`` since ``began_ns``."""
         files = self._folder.glob(f"{role}-*")
         return {int(file.name.rpartition("-")[2]) for file in files if file.stat().st_mtime_ns > began_ns}
 
     def enter(self, worker: int) -> None:
-        """This process is that worker."""
+        """Record that this process runs ``worker``."""
         (self._folder / f"worker-{worker}").write_text(str(os.getpid()))
 
     def pid(self, worker: int) -> int:
-        """The process of a worker; 0 while it has not opened its sinks."""
+        """Return the process of a worker; 0 until it has opened its sinks."""
         file = self._folder / f"worker-{worker}"
         return int(file.read_text() or 0) if file.exists() else 0
 
     def now_ns(self) -> int:
-        """The time of the folder's file system."""
+        """Return the time of the folder's file system."""
         (self._folder / "now").touch()
         return (self._folder / "now").stat().st_mtime_ns
 
@@ -99,10 +99,10 @@ class Roll:
         return self
 
     def write(self, batch: Batch) -> None:
-        """Records are not noted."""
+        """Ignore the records."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 _signed: Final[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
@@ -118,7 +118,7 @@ def sent(part: int, number: int) -> Sent:
 
 
 class Paced:
-    """A source without an end: ``rows`` per part each time that ``tick_s`` has passed."""
+    """An endless source: ``rows`` per part every ``tick_s``."""
 
     def __init__(self, attendance: Attendance, *, rows: int = 20, tick_s: float = 0.01) -> None:
         self._attendance = attendance
@@ -156,11 +156,11 @@ class PacedPart:
         return self._number
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def fault(record: Sent, last: Last) -> str:
-    """What is wrong with a record that comes after those of ``last``; empty if nothing is."""
+    """Return what is wrong with a record that follows those of ``last``; empty if it is right."""
     part, number, key = record[:3]
     if record.check != checksum(part, number, key):
         return f"{record} is damaged"
@@ -169,7 +169,7 @@ def fault(record: Sent, last: Last) -> str:
 
 
 class Stage:
-    """What a stage does: checks a record against those before it, and notes it."""
+    """The functions of both stages: they check a record against the previous one of its part and key."""
 
     def __init__(self, attendance: Attendance) -> None:
         self._attendance = attendance
@@ -199,7 +199,7 @@ def as_is(seen: Seen) -> Any:
 def traffic(
     name: str, sink: Any, attendance: Attendance, *, show: Callable[[Seen], Any] = as_is, **pace: Any
 ) -> mp.Job:
-    """A job without an end: two keyed stages, into ``sink`` as ``show`` makes it."""
+    """Return an endless job of two keyed stages; ``show`` makes the rows for ``sink``."""
     job, stage = mp.Job(name), Stage(attendance)
     keyed = job.source("numbers", Paced(attendance, **pace)).key_by("by-key", lambda record: f"key-{record.key}")
     again = keyed.stateful_map("first", stage.first).key_by("by-group", lambda seen: seen.sent.key % GROUPS)
@@ -213,7 +213,7 @@ ROLES: Final = ("read", "first", "second")
 
 
 class Tour:
-    """Takes a job through several sizes, and sees that all workers work at each."""
+    """Rescales a job several times, and checks at each size that all workers work."""
 
     def __init__(self, handle: mp.JobHandle, attendance: Attendance) -> None:
         self.handle = handle
@@ -221,11 +221,11 @@ class Tour:
         self._attendance = attendance
 
     def stay(self, workers: int) -> None:
-        """Until as many processes as there are workers have read, and worked at both stages; and no others."""
+        """Wait until exactly ``workers`` processes read and work at both stages."""
         until_s = time.monotonic() + PATIENCE_S
         while (now := self.handle.status().workers) != workers:
             assert time.monotonic() < until_s, (now, workers)
-            time.sleep(0.05)  # its coordinator has not begun with it yet
+            time.sleep(0.05)  # the coordinator has not started them yet
         began_ns, until_s = self._attendance.now_ns(), time.monotonic() + PATIENCE_S
         wanted = {"read": min(PARTS, workers), "first": workers, "second": workers}
         while (found := {role: len(self._attendance.since(began_ns, role)) for role in ROLES}) != wanted:
@@ -233,7 +233,7 @@ class Tour:
             time.sleep(0.05)
 
     def go(self, *sizes: int) -> None:
-        """Rescale to each of ``sizes`` in turn, and stay there for a while."""
+        """Rescale to each of ``sizes`` in turn, and wait at each until all workers work."""
         for size in sizes:
             report = self.handle.rescale(size)
             assert len(report.members) == size
@@ -242,14 +242,14 @@ class Tour:
 
 
 def check_counts(result: mp.RunResult) -> None:
-    """Whether all rows read have arrived at both stages."""
+    """Check that every record that was read has reached both stages."""
     steps = result.steps
     assert result.read == steps["first"].rows_in == steps["second"].rows_in
     assert result.written == steps["out"].rows_in == steps["shown"].rows_out
 
 
 def check_rows(rows: Iterable[Seen], result: mp.RunResult) -> None:
-    """Every sampled record is there once, whole, and in its order: nothing lost, duplicated, reordered."""
+    """Check that every sampled record was written once, undamaged and in order."""
     numbers: defaultdict[int, list[int]] = defaultdict(list)
     for seen in rows:
         assert not seen.wrong
@@ -258,12 +258,12 @@ def check_rows(rows: Iterable[Seen], result: mp.RunResult) -> None:
     for found in numbers.values():
         assert sorted(found) == list(range(0, max(found) + 1, SAMPLE))
     assert result.written == sum(map(len, numbers.values()))
-    # Between the last sampled record of a part and the next that is not there.
+    # Each part may have read a few records since its last sampled one.
     assert -len(numbers) * SAMPLE < sum(map(len, numbers.values())) * SAMPLE - result.read < len(numbers) * SAMPLE
 
 
 def check_order(by_group: dict[Any, list[Seen]]) -> None:
-    """What has one key at each stage is in the order of its part, also across workers."""
+    """Check that the records of one key at each stage keep the order of their part, also across workers."""
     for rows in by_group.values():
         last: Last = {}
         for seen in rows:
@@ -273,7 +273,7 @@ def check_order(by_group: dict[Any, list[Seen]]) -> None:
 
 
 def moved_keys(rows: Iterable[Seen]) -> int:
-    """How many keys more than one process has worked on."""
+    """Return the number of keys that more than one process has handled."""
     owners: defaultdict[int, set[int]] = defaultdict(set)
     for seen in rows:
         owners[seen.sent.key].add(seen.first_by)
@@ -281,9 +281,9 @@ def moved_keys(rows: Iterable[Seen]) -> int:
 
 
 def held(rows: Iterable[Seen]) -> int:
-    """How many records were overtaken by later ones of their part, on the way from one process to another.
+    """Return the number of records that later ones of their part overtook between two processes.
 
-    A channel keeps its order, so those were held until their slots were open (R5).
+    A channel keeps its order, so these records were held until their slots had arrived (R5).
     """
     ways: defaultdict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
     for seen in rows:

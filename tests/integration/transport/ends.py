@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final, Protocol
 
+import pytest
+
 from malstrom_py.workers.transport.base import JobSecret, Transport
 from tests.tree import ROOT
 
@@ -225,16 +227,15 @@ class CallsKind:
 
 @contextmanager
 def local_ray(*, num_cpus: int = 2) -> Iterator[None]:
-    """A Ray of this machine alone, whose processes find these tests."""
+    """Start a Ray on this machine whose processes find these tests.
+
+    They get the path from the environment: with a ``runtime_env`` Ray cannot use the workers that it has prestarted.
+    """
     import ray
 
-    ray.init(
-        "local",
-        num_cpus=num_cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
-    )
+    with pytest.MonkeyPatch.context() as environ:
+        environ.setenv("PYTHONPATH", str(ROOT))
+        ray.init("local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
     try:
         yield
     finally:
