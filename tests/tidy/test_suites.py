@@ -43,7 +43,7 @@ def test_a_test_that_is_not_run_to_its_end_fails_the_run(body: str, processes: s
 
 
 STARTS = {
-    "ray": re.compile(r"\b(local_ray|ray\.init)\(|examples\.flights\.on_ray\"|bench\.(macro\.\{|micro\.transport\")"),
+    "ray": re.compile(r"\b(ray_here|own_cluster|rays)\b|\bray\.init\(|examples\.flights\.on_ray\"|bench\.(macro\.\{|micro\.transport\")"),
     "spark": re.compile(r"\blocal_spark\(|\.getOrCreate\(|examples\.spark_to_ray\"|bench\.macro\.spark\""),
 }
 """Group -> what is in a file whose tests start that engine, themselves or in another process."""
@@ -51,7 +51,7 @@ STARTS = {
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_what_starts_an_engine_is_in_its_group(group: str) -> None:
-    paths = (file.relative_to(ROOT).as_posix() for file in (ROOT / "tests" / "integration").rglob("*.py"))
+    paths = (file.relative_to(ROOT).as_posix() for file in (ROOT / "tests" / "integration").rglob("test_*.py"))
     found = {path for path in paths if STARTS[group].search((ROOT / path).read_text())}
     assert found
     assert {path for path in found if group_of(f"{path}::test_it") != group} == set(), "tests/groups.py has the groups"

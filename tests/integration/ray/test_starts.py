@@ -14,7 +14,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import JobRunning, SinkError
 from malstrom_py.sinks import CommitContext, SnapshotId, WorkerInfo
-from malstrom_py.workers.ray import runtime as starting
+from malstrom_py.workers.ray import coordinator_start
 from tests.integration.ray.leftovers import actors, until
 from tests.integration.ray.traffic import Attendance, traffic
 
@@ -127,7 +127,7 @@ def test_a_start_that_a_sink_refuses_cleans_up_and_its_name_is_free(log: Log) ->
 def test_a_taken_name_is_refused_before_the_start_does_anything(
     log: Log, tmp_path: Path, attendance: Attendance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starting, "NAME_S", 1.0)
+    monkeypatch.setattr(coordinator_start, "NAME_S", 1.0)
     (tmp_path / "here").mkdir()
     running = [
         mp.InProcess().start(traffic("taken-here", sinks.Memory(), Attendance(tmp_path / "here"))),

@@ -18,15 +18,8 @@ from malstrom_py.sinks.output_record import read_output
 from malstrom_py.sinks.spark import Spark
 from malstrom_py.workers.ray.ray_job import check_detached
 from tests.integration.ray.traffic import PATIENCE_S, Attendance, Seen, Sent, Tour, check_counts, check_rows, traffic
-from tests.integration.transport.ends import local_ray
 
 pytestmark = pytest.mark.only_classic
-
-
-@pytest.fixture(scope="module")
-def ray_here() -> Iterator[None]:
-    with local_ray(num_cpus=4):
-        yield
 
 
 def flat(seen: Seen) -> dict[str, Any]:

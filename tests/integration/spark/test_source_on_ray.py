@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +16,8 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import DeadlineError
 from malstrom_py.workers.ray.job_config import pack_plan
 from tests.integration.ray.leftovers import actors, until
-from tests.integration.transport.ends import local_ray
 
 pytestmark = pytest.mark.only_classic
-
-
-@pytest.fixture(scope="module")
-def ray_here() -> Iterator[None]:
-    with (
-        tempfile.TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as environ,
-    ):
-        environ.setenv("RAY_TMPDIR", folder)
-        with local_ray(num_cpus=4):
-            yield
 
 
 @pytest.mark.timeout(180)

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.transport.ends import CallsKind, Kind, ZeroMQKind, local_ray
-
-
-@pytest.fixture(scope="package")
-def ray_session() -> Iterator[None]:
-    with local_ray():
-        yield
+from tests.integration.transport.ends import CallsKind, Kind, ZeroMQKind
 
 
 @pytest.fixture(params=["zeromq", "calls"])
@@ -21,7 +15,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[Kind]:
     if request.param == "zeromq":
         made = ZeroMQKind()
     else:
-        request.getfixturevalue("ray_session")
+        request.getfixturevalue("ray_here")
         made = CallsKind()
     yield made
     made.close()
